@@ -1,0 +1,36 @@
+# Needs python3 (3.11 or newer) and make; everything else is installed into .venv, once.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
+SOURCES := secure_fl tests
+
+.PHONY: demo test slow check bench clean
+
+demo: $(STAMP)  ## three hospitals train together on built-in data
+	$(VENV)/bin/secure-fl demo
+
+test: $(STAMP)  ## the tests (two processes; heavy evidence is in `make slow`)
+	$(PY) -m pytest -m "not slow" -n 2 --dist worksteal
+
+slow: $(STAMP)  ## the tests that take minutes
+	$(PY) -m pytest -m slow
+
+check: $(STAMP)  ## style, types, and who may import whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(SOURCES)
+	$(VENV)/bin/lint-imports
+
+bench: $(STAMP)  ## the figures that the docs quote
+	$(VENV)/bin/secure-fl bench all
+
+clean:  ## remove everything that make made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "secure_fl needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@rm -f $(VENV)/installed-*
+	@touch $@

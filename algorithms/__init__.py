@@ -1,0 +1,1 @@
+"""The algorithms: one paper, one file; shared equations beside them."""

@@ -1,0 +1,13 @@
+"""What all algorithms' settings share."""
+
+from __future__ import annotations
+
+from secure_fl.settings import Positive, Section
+
+
+class Algorithm(Section):
+    """The settings of one algorithm; `name` picks it in a settings file."""
+
+    name: str
+    rounds: Positive = 5  # exchanges of models
+    epochs: Positive = 1  # local passes over the records in each round

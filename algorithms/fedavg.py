@@ -1,0 +1,34 @@
+"""Federated averaging.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data. AISTATS 2017, arXiv 1602.05629, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.updates import add_, agree_on, local_update, weighted_mean
+from secure_fl.cohort import Cohort
+from secure_fl.silo import Site
+
+
+class FedAvg(Algorithm):
+    """Every party trains the shared model; the mean of their moves, by records, is the next."""
+
+    name: Literal["fedavg"] = "fedavg"
+
+
+async def fedavg(cohort: Cohort, site: Site, cfg: FedAvg) -> None:
+    """The party program."""
+    model = site.model()
+    await cohort.agree(site.fingerprint(), "task")
+    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+        Δ = local_update(site, model, cfg.epochs)  # ClientUpdate(k, w_t)
+        # Differs: moves are averaged, not weights; the same in exact arithmetic, and they
+        # quantise better.
+        add_(model, await weighted_mean(cohort, Δ, site.records))  # w_{t+1} ← Σ (n_k/n)·w^k_{t+1}
+        await agree_on(cohort, model)
+        site.score(model, round.number)
+    site.deliver(model)

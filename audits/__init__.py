@@ -1,0 +1,1 @@
+"""Attacks on what each role really saw, and the report."""

@@ -1,0 +1,1 @@
+"""The `secure-fl` program, one file per command."""

@@ -1,0 +1,218 @@
+"""`secure-fl data`: describe a hospital's records, split them, make synthetic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from secure_fl.cli.choices import Kinds
+
+if TYPE_CHECKING:
+    from secure_fl.data import Splits
+    from secure_fl.examples import Example
+    from secure_fl.settings import Kind
+
+F = TypeVar("F", bound=Callable[..., Any])
+PARTS = ("train", "dev", "test")
+
+
+def _reading(command: F) -> F:
+    """Add the options of all commands that read records."""
+    options = [
+        click.option("--task", type=Kinds, default="classification", show_default=True),
+        click.option("--format", "format_", help="Force a format; left out: by suffix or content."),
+        click.option(
+            "--column",
+            "columns",
+            multiple=True,
+            metavar="FIELD=COLUMN",
+            help="Which column holds a field, as in --column text=note. Can be repeated.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group()
+def data() -> None:
+    """Describe, split or make records. Nothing leaves this machine."""
+
+
+@data.command(
+    epilog="""\b
+Examples:
+  secure-fl data describe notes.csv --column text=note --column label=code
+  secure-fl data describe train.jsonl dev.jsonl test.jsonl     also what they share
+  secure-fl data describe corpus/ --task ner --json
+
+Only counts are printed: sizes, labels, lengths, duplicates. No record is quoted."""
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@_reading
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+def describe(
+    files: tuple[str, ...], task: str, format_: str | None, columns: tuple[str, ...], as_json: bool
+) -> None:
+    """Count what a training FILE, and perhaps a dev and a test FILE, hold."""
+    from secure_fl.cli import show
+    from secure_fl.data import Splits
+    from secure_fl.data import describe as count
+
+    if len(files) > len(PARTS):
+        raise click.UsageError("give at most three files: train, dev, test")
+    parts = [_load(file, task, format_, columns) for file in files]
+    found = count(Splits(*parts))
+    if as_json:
+        show.print_json(found)
+    else:
+        _print_description(found, files)
+
+
+@data.command(
+    epilog="""\b
+Examples:
+  secure-fl data split notes.csv --out north
+  secure-fl data split notes.csv --out north --dev 0.1 --test 0.2 --seed 7
+  secure-fl data split all.jsonl --out parts --parties 4 --partition dirichlet_class --alpha 0.5
+
+A record's part depends on its id and the seed only: it stays there when the file grows."""
+)
+@click.argument("file")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Target folder."
+)
+@_reading
+@click.option("--dev", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
+@click.option("--test", type=click.FloatRange(0, 1, max_open=True), default=0.2, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--parties", type=click.IntRange(min=1), help="Spread over so many hospitals first.")
+@click.option(
+    "--partition",
+    type=click.Choice(["iid", "dirichlet_class", "dirichlet_client"]),
+    default="iid",
+    show_default=True,
+)
+@click.option("--alpha", type=float, default=1.0, show_default=True, help="Of the Dirichlet draws.")
+@click.option("--minimum", type=int, default=10, show_default=True, help="Records of each.")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
+    """Split FILE into train, dev and test files, for one or several hospitals."""
+    reading = (options["task"], options["format_"], options["columns"])
+    if options["parties"] is None:
+        from secure_fl.data import split as deal
+
+        examples = _load(file, *reading)
+        parts = deal(examples, dev=options["dev"], test=options["test"], seed=seed)
+        _write({"": parts}, out, force)
+        return
+    from secure_fl.config_data import SourceData, names
+    from secure_fl.config_errors import validate
+    from secure_fl.config_silos import spread
+    from secure_fl.config_toml import Text
+
+    asked = {k: options[k] for k in ("parties", "partition", "alpha", "minimum", "dev", "test")}
+    asked |= {"source": file, "columns": _columns(options["columns"])}
+    asked |= {"format": options["format_"]} if options["format_"] else {}
+    source = validate(SourceData, asked, (), Text())
+    kind = cast("Kind", options["task"])
+    _write(dict(zip(names(source), spread(source, kind, seed), strict=True)), out, force)
+
+
+@data.command(
+    epilog="""\b
+Examples:
+  secure-fl data make ade --out hospitals
+  secure-fl data make ade --out hospitals --parties 5 --size 200 --shift 1.0 --seed 3"""
+)
+@click.argument("corpus")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Target folder."
+)
+@click.option("--parties", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--size", type=click.IntRange(min=1), help="Training records of each hospital.")
+@click.option("--shift", type=click.FloatRange(0, 1), help="0: hospitals alike, 1: different.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+def make(
+    corpus: str,
+    out: Path,
+    parties: int,
+    size: int | None,
+    shift: float | None,
+    seed: int,
+    force: bool,
+) -> None:
+    """Write a built-in synthetic CORPUS, one folder for each hospital."""
+    from secure_fl import corpora
+
+    made = corpora.make(corpus, parties=parties, seed=seed, size=size, shift=shift)
+    _write({f"hospital-{k + 1}": parts for k, parts in enumerate(made)}, out, force)
+
+
+def _load(file: str, task: str, format_: str | None, columns: Sequence[str]) -> tuple[Example, ...]:
+    from secure_fl.data import Columns, load
+
+    return load(file, cast("Kind", task), format=format_, columns=Columns(**_columns(columns)))
+
+
+def _columns(pairs: Sequence[str]) -> dict[str, str]:
+    from secure_fl.config_data import ColumnSettings
+
+    found = {}
+    for pair in pairs:
+        field, equals, column = pair.partition("=")
+        if not equals or field not in ColumnSettings.model_fields:
+            allowed = ", ".join(ColumnSettings.model_fields)
+            raise click.UsageError(f"--column {pair}: write FIELD=COLUMN; fields: {allowed}")
+        found[field] = column
+    return found
+
+
+def _write(parties: Mapping[str, Splits], out: Path, force: bool) -> None:
+    """Write every party's parts; nothing is written if anything would be replaced."""
+    from secure_fl.data import write
+    from secure_fl.errors import DataError
+
+    files = {
+        out / party / f"{part}.jsonl": getattr(splits, part)
+        for party, splits in parties.items()
+        for part in PARTS
+        if getattr(splits, part)
+    }
+    there = [file for file in files if file.exists()]
+    if there and not force:
+        fix = "add --force to replace it, or choose another folder"
+        raise DataError("the file is there already", fix=fix, file=there[0])
+    for file, examples in files.items():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"the folder cannot be made: {error.strerror}"
+            raise DataError(what, file=file.parent) from None
+        write(examples, file)
+        click.echo(f"{file}: {len(examples)} records")
+
+
+def _print_description(found: Mapping[str, Any], files: Sequence[str]) -> None:
+    from secure_fl.cli import show
+
+    console = show.out()
+    for part, file in zip(PARTS, files, strict=False):
+        counts = found[part]
+        words = counts["words"]
+        lengths = f"words {words['min']:g} to {words['max']:g}, median {words['median']:g}"
+        console.print(f"{part} {file}: {counts['size']} records, {lengths}", style="bold")
+        total = max(sum(counts["labels"].values()), 1)
+        rows = [[k, str(n), f"{100 * n / total:.1f} %"] for k, n in counts["labels"].items()]
+        console.print(show.grid("", ["label", "count", "share"], rows))
+        if found["duplicate_texts"][part]:
+            console.print(f"{found['duplicate_texts'][part]} texts occur twice", style="yellow")
+    for name in ("shared_texts", "shared_ids"):
+        for pair, count in found[name].items():
+            if count:
+                text = f"{count} {name.removeprefix('shared_')} are in both {pair}"
+                console.print(f"{text}: the test would be passed from memory", style="yellow")

@@ -1,0 +1,187 @@
+"""`secure-fl doctor`: what this installation has, what is wrong with it, and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import click
+
+Status = Literal["ok", "note", "problem"]
+
+# The versions that our tests run with (constraints.txt), of what results depend on.
+TESTED: Mapping[str, str] = MappingProxyType(
+    {
+        "torch": "2.13.0",
+        "transformers": "5.23.0",
+        "tenseal": "0.3.18",
+        "opacus": "1.6.0",
+        "cryptography": "50.0.2",
+        "tokenizers": "0.23.3",
+        "safetensors": "0.8.0",
+        "datasets": "5.2.0",
+        "numpy": "2.4.6",
+        "pydantic": "2.14.3",
+    }
+)
+LINKED = ("crypto", "algorithms", "audits", "cli", "benchmarks")
+ROOM = 2 << 30  # bytes of disk that checkpoints of a small model can need
+COLOURS: Mapping[str, str] = MappingProxyType({"ok": "green", "note": "yellow", "problem": "red"})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at, and what to do if it is not as it should be."""
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl doctor
+  secure-fl doctor --json > report.json      what a report of a fault should hold
+
+The exit status is 0 if nothing keeps secure-fl from working, else 1."""
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check versions, devices, encryption, disk and the installation itself."""
+    from secure_fl.cli import show
+
+    checks = list(examine())
+    healthy = all(check.status != "problem" for check in checks)
+    if as_json:
+        show.print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
+    else:
+        console = show.out()
+        for check in checks:
+            console.print(f"{check.status:<8}", style=COLOURS[check.status], end="")
+            console.print(f"{check.name:<14} {check.found}")
+            if check.fix:
+                console.print(f"{'':<23}-> {check.fix}")
+        verdict = "everything works" if healthy else "something must be mended first"
+        console.print(verdict, style="bold")
+    ctx.exit(0 if healthy else 1)
+
+
+def examine() -> Iterator[Check]:
+    """Make all checks; none changes anything."""
+    yield _python()
+    yield from map(_package, TESTED)
+    yield from _machine()
+    for name, probe in PROBES.items():
+        try:
+            yield probe()
+        except Exception as error:  # a doctor reports what fails, whatever it is
+            found = f"{type(error).__name__}: {error}"
+            yield Check(name, "problem", found, "install again: make clean, then make test")
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", "ok", found)
+
+
+def _package(name: str) -> Check:
+    tested = TESTED[name]
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Check(name, "problem", "missing", f"pip install {name}=={tested}")
+    if found.split("+")[0] == tested:
+        return Check(name, "ok", found)
+    fix = f"tested with {tested}; if results differ, pip install {name}=={tested}"
+    return Check(name, "note", found, fix)
+
+
+def _machine() -> Iterator[Check]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Check("processor", "ok", f"{cores} cores")
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        small = memory < 4 << 30
+        fix = "federations in one process hold every hospital's model: take small ones"
+        yield Check(
+            "memory", "note" if small else "ok", f"{memory / 2**30:.1f} GiB", fix if small else ""
+        )
+    except (ValueError, OSError):
+        yield Check("memory", "note", "this system does not tell")
+
+
+def _disk() -> Check:
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free
+    found = f"{free / 2**30:.1f} GiB free in {here}"
+    if not os.access(here, os.W_OK):
+        return Check(
+            "disk", "note", f"{here} is read-only", "run where you may write, or use --out"
+        )
+    if free < ROOM:
+        return Check("disk", "problem", found, "free some space, or put runs elsewhere with --out")
+    return Check("disk", "ok", found)
+
+
+def _links() -> Check:
+    missing = [name for name in LINKED if find_spec(f"secure_fl.{name}") is None]
+    if not missing:
+        return Check("installation", "ok", f"secure_fl with {', '.join(LINKED)}")
+    fix = (
+        "in a checkout: git config core.symlinks true, then git checkout -- secure_fl; "
+        "else install again"
+    )
+    return Check("installation", "problem", f"secure_fl lacks {', '.join(missing)}", fix)
+
+
+def _devices() -> Check:
+    import torch
+
+    found = [f"cpu with {torch.get_num_threads()} threads"]
+    if torch.cuda.is_available():
+        found += [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    a = torch.ones(8, 8, requires_grad=True)
+    (a @ a).sum().backward()  # type: ignore[no-untyped-call]
+    return Check("devices", "ok", ", ".join(found))
+
+
+def _encryption() -> Check:
+    from secure_fl.crypto.secret import generate, rehearse
+
+    started = time.perf_counter()
+    bits = rehearse(generate(), 3)
+    spent = time.perf_counter() - started
+    found = f"a sealed sum opens as it should, {bits} bits to spare, {spent:.1f} s"
+    return Check("encryption", "ok", found)
+
+
+def _training() -> Check:
+    from secure_fl.builtin import tiny_tokenizer
+
+    words = len(tiny_tokenizer())
+    return Check("built-in model", "ok", f"a tokenizer of {words} entries, no download needed")
+
+
+PROBES: Mapping[str, Callable[[], Check]] = MappingProxyType(
+    {
+        "disk": _disk,
+        "installation": _links,
+        "devices": _devices,
+        "encryption": _encryption,
+        "built-in model": _training,
+    }
+)

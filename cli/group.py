@@ -1,0 +1,126 @@
+"""A click group that imports a command when it is used, and turns errors into clear text."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from secure_fl.errors import SecureFLError
+
+INTERRUPTED = 130
+DEBUG = "SECURE_FL_DEBUG"
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command that is imported on use: where it is, and its line in the help."""
+
+    module: str
+    name: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group over a literal table of commands; showing its help imports none of them."""
+
+    def __init__(self, *args: Any, commands_on_use: Mapping[str, Lazy], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._table = commands_on_use
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        entry = self._table.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(entry.module), entry.name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self._table.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the epilog as it is written: it holds tables."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog.rstrip()}\n")
+
+
+class Program(LazyGroup):
+    """The whole program: errors end it with a text on stderr and a documented exit status."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the program; without `standalone_mode` errors reach the caller."""
+        # Decided before the arguments are parsed, so that parsing errors are covered too.
+        arguments = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in arguments or os.environ.get(DEBUG, "") not in ("", "0")
+        prog_name = prog_name or "secure-fl"
+        try:
+            status = super().main(arguments, prog_name, complete_var, False, **extra)
+        except Exception as error:
+            if not standalone_mode:
+                raise
+            sys.exit(_report(error, debug))
+        if standalone_mode:
+            sys.exit(status if isinstance(status, int) else 0)
+        return status
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """Say what went wrong, and return the exit status."""
+    if debug and not isinstance(error, click.exceptions.Exit | click.Abort):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.Abort):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, SecureFLError):
+        click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True)
+        return error.exit_status
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        return _reader_left()
+    text = f"{type(error).__name__}: {error}"
+    click.echo(f"{click.style('unexpected error', fg='red', bold=True)}: {text}", err=True)
+    click.echo(
+        "  -> this is a fault of secure-fl: please report it, with the output of the same command "
+        f"after setting {DEBUG}=1\n     (look through it first: it may quote your settings or data)"
+        ' and of "secure-fl doctor --json"',
+        err=True,
+    )
+    return 1
+
+
+def _reader_left() -> int:
+    # As in `secure-fl runs | head`: what is still buffered must not raise again at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def stop(status: int, message: str) -> NoReturn:
+    """End the program with a text on stderr."""
+    click.echo(message, err=True)
+    raise click.exceptions.Exit(status)

@@ -1,0 +1,144 @@
+"""`secure-fl init`: write a settings file that runs as it is and explains itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+# The corpus that shows each kind of task, and what its labels are.
+CORPORA = {
+    "classification": "ade",
+    "pair": "pairs",
+    "ner": "ner",
+    "ranking": "news",
+}
+ALGORITHMS = ("fedavg", "fedadam", "local", "centralized")
+NAME = "federation.toml"
+
+HEAD = """\
+# A federation of {parties} hospitals. It runs as it is, on built-in data:
+#     secure-fl train {file}
+# Any field can be changed for one run: secure-fl train {file} --set algorithm.rounds=20
+
+[run]
+seed = 0                       # equal seeds give equal results, bit for bit
+# folder = "runs/first"        # where results go; left out: runs/ and this file's name
+
+[task]
+kind = "{task}"     # classification, pair, regression, ner or ranking
+max_length = 64                # tokens; longer texts are cut
+# labels = ["no", "yes"]       # for all hospitals; left out: read from their records
+# positive = "yes"             # the class whose F1 is reported
+"""
+
+DATA = """
+# Whose records. One of three ways:
+[data]
+corpus = "{corpus}"                 # 1. built in: synthetic, different at each hospital
+parties = {parties}
+# source = "notes.csv"         # 2. one file, folder or hub:NAME, spread over parties
+# partition = "dirichlet_class"  # or "iid", "dirichlet_client"
+# alpha = 0.5                  # smaller: more different
+# columns = {{ text = "note", label = "code" }}
+#
+# [[data.party]]               # 3. each hospital's own files; paths are relative to this file
+# name = "north"
+# train = "north/train.jsonl"  # csv, tsv, jsonl, parquet, conll, BRAT or MIND folders
+# dev = 0.1                    # a file, or a share of the training records
+# test = "north/test.jsonl"
+"""
+
+TAIL = """
+[model]
+name = "tiny"                  # built in; or a transformers folder or hub name
+# layers = 4                   # keep only the first layers
+freeze_embeddings = true       # their updates would tell which words a hospital uses
+
+[training]
+optimizer = "adamw"            # or "sgd"
+learning_rate = 2e-3           # for "tiny"; large pretrained models take 2e-5 to 5e-5
+batch_size = 16
+device = "auto"                # or "cpu", "cuda", "mps"
+precision = "float32"          # or "bfloat16" on hardware that has it
+
+[protection]
+mode = "{mode}"           # "he+secagg", "he", "secagg"; "none" shows updates in clear
+bits = 8                       # of each value of an update
+min_cohort = {cohort}                 # no sum over fewer hospitals is ever opened
+"""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl init                                   write federation.toml here
+  secure-fl init study --task ner --parties 5
+  secure-fl init study --algorithm fedadam --force"""
+)
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
+@click.option(
+    "--task",
+    type=click.Choice(sorted(CORPORA)),
+    default="classification",
+    show_default=True,
+    help="What is learned.",
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(ALGORITHMS),
+    default="fedavg",
+    show_default=True,
+    help="How the hospitals learn.",
+)
+@click.option(
+    "--parties",
+    type=click.IntRange(min=1, max=1000),
+    default=3,
+    show_default=True,
+    help="How many hospitals.",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
+    """Write a commented settings file, federation.toml, into FOLDER."""
+    from secure_fl.errors import RunError
+
+    file = folder / NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(template(task, algorithm, parties, file))
+    except FileExistsError:
+        fix = "add --force to replace it, or name another folder"
+        raise RunError("the file is there already", fix=fix, file=file) from None
+    except OSError as error:
+        raise RunError(f"cannot be written: {error.strerror}", file=file) from None
+    click.echo(f"written: {file}\nnext: secure-fl train {file}")
+    if parties < 3 and algorithm in ("fedavg", "fedadam"):
+        click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)
+
+
+def template(task: str, algorithm: str, parties: int, file: Path) -> str:
+    """Write the settings with their explanations."""
+    chosen = {
+        "task": task,
+        "corpus": CORPORA[task],
+        "parties": parties,
+        "file": file,
+        "mode": "he+secagg",
+        "cohort": min(3, parties),
+    }
+    text = "".join(part.format(**chosen) for part in (HEAD, DATA, TAIL))
+    return text + _algorithm(algorithm)
+
+
+def _algorithm(name: str) -> str:
+    """Write an algorithm's own fields with their defaults."""
+    from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+    from secure_fl.config_toml import write
+
+    entry = REGISTRY[name]
+    fields = entry.settings.model_construct(name=name)
+    values = {k: v for k, v in fields if v is not None} | {"rounds": 12, "epochs": 2}
+    others = ", ".join(other for other in REGISTRY if other != name)
+    return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{write(values)}"

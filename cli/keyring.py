@@ -1,0 +1,75 @@
+"""Where the command line finds a site's keys, and the passphrase that opens them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from secure_fl.crypto.files import read_bounded
+from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.vault import DEFAULT_COST, Cost, check_private
+from secure_fl.errors import KeyringError
+
+PASSPHRASE = "SECURE_FL_PASSPHRASE"  # noqa: S105 - the variable's name
+SHORTEST = 12
+FILE = click.Path(path_type=Path)
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def keys_option(command: F) -> F:
+    """Add --keys and --passphrase-file."""
+    command = click.option(
+        "--passphrase-file",
+        type=click.Path(path_type=Path),
+        help=f"Read the passphrase from this file (mode 0600); else ${PASSPHRASE}, else a prompt.",
+    )(command)
+    return click.option(
+        "--keys",
+        "folder",
+        type=click.Path(path_type=Path),
+        default=Path("keys"),
+        envvar="SECURE_FL_KEYS",
+        show_default=True,
+        show_envvar=True,
+        help="This site's key folder.",
+    )(command)
+
+
+def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False) -> KeyRing:
+    """Make a key ring for a folder; a passphrase for fresh keys must not be short."""
+    passphrase = _passphrase(passphrase_file, confirm=fresh)
+    if fresh and len(passphrase) < SHORTEST:
+        raise KeyringError(
+            f"the passphrase is shorter than {SHORTEST} characters",
+            fix="choose four words or more: it alone protects the keys of a stolen disk",
+        )
+    return KeyRing(folder, passphrase, _cost())
+
+
+def _passphrase(file: Path | None, *, confirm: bool) -> str:
+    if file is not None:
+        check_private(file, 0o600)
+        try:
+            return read_bounded(file).decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise KeyringError("is not UTF-8 text", file=file) from None
+    if (value := os.environ.get(PASSPHRASE)) is not None:
+        return value
+    try:
+        return str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm))
+    except click.Abort:
+        raise KeyringError(
+            "no passphrase was given", fix=f"set {PASSPHRASE} or pass --passphrase-file"
+        ) from None
+
+
+def _cost() -> Cost:
+    # stated in the environment, so that a small machine or a test can choose; files record it
+    text = os.environ.get("SECURE_FL_SCRYPT_LOG_N", str(DEFAULT_COST.log_n))
+    if not text.isdigit() or not 10 <= int(text) <= 20:
+        raise KeyringError(f"SECURE_FL_SCRYPT_LOG_N is {text!r}", fix="take 10 to 20; 15 is usual")
+    return Cost(log_n=int(text))

@@ -1,0 +1,75 @@
+"""`secure-fl`: the program's commands. Importing this file imports click and nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from secure_fl.cli.group import Lazy, Program
+
+STATUSES: Mapping[int, str] = MappingProxyType(
+    {
+        0: "all went well",
+        1: "doctor found a problem, or secure-fl itself is at fault",
+        2: "the command line, the settings, the data or the model is wrong",
+        4: "a run's folder cannot be written, read or resumed",
+        5: "training failed, or parties are missing or disagree",
+        6: "something cannot be sealed, opened or verified, or a message is not genuine",
+        7: "the privacy budget does not allow it",
+        130: "interrupted; a run can be resumed",
+    }
+)
+
+COMMANDS: Mapping[str, Lazy] = MappingProxyType(
+    {
+        "demo": Lazy("secure_fl.cli.demo", "demo", "Watch three hospitals learn together."),
+        "init": Lazy("secure_fl.cli.init", "init", "Write a settings file to start from."),
+        "train": Lazy("secure_fl.cli.train", "train", "Run the federation of a settings file."),
+        "predict": Lazy("secure_fl.cli.predict", "predict", "Apply a run's model to texts."),
+        "runs": Lazy("secure_fl.cli.runs", "runs", "List runs, or show one."),
+        "data": Lazy("secure_fl.cli.data", "data", "Describe, split or make data."),
+        "keys": Lazy("secure_fl.cli.keys", "keys", "Identities, rosters and the cohort's keys."),
+        "ledger": Lazy("secure_fl.cli.ledger", "ledger", "The record of privacy that was spent."),
+        "budget": Lazy("secure_fl.cli.budget", "budget", "What a run would cost in privacy."),
+        "doctor": Lazy("secure_fl.cli.doctor", "doctor", "Check this installation."),
+        "completion": Lazy("secure_fl.cli.completion", "completion", "Print shell completion."),
+    }
+)
+
+EPILOG = """\
+Start here:
+  secure-fl demo                     three hospitals on built-in data, under two minutes
+  secure-fl init my-study            write my-study/federation.toml
+  secure-fl train my-study/federation.toml
+
+Exit status:
+""" + "".join(f"  {status:<4} {meaning}\n" for status, meaning in STATUSES.items())
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"secure-fl {version('secure-fl')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Program,
+    commands_on_use=COMMANDS,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def main() -> None:
+    """Hospitals train one language model together; no record and no update leaves one in clear."""

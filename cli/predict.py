@@ -1,0 +1,180 @@
+"""`secure-fl predict`: apply a run's model to texts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from secure_fl.examples import Example
+    from secure_fl.settings import Kind
+
+CARD = "secure_fl.json"
+WORD = re.compile(r"\w+|[^\w\s]")
+CUT = 60  # characters of a text that a table shows
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl predict runs/first "Rash after starting velodorin."
+  secure-fl predict runs/first --file notes.csv --json
+  secure-fl predict runs/first "Is it raining?" --pair "It is wet outside."
+  secure-fl predict runs/alone --party hospital-2 "Rash."     a hospital's own model
+  cat notes.txt | secure-fl predict runs/first                one text per line
+
+What is printed holds the texts: treat it as you treat the records."""
+)
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    help="Read records from a file that secure-fl data describe can read, or lines from a .txt.",
+)
+@click.option(
+    "--pair", "pairs", multiple=True, metavar="TEXT", help="The second text of each TEXT, in order."
+)
+@click.option("--party", metavar="NAME", help="Take this hospital's own model.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+def predict(
+    run: Path,
+    texts: tuple[str, ...],
+    file: Path | None,
+    pairs: tuple[str, ...],
+    party: str | None,
+    as_json: bool,
+) -> None:
+    """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores."""
+    from secure_fl.cli import show
+    from secure_fl.models import load_exported
+
+    folder = model_folder(run, party)
+    model, tokenizer, task = load_exported(folder)
+    examples = _examples(task.kind, texts, pairs, file)
+    answers = task.predict(model, examples, tokenizer)
+    if as_json:
+        show.print_json({"model": str(folder), "task": task.kind, "predictions": answers})
+        return
+    columns, row = SHAPES[task.kind]
+    rows = [row(example, answer) for example, answer in zip(examples, answers, strict=True)]
+    show.out().print(show.grid("", columns, rows))
+
+
+def model_folder(run: Path, party: str | None) -> Path:
+    """Find an exported model in a run: the shared one, or a party's own."""
+    from secure_fl.errors import RunError
+
+    if (run / CARD).is_file() and party is None:
+        return run
+    own = {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/*/{CARD}"))}
+    own |= {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/model/{CARD}"))}
+    shared = run / "model"
+    if party is None and (shared / CARD).is_file():
+        return shared
+    if party is not None and party in own:
+        return own[party]
+    if not run.is_dir():
+        what, fix = "there is no such folder", "secure-fl runs lists runs"
+    elif own:
+        what = "this run has no shared model" if party is None else f"no model of {party!r} is here"
+        fix = f"name one of its hospitals: --party {' or '.join(own)}"
+    elif (shared / CARD).is_file():
+        what, fix = f"{party!r} has no model of its own here", "leave out --party"
+    else:
+        what, fix = "this run has no model yet", "finish it with secure-fl train ... --resume"
+    raise RunError(what, fix=fix, file=run)
+
+
+def _examples(
+    kind: Kind, texts: Sequence[str], pairs: Sequence[str], file: Path | None
+) -> Sequence[Example]:
+    """Make examples of a task's kind from what was given."""
+    if file is not None:
+        if texts or pairs:
+            raise click.UsageError("give either TEXTs or --file")
+        if file.suffix != ".txt":
+            from secure_fl.data import load
+
+            return load(file, kind)
+        texts = _lines(file.read_text(encoding="utf-8") if file.is_file() else _missing(file))
+    elif not texts and not sys.stdin.isatty():
+        texts = _lines(sys.stdin.read())
+    if not texts:
+        raise click.UsageError("there is nothing to predict: give TEXT, --file or lines on stdin")
+    return _from_texts(kind, texts, pairs)
+
+
+def _from_texts(kind: Kind, texts: Sequence[str], pairs: Sequence[str]) -> Sequence[Example]:
+    from secure_fl.examples import Tagged, Text
+
+    if kind == "ranking":
+        raise click.UsageError("news ranking needs --file with history and candidates")
+    if kind == "ner":
+        words = [tuple(WORD.findall(text)) for text in texts]
+        return [Tagged(str(k + 1), tokens) for k, tokens in enumerate(words) if tokens]
+    if kind == "pair" and not pairs:
+        raise click.UsageError("this model compares two texts: add --pair TEXT for each TEXT")
+    if pairs and len(pairs) != len(texts):
+        raise click.UsageError(f"{len(texts)} TEXTs and {len(pairs)} --pair do not match")
+    seconds: Sequence[str | None] = pairs or [None] * len(texts)
+    return [
+        Text(str(k + 1), text, pair)
+        for k, (text, pair) in enumerate(zip(texts, seconds, strict=True))
+    ]
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _missing(file: Path) -> str:
+    from secure_fl.errors import DataError
+
+    raise DataError("there is no such file", file=file)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
+
+
+def _class_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
+    chances = answer["probabilities"]
+    ranked = sorted(chances, key=chances.__getitem__, reverse=True)[:3]
+    shown = ", ".join(f"{label} {chances[label]:.3f}" for label in ranked)
+    pair = f" | {_cut(example.pair)}" if example.pair else ""
+    return [_cut(example.text) + pair, answer["label"], shown]
+
+
+def _score_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
+    return [_cut(example.text), f"{answer['score']:.3f}"]
+
+
+def _entity_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
+    found = [f"{entity['text']} [{entity['type']}]" for entity in answer["entities"]]
+    return [_cut(" ".join(example.tokens)), "; ".join(found) or "-"]
+
+
+def _ranking_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
+    best = [f"{entry['title']} {entry['score']:.2f}" for entry in answer["ranking"][:3]]
+    return [answer["id"], "; ".join(map(_cut, best))]
+
+
+_CLASSES = (("text", "label", "probabilities"), _class_row)
+SHAPES: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Mapping[str, Any]], list[str]]]] = (
+    MappingProxyType(
+        {
+            "classification": _CLASSES,
+            "pair": _CLASSES,
+            "regression": (("text", "score"), _score_row),
+            "ner": (("text", "entities"), _entity_row),
+            "ranking": (("impression", "best titles"), _ranking_row),
+        }
+    )
+)

@@ -1,0 +1,142 @@
+"""`secure-fl keys roster | sign | merge`: who takes part, agreed by all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from secure_fl.cli.failures import reports
+from secure_fl.cli.keyring import FILE, keys_option, open_ring
+from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.errors import KeyringError
+from secure_fl.roster import Member, Roster, make_roster
+from secure_fl.roster_files import load_card, load_roster, roster_bytes
+
+
+@click.command()
+@click.argument("cards", nargs=-1, required=True, type=FILE)
+@click.option("--coordinator", required=True, type=FILE, help="The coordinator's card.")
+@click.option("--host", metavar="NAME", help="The member that holds FedID's central model.")
+@click.option("--tier", multiple=True, metavar="NAME=TIER", help="A member's tier; repeatable.")
+@click.option("--threshold", type=int, help="Survivors a sum needs.  [floor(2n/3)+1]")
+@click.option("--days", type=float, default=365.0, show_default=True, help="How long it holds.")
+@click.option("--after", type=FILE, help="The roster this one replaces: takes the next version.")
+@click.option("-o", "--output", type=FILE, default=Path("roster.json"), show_default=True)
+@reports
+def roster(
+    cards: tuple[Path, ...],
+    coordinator: Path,
+    host: str | None,
+    tier: tuple[str, ...],
+    threshold: int | None,
+    days: float,
+    after: Path | None,
+    output: Path,
+) -> None:
+    """Assemble a roster from the members' cards; nobody has signed it yet.
+
+    \b
+    secure-fl keys roster north.card.json south.card.json east.card.json \\
+        --coordinator hub.card.json --tier north=large
+    secure-fl keys roster *.card.json --coordinator hub.json --after roster.json -o roster2.json
+    """  # noqa: D301
+    version = load_roster(after).version + 1 if after else 1
+    members = _members([load_card(path) for path in cards], host, tier)
+    made = make_roster(
+        members, load_card(coordinator), threshold=threshold, days=days, version=version
+    )
+    write_atomic(output, roster_bytes(made))
+    _print(made)
+    click.echo(f"written: {output}\nnext: every member runs `secure-fl keys sign {output}`")
+
+
+@click.command()
+@click.argument("file", metavar="ROSTER", type=FILE)
+@keys_option
+@click.option("--yes", is_flag=True, help="Do not ask; for scripts.")
+@reports
+def sign(file: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> None:
+    """Approve a roster: show it, ask, and add this site's signature to the file.
+
+    Compare the members' fingerprints by telephone before you sign.
+    """
+    read = load_roster(file)
+    _print(read)
+    if not yes and not click.confirm("Are these the right sites and fingerprints?"):
+        raise KeyringError("not signed", fix="compare the fingerprints with the other sites")
+    signed = read.sign(open_ring(folder, passphrase_file).identity())
+    write_atomic(file, roster_bytes(signed))
+    _print_missing(signed)
+
+
+@click.command()
+@click.argument("file", metavar="ROSTER", type=FILE)
+@click.argument("copies", nargs=-1, required=True, type=FILE)
+@reports
+def merge(file: Path, copies: tuple[Path, ...]) -> None:
+    """Collect the signatures of signed copies in ROSTER."""
+    merged = load_roster(file)
+    for copy in copies:
+        merged = merged.merge(load_roster(copy))
+    write_atomic(file, roster_bytes(merged))
+    _print_missing(merged)
+
+
+def describe(roster: Roster) -> dict[str, object]:
+    """List what people compare and decide on."""
+    state = "signed by all members"
+    try:
+        roster.verify()
+    except KeyringError as error:
+        state = error.what
+    return {
+        "roster version": roster.version,
+        "fingerprint": roster.fingerprint(),
+        "expires": roster.expires.isoformat(),
+        "state": state,
+        "coordinator": f"{roster.coordinator.name}  {roster.coordinator.fingerprint()}",
+        "members": [
+            f"{m.name}  {m.role}{f' ({m.tier})' if m.tier else ''}  {m.identity.fingerprint()}"
+            for m in roster.members
+        ],
+        "collusion": roster.bound.sentence(),
+    }
+
+
+def as_text(facts: Mapping[str, object]) -> str:
+    """Lay facts out, a line each; lists are indented below their name."""
+    shown = {
+        key: "".join(f"\n  {line}" for line in value) if isinstance(value, list) else value
+        for key, value in facts.items()
+    }
+    return "\n".join(f"{key}: {value}" for key, value in shown.items())
+
+
+def _members(
+    cards: list[PublicIdentity], host: str | None, tiers: tuple[str, ...]
+) -> tuple[Member, ...]:
+    names = {card.name for card in cards}
+    wanted: dict[str, str] = {}
+    for text in tiers:
+        name, equals, tier = text.partition("=")
+        if not equals or not tier:
+            raise KeyringError(f"--tier {text!r} is not NAME=TIER", fix="--tier north=large")
+        wanted[name] = tier
+    if unknown := sorted((set(wanted) | ({host} if host else set())) - names):
+        raise KeyringError(f"no card is of {', '.join(unknown)}", fix="give that member's card too")
+    return tuple(
+        Member(card.name, "host" if card.name == host else "party", wanted.get(card.name), card)
+        for card in cards
+    )
+
+
+def _print(roster: Roster) -> None:
+    click.echo(as_text(describe(roster)))
+
+
+def _print_missing(roster: Roster) -> None:
+    missing = ", ".join(roster.missing())
+    click.echo(f"still to sign: {missing}" if missing else "signed by all members")

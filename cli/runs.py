@@ -1,0 +1,186 @@
+"""`secure-fl runs`: what runs there are, and what one came to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEPTH = 3  # folders below the one that is listed
+AsJson = click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as its folder tells."""
+
+    folder: str
+    status: str  # finished, running, stopped
+    algorithm: str
+    protection: str
+    round: int
+    rounds: int
+    metric: str | None
+    value: float | None  # of the last round, mean over the test records
+    bytes: float | None
+    changed: str
+
+
+class _Runs(click.Group):
+    """`secure-fl runs FOLDER` lists, `secure-fl runs show RUN` shows."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take what is no command for the folder to list."""
+        if not {"-h", "--help"} & set(args) and not (args and args[0] in self.commands):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Runs,
+    epilog="""\b
+Examples:
+  secure-fl runs                       list runs/ of the current folder
+  secure-fl runs /data/studies --json
+  secure-fl runs show runs/first""",
+)
+def runs() -> None:
+    """List the runs below a folder, or show one."""
+
+
+@runs.command("list")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default="runs")
+@AsJson
+def list_(folder: Path, as_json: bool) -> None:
+    """List the runs in FOLDER (without "list" too: secure-fl runs FOLDER)."""
+    from secure_fl.cli import show
+    from secure_fl.errors import RunError
+
+    if not folder.is_dir():
+        fix = "name the folder that holds runs; secure-fl train makes them"
+        raise RunError("there is no such folder", fix=fix, file=folder)
+    found = [summary(run) for run in find(folder)]
+    if as_json:
+        show.print_json([asdict(run) for run in found])
+        return
+    if not found:
+        click.echo(f"no run in {folder}; secure-fl demo or secure-fl train makes one")
+        return
+    columns = ["run", "status", "algorithm", "protection", "round", "metric", "bytes", "changed"]
+    rows = [
+        [
+            run.folder,
+            run.status,
+            run.algorithm,
+            "NONE" if run.protection == "none" else run.protection,
+            f"{run.round}/{run.rounds}",
+            f"{run.metric} {show.number(run.value)}" if run.metric else "-",
+            "-" if run.bytes is None else show.size(run.bytes),
+            run.changed,
+        ]
+        for run in found
+    ]
+    show.out().print(show.grid("", columns, rows))
+
+
+@runs.command("show")
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@AsJson
+def show_(run: Path, as_json: bool) -> None:
+    """Show the result of RUN, or how far it is."""
+    from secure_fl.cli import show
+    from secure_fl.errors import RunError
+
+    if not (run / "settings.toml").is_file():
+        fix = "secure-fl runs FOLDER lists the runs of a folder"
+        raise RunError("there is no run in this folder", fix=fix, file=run)
+    document = read_json(run / "result.json")
+    if as_json:
+        show.print_json(document or asdict(summary(run)))
+        return
+    found = summary(run)
+    console = show.out()
+    console.print(f"{found.folder}: {found.status}, round {found.round} of {found.rounds}")
+    if not document:
+        console.print(f"go on with: secure-fl train CONFIG --out {run} --resume")
+        return
+    console.print(show.result_table(document, document["algorithm"]))
+    versions = ", ".join(f"{k} {v}" for k, v in document["versions"].items())
+    seconds = show.duration(document["seconds"]["total"])
+    console.print(f"\nprotection {found.protection}, seed {document['seed']}, {seconds}")
+    console.print(versions, style="dim")
+
+
+def find(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
+    """Find the runs in a folder: those folders that hold settings as a run writes them."""
+    if (folder / "settings.toml").is_file():
+        yield folder
+    elif depth:
+        for inner in sorted(p for p in folder.iterdir() if p.is_dir() and p.name[0] != "."):
+            yield from find(inner, depth - 1)
+
+
+def summary(folder: Path) -> Run:
+    """Tell what a run's folder holds, whole or not."""
+    from secure_fl.cli import show
+
+    asked = _settings(folder)
+    document = read_json(folder / "result.json")
+    reached = max(
+        (
+            int(p.name[6:])
+            for p in folder.glob("parties/*/checkpoints/round-*")
+            if p.name[6:].isdigit()
+        ),
+        default=0,
+    )
+    changed = max((p.stat().st_mtime for p in folder.iterdir()), default=0.0)
+    return Run(
+        folder=str(folder),
+        status="finished" if document else "running" if _locked(folder) else "stopped",
+        algorithm=str(asked.get("algorithm", {}).get("name", "?")),
+        protection=str(asked.get("protection", {}).get("mode", "?")),
+        round=document.get("metrics", {}).get("last", {}).get("round", reached),
+        rounds=int(asked.get("algorithm", {}).get("rounds", 0)),
+        metric=document.get("main_metric"),
+        value=show.metric_of(document, "last", "test") if document else None,
+        bytes=sum(show.traffic(document)) if document else None,
+        changed=datetime.fromtimestamp(changed).astimezone().strftime("%Y-%m-%d %H:%M"),
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON file of a run; a missing or broken one holds nothing."""
+    try:
+        document = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads((folder / "settings.toml").read_text())
+    except (OSError, ValueError):
+        return {}  # a run whose settings are broken is still listed
+
+
+def _locked(folder: Path) -> bool:
+    """Whether a process works in this run now."""
+    import fcntl
+
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

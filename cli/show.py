@@ -1,0 +1,128 @@
+"""What commands show: progress of a run as it happens, and tables of results.
+
+Progress and warnings go to stderr, results to stdout, so that `--json` and pipes stay clean.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.panel import Panel
+from rich.table import Table
+
+WIDTH = 120  # of what goes to a file or a pipe
+UNPROTECTED = (
+    "This run is UNPROTECTED (protection.mode = none): the coordinator sees every hospital's "
+    "updates in clear, and records can be rebuilt from them.\nOnly for data that may be public."
+)
+
+
+def out() -> Console:
+    """Where results go."""
+    return _console(sys.stdout.isatty())
+
+
+def err(quiet: bool = False) -> Console:
+    """Where progress and warnings go."""
+    return _console(sys.stderr.isatty(), stderr=True, quiet=quiet)
+
+
+def _console(terminal: bool, **options: Any) -> Console:
+    # File names and records may hold [brackets] and :colons:; nothing of them is markup.
+    width = None if terminal else WIDTH
+    return Console(width=width, markup=False, emoji=False, highlight=False, **options)
+
+
+def print_json(document: Any) -> None:
+    """Print a document on stdout, and nothing else."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def warn_unprotected(console: Console, mode: str, algorithm: str) -> None:
+    """Say loudly that nothing is protected; a run that adds nothing has nothing to protect."""
+    if mode == "none" and algorithm != "local":
+        console.print(Panel(UNPROTECTED, title="warning", style="bold red", width=76))
+
+
+def size(count: float) -> str:
+    """Show bytes for people."""
+    return decimal(round(count))
+
+
+def duration(seconds: float) -> str:
+    """Show seconds for people."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def number(value: float | None) -> str:
+    """Show a metric."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Lay out a table: names to the left, figures to the right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+    for row in rows:
+        last = row[0] == "mean"
+        table.add_row(*row, style="bold" if last else None)
+    return table
+
+
+def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
+    """Find a result's main metric: of a party, or the mean; `None` where it was not measured."""
+    scores = document.get("metrics", {}).get(which, {})
+    scores = scores.get("party", {}).get(party, {}) if party else scores.get("mean", {})
+    value: float | None = scores.get(split, {}).get(document.get("main_metric", ""))
+    return value
+
+
+def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
+    """Sum a result's bytes up and down: of a party, or of all."""
+    found = document.get("bytes", {})
+    parts = [found.get(party, {})] if party else list(found.values())
+    return sum(p.get("up", 0) for p in parts), sum(p.get("down", 0) for p in parts)
+
+
+def result_table(document: Mapping[str, Any], title: str = "") -> Table:
+    """Lay out a result: per hospital and mean, last and best round, traffic and seconds."""
+    metric = document["main_metric"]
+    best = document.get("metrics", {}).get("best", {}).get("round", "-")
+    columns = [
+        "hospital",
+        f"dev {metric}",
+        f"test {metric}",
+        f"test, best round ({best})",
+        "sent",
+        "received",
+        "training",
+    ]
+    rows = [_row(document, party, party) for party in document["parties"]]
+    return grid(title, columns, [*rows, _row(document, "mean", "")])
+
+
+def _row(document: Mapping[str, Any], label: str, party: str) -> list[str]:
+    up, down = traffic(document, party)
+    phases = document.get("seconds", {}).get("party", {})
+    trained = [p.get("train", 0.0) for name, p in phases.items() if not party or name == party]
+    count = 1 if party else max(len(phases), 1)
+    return [
+        label,
+        number(metric_of(document, "last", "dev", party)),
+        number(metric_of(document, "last", "test", party)),
+        number(metric_of(document, "best", "test", party)),
+        size(up / count),
+        size(down / count),
+        duration(sum(trained) / count),
+    ]

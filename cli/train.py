@@ -1,0 +1,111 @@
+"""`secure-fl train`: run the federation that a settings file describes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from secure_fl.cli.group import INTERRUPTED, stop
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from secure_fl.config import Settings
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl train study.toml
+  secure-fl train study.toml --set algorithm.rounds=20 --set run.seed=3
+  secure-fl train study.toml --resume              go on after a crash or Ctrl-C
+  secure-fl train study.toml --json > result.json
+
+The run's folder holds settings.toml, events.jsonl, result.json, the model and, for each
+hospital, its checkpoints and the transcript of all that crossed its door."""
+)
+@click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change a field of the file, such as algorithm.rounds=5. Can be repeated.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint of this run.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The run's folder. [default: run.folder of the file, or runs/NAME]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def train(
+    config: Path,
+    overrides: tuple[str, ...],
+    resume: bool,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run the federation of the settings file CONFIG, all hospitals in this process."""
+    from secure_fl.cli import show
+    from secure_fl.config import load, run_folder
+
+    console = show.err(quiet or as_json)
+    settings = load(config, overrides)
+    folder = out or run_folder(settings)
+    show.warn_unprotected(
+        show.err(quiet), settings.protection.mode, getattr(settings.algorithm, "name", "")
+    )
+    try:
+        document = run(settings, folder, console, resume=resume)
+    except KeyboardInterrupt:
+        stop(INTERRUPTED, _how_to_resume(config, overrides, out, folder))
+    if as_json:
+        show.print_json(document)
+    elif not quiet:
+        results = show.out()
+        results.print()
+        results.print(show.result_table(document, f"{document['algorithm']} over the hospitals"))
+        seconds = show.duration(document["seconds"]["total"])
+        results.print(f"\n{seconds}, {protection_line(document)}; the run is in {folder}")
+
+
+def run(
+    settings: Settings, folder: Path, console: Console, *, resume: bool = False, title: str = ""
+) -> dict[str, Any]:
+    """Run a federation in its folder while showing it; return the result's document."""
+    from secure_fl.cli.watch import Watch
+    from secure_fl.config import federation
+
+    name = getattr(settings.algorithm, "name", "run")
+    with console.status(f"{name}: reading data and loading torch ..."):
+        made = federation(settings, folder, resume=resume)
+    metric = next(iter(made.tasks.values())).metric
+    with Watch(console, title or name, made.algorithm.rounds, metric) as watch:
+        made.listener = watch
+        return made.run().to_json()
+
+
+def protection_line(document: dict[str, Any]) -> str:
+    """Say how a run's sums were protected."""
+    protection = document["protection"]
+    if document["algorithm"] == "local":
+        return "nothing was shared"
+    if protection["mode"] == "none":
+        return "UNPROTECTED"
+    return f"protected by {protection['mode']}, no sum over fewer than {protection['min_cohort']}"
+
+
+def _how_to_resume(config: Path, overrides: Sequence[str], out: Path | None, folder: Path) -> str:
+    if not (folder / "settings.toml").exists():
+        return "interrupted before anything was trained"
+    options = [part for text in overrides for part in ("--set", text)]
+    place = ["--out", str(out)] if out else []
+    command = shlex.join(["secure-fl", "train", str(config), *options, *place, "--resume"])
+    return f"interrupted; finished rounds are kept. Go on with:\n  {command}"

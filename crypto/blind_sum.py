@@ -1,0 +1,245 @@
+"""The coordinator's half of a sum: it adds what arrives, as it arrives, and keeps nothing apart.
+
+Integer accumulators make every total independent of the order in which parties answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import reduce as reduce_slots
+from secure_fl.crypto.public import PublicContext, Sum
+from secure_fl.crypto.step_keys import Circle, remaining_masks, unmasking
+from secure_fl.errors import CohortError, Disagreement, WireError
+from secure_fl.protocol import Offered
+from secure_fl.wire import Reveal, Segment
+
+COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
+FINE = 2.0**72  # second limb: the rest, to 2^-72
+LARGEST = 2.0**30  # per party, so that 256 and more parties fit
+CHUNK = 1 << 16  # values at a time: temporaries stay in the cache
+
+
+class ExactFloats:
+    """Sums float32 vectors in two 64-bit integers per value: exact, whatever the order."""
+
+    def __init__(self, size: int) -> None:
+        self._coarse = np.zeros(size, dtype=np.int64)
+        self._fine = np.zeros(size, dtype=np.int64)
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        """Add one party's vector."""
+        for start in range(0, values.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            x = values[part].astype(np.float64)
+            if not (np.abs(x) < LARGEST).all():  # also false for NaN
+                raise WireError("a clear vector holds NaN, infinity or values of 2^30 and more")
+            coarse = np.rint(x * COARSE)
+            self._coarse[part] += coarse.astype(np.int64)
+            self._fine[part] += np.rint((x - coarse / COARSE) * FINE).astype(np.int64)
+
+    def total(self) -> NDArray[np.float32]:
+        """The sum, rounded once."""
+        return (self._coarse / COARSE + self._fine / FINE).astype(np.float32)
+
+
+class ClearTotal:
+    """The coordinator's half for `protect = "none"`."""
+
+    def __init__(self) -> None:
+        self._totals: dict[bytes, ExactFloats] = {}
+
+    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
+        """Add a party's segments."""
+        values = np.frombuffer(data, dtype="<f4") if len(data) % 4 == 0 else None
+        if values is None or sum(s.size for s in segments) != len(data):
+            raise WireError("a sum's segments do not fit their bulk", party=sender)
+        start = 0
+        for segment in segments:
+            end = start + segment.size // 4
+            total = self._totals.setdefault(segment.key, ExactFloats(end - start))
+            total.add(values[start:end])
+            start = end
+
+    def needs_unmasking(self) -> bool:
+        """Clear sums have no masks."""
+        return False
+
+    def unmask(self, sender: str, reveal: Reveal) -> None:
+        """Clear sums have no masks."""
+        raise CohortError("a clear sum has no masks to remove", party=sender)
+
+    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+        """The totals."""
+        return {key: total.total().tobytes() for key, total in self._totals.items()}
+
+
+SLOT_BYTES = 6  # 48 bits hold a slot of 44
+
+
+def from_slots(slots: Slots) -> bytes:
+    """Masked slots as bytes, 48 bits each."""
+    return slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES].tobytes()
+
+
+def to_slots(data: bytes, count: int) -> Slots:
+    """The inverse of `from_slots`."""
+    if len(data) != SLOT_BYTES * count:
+        raise WireError("masked values have the wrong size")
+    slots = np.zeros((count, 8), np.uint8)
+    slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
+    return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
+
+
+def from_parts(parts: Sequence[bytes]) -> bytes:
+    """Ciphertexts one after the other, each behind its length."""
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def to_parts(data: bytes) -> list[bytes]:
+    """The inverse of `from_parts`."""
+    parts, start = [], 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        if end > len(data) or end == start + 4:
+            raise WireError("a list of ciphertexts is cut short")
+        parts.append(data[start + 4 : end])
+        start = end
+    return parts
+
+
+class MaskedInts:
+    """Adds masked slots that are not encrypted."""
+
+    def __init__(self, modulus: int) -> None:
+        self._modulus = modulus
+        self._total: Slots | None = None
+
+    def add(self, data: bytes, count: int) -> None:
+        """Add one party's slots."""
+        slots = to_slots(data, count)
+        if int(slots.max(initial=0)) >= self._modulus:
+            raise WireError("a masked value is not below the modulus")
+        self._total = slots if self._total is None else self._total + slots
+        reduce_slots(self._total, self._modulus)
+
+    def subtract(self, masks: Slots) -> None:
+        """Take masks off."""
+        if self._total is not None:
+            self._total += np.uint64(self._modulus) - masks
+            reduce_slots(self._total, self._modulus)
+
+    def result(self) -> bytes:
+        """The sum."""
+        return b"" if self._total is None else from_slots(self._total)
+
+
+class SealedInts:
+    """Adds ciphertexts that nobody here can open."""
+
+    def __init__(self, context: PublicContext) -> None:
+        self._sum = Sum(context)
+
+    def add(self, data: bytes, count: int) -> None:
+        """Add one party's ciphertexts."""
+        self._sum.add(to_parts(data))
+
+    def subtract(self, masks: Slots) -> None:
+        """Take masks off under the encryption."""
+        self._sum.subtract_plain(masks)
+
+    def result(self) -> bytes:
+        """The sealed sum."""
+        return from_parts(self._sum.result())
+
+
+@dataclass(slots=True)
+class _Vector:
+    total: MaskedInts | SealedInts
+    segment: Segment
+    contributors: list[str] = field(default_factory=list)
+
+
+class ProtectedTotal:
+    """The coordinator's half of a protected sum: ciphertexts, masked integers, or both at once."""
+
+    def __init__(
+        self,
+        modulus: int,
+        context: PublicContext | None,  # None: masked integers only
+        *,
+        masks: bool,
+        offered: Offered,
+        numbers: Mapping[str, int],
+        host: str | None,
+        threshold: int,
+        run: bytes,
+    ) -> None:
+        self._modulus, self._context, self._masks = modulus, context, masks
+        self._offered, self._numbers, self._host = offered, numbers, host
+        self._threshold, self._run = threshold, run.hex()
+        self._vectors: dict[bytes, _Vector] = {}
+        self._reveals: dict[str, Reveal] = {}
+
+    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
+        """Add one party's segments."""
+        if sum(s.size for s in segments) != len(data):
+            raise WireError("a sum's segments do not fit their bulk", party=sender)
+        start = 0
+        for segment in segments:
+            vector = self._vectors.get(segment.key)
+            if vector is None:
+                vector = self._vectors[segment.key] = _Vector(self._empty(), segment)
+            if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
+                raise Disagreement("this party lays out a sum differently", party=sender)
+            vector.total.add(data[start : start + segment.size], segment.slots)
+            vector.contributors.append(sender)
+            start += segment.size
+
+    def needs_unmasking(self) -> bool:
+        """Masks are there to be removed."""
+        return self._masks
+
+    def unmask(self, sender: str, reveal: Reveal) -> None:
+        """Keep a survivor's shares until all have answered."""
+        self._reveals[sender] = reveal
+
+    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+        """Remove what is left of the masks and return the totals."""
+        if self._masks:
+            self._remove_masks([p for p in survivors if p != self._host])
+        return {key: vector.total.result() for key, vector in self._vectors.items()}
+
+    def _empty(self) -> MaskedInts | SealedInts:
+        return MaskedInts(self._modulus) if self._context is None else SealedInts(self._context)
+
+    def _remove_masks(self, survivors: Sequence[str]) -> None:
+        offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
+        index = self._index()
+        circle = Circle.of(self._offered.members, self._host, self._numbers, self._threshold, index)
+        publics = {party: offer.public for party, offer in offers.items()}
+        selves, keys = unmasking(circle, publics, survivors, self._reveals)
+        for key, vector in self._vectors.items():
+            owners = set(vector.segment.owners or publics)
+            gone = {p: seed for p, seed in keys.items() if p in owners}
+            masks = remaining_masks(
+                circle,
+                selves,
+                gone,
+                publics,
+                vector.contributors,
+                Place(f"{self._run} {key.hex()}", 0, index),
+                vector.segment.slots,
+                self._modulus,
+            )
+            vector.total.subtract(masks)
+
+    def _index(self) -> int:
+        if not self._offered.index:
+            raise CohortError("a masked sum began although no keys were exchanged")
+        return self._offered.index

@@ -1,0 +1,108 @@
+"""Sums without protection (`protect = "none"`), for comparison: float32 in the clear.
+
+The same door, audiences, refusals and transcript as with protection; only the sealing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.crypto.primitives import digest_of
+from secure_fl.errors import CohortError, CryptoError
+from secure_fl.protocol import Group, Rule, Sealed
+from secure_fl.wire import Offer, Reveal, Segment, Unmask
+
+
+def segment_key(group: Group, rule: Rule) -> bytes:
+    """A digest of what a segment holds, so that parties that disagree are found out."""
+    layout = "\n".join(f"{name} {vector.size}" for name, vector in group.vectors.items())
+    owners = "\n".join(group.owners)
+    rules = f"{rule.audience} {rule.carry} {rule.bound} {rule.noise is not None}"
+    return digest_of(b"secure-fl segment", rules.encode(), layout.encode(), owners.encode())
+
+
+def check_bound(group: Group, rule: Rule) -> None:
+    """Refuse values beyond their public bound: they would be clipped without notice."""
+    for name, vector in group.vectors.items():
+        if rule.bound is not None and np.abs(vector).max(initial=0) > rule.bound:
+            raise CryptoError(
+                f"{name} holds values beyond the public bound of {rule.bound:g}",
+                fix="clip them first, or name a larger bound",
+            )
+
+
+class ClearSum:
+    """The party's half: little-endian float32, as federated learning is commonly run."""
+
+    def __init__(self, me: str) -> None:
+        self.me = me
+        self._groups: Sequence[Group] = ()
+
+    def offer(self, members: Sequence[str]) -> Offer | None:
+        """No keys are needed."""
+        return None
+
+    def accept(self, offers: Mapping[str, Offer]) -> None:
+        """No keys are needed."""
+
+    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
+        """Floats carry their own scale."""
+        return ()
+
+    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
+        """Floats carry their own scale."""
+
+    def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
+        """Lay the vectors one after the other; float32 leaves nothing over to carry."""
+        if rule.noise is not None:
+            raise CryptoError(
+                "noise belongs under masks: unprotected sums would show every party's own share",
+                fix='set protection.mode = "he+secagg"',
+            )
+        self._groups, parts, segments = groups, [], []
+        for group in groups:
+            check_bound(group, rule)
+            part = b""
+            if self.me in group.owners:
+                part = b"".join(v.astype("<f4").tobytes() for v in group.vectors.values())
+            parts.append(part)
+            segments.append(Segment(segment_key(group, rule), len(part), len(part) // 4))
+        return Sealed(tuple(segments), b"".join(parts))
+
+    def reveal(self, unmask: Unmask) -> Reveal:
+        """There is no mask to remove."""
+        raise CohortError("the coordinator asked for masks that this run does not use")
+
+    def open(
+        self, data: Sequence[bytes], survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Cut the totals into the vectors that were sent."""
+        opened: dict[str, NDArray[np.float64]] = {}
+        for group, part in zip(self._groups, data, strict=False):
+            total = np.frombuffer(part, dtype="<f4").astype(np.float64)
+            ends = np.cumsum([v.size for v in group.vectors.values()])
+            opened |= dict(zip(group.vectors, np.split(total, ends[:-1]), strict=True))
+        return opened
+
+    def envelope(self, data: bytes, context: bytes) -> bytes:
+        """In the clear."""
+        return data
+
+    def unwrap(self, data: bytes, context: bytes) -> bytes:
+        """In the clear."""
+        return data
+
+    def fingerprint(self, data: bytes, context: bytes) -> bytes:
+        """A plain digest."""
+        return digest_of(b"secure-fl agree", context, data)
+
+    def state(self) -> Mapping[str, Any]:
+        """Nothing is kept between sums."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing is kept between sums."""

@@ -1,0 +1,224 @@
+"""Who a site is: long-term Ed25519 and X25519 keys, signatures, and messages sealed between sites.
+
+`PublicIdentity` may be shown to anybody, `Identity` never leaves its site; they are unrelated
+types, so a private key cannot be passed where a public one is meant. Sealed messages authenticate
+their sender in the way of HPKE's Auth mode (RFC 9180, section 5.1.3); like it, they do not survive
+the theft of the *recipient's* key: the thief reads what was sealed to it, and can forge to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from secure_fl.crypto.primitives import agree, checked_digest, derive, digest_of, spoken
+from secure_fl.errors import CryptoError
+
+VERSION = b"\x01"
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+NONCE_BYTES = 12
+TAG_BYTES = 16
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also a safe file name
+
+
+@dataclass(frozen=True, slots=True)
+class PublicIdentity:
+    """What everybody may know of a site: its name and its two public keys."""
+
+    name: str
+    signing: bytes  # Ed25519
+    agreement: bytes  # X25519
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise CryptoError(
+                f"{self.name[:80]!r} is not a site name",
+                fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
+            )
+        if len(self.signing) != KEY_BYTES or len(self.agreement) != KEY_BYTES:
+            raise CryptoError("a public key must have 32 bytes", party=self.name)
+
+    def canonical(self) -> bytes:
+        """Give the same bytes at every site: version, both keys, name."""
+        return VERSION + self.signing + self.agreement + self.name.encode()
+
+    def digest(self) -> bytes:
+        """SHA-256 over the canonical bytes."""
+        return digest_of(b"secure-fl identity", self.canonical())
+
+    def fingerprint(self) -> str:
+        """Eight groups of five digits to compare over the telephone."""
+        return spoken(self.digest())
+
+    def verify(self, digest: bytes, signature: bytes) -> None:
+        """Raise CryptoError unless this site signed exactly this digest."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signing).verify(
+                signature, checked_digest(digest)
+            )
+        except (InvalidSignature, ValueError):
+            raise CryptoError(
+                "the signature does not belong to this site and content",
+                party=self.name,
+                fix="compare fingerprints with that site; do not use what was signed",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity:
+    """A site's private keys. Shown as its name only; it can be neither pickled nor compared."""
+
+    name: str
+    _signing: Ed25519PrivateKey = field(repr=False)
+    _agreement: X25519PrivateKey = field(repr=False)
+
+    @classmethod
+    def generate(cls, name: str) -> Identity:
+        """Make fresh keys from the operating system's randomness."""
+        fresh = cls(name, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        fresh.public  # noqa: B018 - refuses a bad name before anything is written
+        return fresh
+
+    @classmethod
+    def from_private_bytes(cls, data: bytes) -> Identity:
+        """Read what `to_private_bytes` wrote."""
+        try:
+            if data[:1] != VERSION or len(data) <= 1 + 2 * KEY_BYTES:
+                raise ValueError
+            signing = Ed25519PrivateKey.from_private_bytes(data[1:33])
+            agreement = X25519PrivateKey.from_private_bytes(data[33:65])
+            return cls(data[65:].decode(), signing, agreement)
+        except ValueError:
+            raise CryptoError(
+                "these bytes are not a private identity of a version known here",
+                fix="restore the key file from its backup, or make a new identity",
+            ) from None
+
+    def to_private_bytes(self) -> bytes:
+        """Both private keys in the clear: only `keyring` writes them, encrypted."""
+        keys = self._signing.private_bytes_raw() + self._agreement.private_bytes_raw()
+        return VERSION + keys + self.name.encode()
+
+    @property
+    def public(self) -> PublicIdentity:
+        """The half that may be shown."""
+        signing = self._signing.public_key().public_bytes_raw()
+        return PublicIdentity(self.name, signing, self._agreement.public_key().public_bytes_raw())
+
+    def sign(self, digest: bytes) -> bytes:
+        """Sign a digest (made by `digest_of`, so that its label separates uses): 64 bytes."""
+        return self._signing.sign(checked_digest(digest))
+
+    def shared_with(self, peer: bytes) -> bytes:
+        """X25519 with a peer's public key; a key that forces a known secret is refused."""
+        return agree(self._agreement, peer)
+
+
+def seal_to(
+    identity: Identity,
+    recipient: PublicIdentity,
+    plaintext: bytes,
+    context: bytes,
+    *,
+    _ephemeral: X25519PrivateKey | None = None,
+) -> bytes:
+    """Seal to one site so that only it can read, and it knows who sealed.
+
+    version | ephemeral public key | AES-256-GCM; key and nonce come from HKDF over
+    X25519(ephemeral, recipient) | X25519(sender, recipient), bound to both identities.
+    """
+    ephemeral = _ephemeral or X25519PrivateKey.generate()
+    point = ephemeral.public_key().public_bytes_raw()
+    secret = agree(ephemeral, recipient.agreement) + identity.shared_with(recipient.agreement)
+    key, nonce = _message_key(secret, point, identity.public, recipient)
+    return VERSION + point + AESGCM(key).encrypt(nonce, plaintext, VERSION + context)
+
+
+def open_sealed(identity: Identity, sender: PublicIdentity, blob: bytes, context: bytes) -> bytes:
+    """Open what `sender` sealed to this identity under the same context, or raise CryptoError."""
+    _check_shape(blob, 1 + KEY_BYTES + TAG_BYTES, sender)
+    point, body = blob[1:33], blob[33:]
+    secret = identity.shared_with(point) + identity.shared_with(sender.agreement)
+    key, nonce = _message_key(secret, point, sender, identity.public)
+    try:
+        return AESGCM(key).decrypt(nonce, body, VERSION + context)
+    except InvalidTag:
+        raise _unopened(sender) from None
+
+
+def _message_key(
+    secret: bytes, point: bytes, sender: PublicIdentity, recipient: PublicIdentity
+) -> tuple[bytes, bytes]:
+    # the ephemeral key makes this output unique, so the nonce may come from it too
+    both = derive(
+        secret, b"secure-fl seal", point, sender.canonical(), recipient.canonical(), length=44
+    )
+    return both[:32], both[32:]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channel:
+    """Many small messages between two sites: one X25519, then an HKDF key per message.
+
+    The key of a message depends on both identities, its direction and its context (run, step,
+    kind); the nonce is random, so even a context used twice repeats no key and nonce. Unlike
+    `seal_to` it has no ephemeral key: who steals either long-term key reads every message.
+    """
+
+    me: PublicIdentity
+    peer: PublicIdentity
+    _root: bytes = field(repr=False)
+
+    def seal(self, plaintext: bytes, context: bytes) -> bytes:
+        """Seal from me to the peer: version | nonce | ciphertext."""
+        return self._seal(plaintext, context, os.urandom(NONCE_BYTES))
+
+    def _seal(self, plaintext: bytes, context: bytes, nonce: bytes) -> bytes:
+        key = AESGCM(self._key(self.me, self.peer, context))
+        return VERSION + nonce + key.encrypt(nonce, plaintext, VERSION + context)
+
+    def open(self, blob: bytes, context: bytes) -> bytes:
+        """Open what the peer sealed to me under the same context, or raise CryptoError."""
+        _check_shape(blob, 1 + NONCE_BYTES + TAG_BYTES, self.peer)
+        key = AESGCM(self._key(self.peer, self.me, context))
+        nonce, body = blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
+        try:
+            return key.decrypt(nonce, body, VERSION + context)
+        except InvalidTag:
+            raise _unopened(self.peer) from None
+
+    def _key(self, sender: PublicIdentity, receiver: PublicIdentity, context: bytes) -> bytes:
+        parts = (sender.canonical(), receiver.canonical(), context)
+        return derive(self._root, b"secure-fl channel message", *parts)
+
+
+def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
+    """Agree with a peer once; both ends must name the same context (the run)."""
+    root = derive(identity.shared_with(peer.agreement), b"secure-fl channel", context)
+    return Channel(identity.public, peer, root)
+
+
+def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:
+    if len(blob) < least:
+        raise CryptoError("a sealed message is cut short", party=sender.name, fix="send it again")
+    if blob[:1] != VERSION:
+        raise CryptoError(
+            f"a sealed message has version {blob[0]}, this program reads {VERSION[0]}",
+            party=sender.name,
+            fix="install the same secure_fl version at all sites",
+        )
+
+
+def _unopened(sender: PublicIdentity) -> CryptoError:
+    return CryptoError(
+        "a sealed message does not open: changed, meant for somebody else, or out of context",
+        party=sender.name,
+        fix="check that both sites use the same roster, run and step",
+    )

@@ -1,0 +1,134 @@
+"""How the named vectors of one segment lie in slots, and come back out of a sum of slots.
+
+    [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
+
+Vectors of at most `SMALL` values (sample counts, losses) travel exactly. All others are clipped to
+a scale that every party knows: a public bound, or a multiple of the last sum's root mean square,
+which is why a vector that carries its leftovers also sends its squared norm. What has neither is
+first summed in norm only; then nothing is clipped, at the price of more bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.crypto import packing
+from secure_fl.crypto.packing import Codec, Slots
+from secure_fl.protocol import Noise, Vector
+
+SMALL = 8
+EXACT_BITS = 24  # for vectors whose clip covers their whole norm
+# Clip at this multiple of the RMS: rounding noise against clipping, both carried to the next sum.
+CLIP_IN_RMS = {8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
+TINY = 2.0**38  # small squared norms are sent magnified, on a second scale, to keep their digits
+
+Arrays = dict[str, NDArray[np.float64]]
+Real = TypeVar("Real", np.float32, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One vector: its size and, if it is packed, its clip and whether it sends its norm."""
+
+    name: str
+    size: int
+    clip: float | None = None
+    norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fields of one segment, in order, and how the packed ones are encoded."""
+
+    fields: tuple[Field, ...]
+    codec: Codec
+
+    @property
+    def exact(self) -> tuple[Field, ...]:
+        """The vectors that travel exactly."""
+        return tuple(f for f in self.fields if f.clip is None)
+
+    @property
+    def packed(self) -> tuple[Field, ...]:
+        """The vectors in fixed point."""
+        return tuple(f for f in self.fields if f.clip is not None)
+
+    @property
+    def scalars(self) -> int:
+        """How many numbers travel exactly, norms included (two scales each)."""
+        return sum(f.size for f in self.exact) + 2 * sum(f.norm for f in self.packed)
+
+    @property
+    def values(self) -> int:
+        """How many values travel in fixed point."""
+        return sum(f.size for f in self.packed)
+
+    @property
+    def slots(self) -> int:
+        """The length of the segment, without its tag."""
+        packed = self.codec.slots(self.values) if self.values else 0
+        return packing.wide_slots(self.scalars) + packed
+
+    def encode(
+        self, vectors: Mapping[str, Vector], rng: np.random.Generator, noise: Noise | None
+    ) -> tuple[Slots, dict[str, Vector]]:
+        """Lay the vectors into slots; also what of each packed one the slots leave over."""
+        parts: list[Slots] = []
+        leftovers: dict[str, Vector] = {}
+        if self.scalars:
+            exact = [vectors[f.name].astype(np.float64) for f in self.exact]
+            norms = [_two_scales(squared_norm(vectors[f.name])) for f in self.packed if f.norm]
+            parts.append(packing.encode_wide(np.concatenate([*exact, *norms])))
+        if self.values:
+            values = np.concatenate([vectors[f.name] for f in self.packed])
+            integers, residual = packing.quantize(self.codec, values, self._clips(), rng)
+            if noise is not None:
+                integers = integers + noise.draw(integers.size)
+            parts.append(packing.pack(self.codec, integers))
+            leftovers = dict(zip((f.name for f in self.packed), self._cut(residual), strict=True))
+        return np.concatenate(parts), leftovers
+
+    def decode(self, slots: Slots, contributors: int) -> tuple[Arrays, dict[str, float]]:
+        """The sums of the vectors, and of the squared norms that were sent."""
+        cut = packing.wide_slots(self.scalars)
+        opened: Arrays = {}
+        norms: dict[str, float] = {}
+        if self.scalars:
+            numbers = packing.decode_wide(slots[:cut], contributors)
+            ends = list(accumulate((f.size for f in self.exact), initial=0))
+            for field, (start, end) in zip(self.exact, pairwise(ends), strict=True):
+                opened[field.name] = numbers[start:end]
+            pairs = numbers[ends[-1] :].reshape(-1, 2)
+            for field, (large, small) in zip(
+                (f for f in self.packed if f.norm), pairs, strict=True
+            ):
+                norms[field.name] = float(large + small / TINY)
+        if self.values:
+            values = packing.decode(
+                self.codec, slots[cut:], contributors, self._clips(), self.values
+            )
+            opened |= dict(zip((f.name for f in self.packed), self._cut(values), strict=True))
+        return opened, norms
+
+    def _clips(self) -> NDArray[np.float32]:
+        clips = np.array([f.clip for f in self.packed], np.float32)
+        return np.repeat(clips, [f.size for f in self.packed])
+
+    def _cut(self, values: NDArray[Real]) -> list[NDArray[Real]]:
+        ends = np.cumsum([f.size for f in self.packed])
+        return np.split(values, ends[:-1])
+
+
+def squared_norm(vector: Vector) -> float:
+    """‖x‖², in float64."""
+    return float(np.dot(vector, vector.astype(np.float64)))
+
+
+def _two_scales(square: float) -> NDArray[np.float64]:
+    return np.array([square, 0.0] if square >= 1 else [0.0, square * TINY])

@@ -1,0 +1,210 @@
+"""Masks that cancel in a sum: Bonawitz et al., CCS 2017; sparse graphs: Bell et al., CCS 2020.
+
+    mask of party i  =  self_i  +  Σ_{j > i} pair_ij  -  Σ_{j < i} pair_ij   mod t
+
+    pair_ij = stream(HKDF(X25519(secret_i, public_j), run | round | step | "pair"))
+    self_i  = stream(HKDF(seed_i,                     run | round | step | "self"))
+
+A stream is AES-256-CTR, read as little-endian 64-bit words; a word's low bits, as many as t has,
+are a mask if they are below t and skipped otherwise, so masks are exactly uniform mod t and depend
+on nothing but the key. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no unpacking, 6 bytes
+0.8 ns and 1.8 ns of unpacking.) Keys have full length, and no generator of numpy is involved.
+
+Every key belongs to ONE place (run, round, step) and ONE purpose. Both secrets of a step are seeds
+of 16 bytes, so that they can be shared (`crypto.sharing`); an X25519 key is derived from its seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from secure_fl.errors import CryptoError
+
+Slots = npt.NDArray[np.uint64]
+Purpose = Literal["pair", "self", "host", "tag", "tag members"]
+
+SEED_BYTES = 16
+WORDS = 8192  # words at a time: they stay in the first cache levels
+COMPLETE = 32  # up to here everybody masks with everybody
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a run a key stream is used; no two uses share a place and a purpose."""
+
+    run: str
+    round: int
+    step: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.round < 1 << 64 and 0 <= self.step < 1 << 64):
+            raise CryptoError("rounds and steps are counted from 0", fix="pass the run's counters")
+
+    def info(self, purpose: Purpose, segment: int = 0) -> bytes:
+        """HKDF's info: fixed-width numbers and a length, so that no two places collide."""
+        name = self.run.encode()
+        numbers = (len(name), self.round, self.step, segment)
+        return (
+            b"secure_fl/1\0"
+            + purpose.encode()
+            + b"\0"
+            + b"".join(number.to_bytes(8, "big") for number in numbers)
+            + name
+        )
+
+
+def new_seed() -> bytes:
+    """Draw a fresh 128-bit secret from the operating system."""
+    return secrets.token_bytes(SEED_BYTES)
+
+
+def public_key(seed: bytes) -> bytes:
+    """Derive the X25519 public key (32 bytes) of a mask key's seed."""
+    return _private_key(seed).public_key().public_bytes_raw()
+
+
+def pair_secret(seed: bytes, peer: bytes) -> bytes:
+    """Agree on the secret (32 bytes) that the holder of `seed` shares with the key `peer`."""
+    if len(peer) == 32:
+        try:
+            return _private_key(seed).exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError:  # a point of low order: the secret would be known to everyone
+            pass
+    raise CryptoError(
+        "a peer's mask key is not a valid X25519 public key",
+        fix="stop the round: the peer or the coordinator substituted a key",
+    )
+
+
+def stream_key(secret: bytes, place: Place, purpose: Purpose, segment: int = 0) -> bytes:
+    """Derive the AES-256 key of one stream from a secret of 16 bytes or more."""
+    if len(secret) < SEED_BYTES:
+        raise CryptoError("a mask's secret has at least 16 bytes", fix="draw it with new_seed")
+    info = place.info(purpose, segment)
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
+
+
+def uniform(key: bytes, length: int, modulus: int) -> Slots:
+    """Expand a key to `length` integers, uniform in [0, modulus); a longer result extends it."""
+    drawn = np.empty(length, np.uint64)
+    for start, block in _blocks(key, length, modulus):
+        drawn[start : start + block.size] = block
+    return drawn
+
+
+def combine(plus: Iterable[bytes], minus: Iterable[bytes], length: int, modulus: int) -> Slots:
+    """Sum the streams of the keys `plus`, less those of the keys `minus`, mod `modulus`."""
+    total = np.zeros(length, np.uint64)
+    most = (1 << 64) // modulus - 1  # terms that fit 64 bits without reduction
+    terms = 0
+    signed = [(key, False) for key in plus] + [(key, True) for key in minus]
+    for key, negative in signed:
+        for start, block in _blocks(key, length, modulus):
+            if negative:
+                np.subtract(np.uint64(modulus), block, out=block)
+            total[start : start + block.size] += block
+        terms += 1
+        if terms == most:
+            reduce(total, modulus)
+            terms = 1
+    reduce(total, modulus)
+    return total
+
+
+def reduce(slots: Slots, modulus: int) -> None:
+    """Reduce mod `modulus` in place; twice as fast as numpy's remainder."""
+    multiple = slots // np.uint64(modulus)
+    multiple *= np.uint64(modulus)
+    slots -= multiple
+
+
+def pair_keys(
+    member: int, pairs: Mapping[int, bytes], place: Place
+) -> tuple[list[bytes], list[bytes]]:
+    """Derive the stream keys `member` adds and those it subtracts, from its pair secrets by peer.
+
+    The lower member adds and the higher one subtracts, so that the two cancel.
+    """
+    if member in pairs:
+        raise CryptoError(f"member {member} cannot mask with itself", fix="pass its peers only")
+    plus = [stream_key(pairs[peer], place, "pair") for peer in sorted(pairs) if member < peer]
+    minus = [stream_key(pairs[peer], place, "pair") for peer in sorted(pairs) if member > peer]
+    return plus, minus
+
+
+def self_key(seed: bytes, place: Place) -> bytes:
+    """Derive the stream key of a self mask, which its owner adds."""
+    return stream_key(seed, place, "self")
+
+
+def host_key(secret: bytes, place: Place) -> bytes:
+    """Derive the stream key of the mask a party shares with the host, which the party adds."""
+    return stream_key(secret, place, "host")
+
+
+def degree_for(members: int) -> int:
+    """Choose how many peers a member masks with: all up to 32 members, then 2·⌈log2 n⌉."""
+    return members - 1 if members <= COMPLETE else 2 * (members - 1).bit_length()
+
+
+def neighbours(
+    members: Sequence[int], seed: bytes, degree: int | None = None
+) -> dict[int, tuple[int, ...]]:
+    """Draw the public graph of who masks with whom: Harary's circulant on a seeded permutation.
+
+    Every member has `degree` peers (one more if degree and n are both odd: no such graph exists),
+    and the graph stays connected while fewer than `degree` members drop out (Harary, 1962).
+    """
+    n = len(members)
+    degree = degree_for(n) if degree is None else degree
+    if n < 2 or len(set(members)) != n or not 1 <= degree < n or (degree == 1 and n > 2):
+        raise CryptoError(
+            f"no connected graph of {n} members with {degree} peers each",
+            fix="name each member once and ask for 2 to n-1 peers",
+        )
+    degree += degree * n % 2
+    # a hash as sort key permutes without any generator's state
+    ring = sorted(members, key=lambda m: hashlib.sha256(seed + m.to_bytes(8, "big")).digest())
+    steps = [s for k in range(1, degree // 2 + 1) for s in (k, -k)] + [n // 2] * (degree % 2)
+    return {
+        member: tuple(sorted({ring[(place + step) % n] for step in steps}))
+        for place, member in enumerate(ring)
+    }
+
+
+def _private_key(seed: bytes) -> X25519PrivateKey:
+    if len(seed) != SEED_BYTES:
+        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it with new_seed")
+    kdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"secure_fl/1\0mask key")
+    return X25519PrivateKey.from_private_bytes(kdf.derive(seed))
+
+
+def _blocks(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:
+    """Yield where and what: consecutive parts of a stream, in a buffer that is used again."""
+    if len(key) != 32 or not 1 < modulus <= 1 << 62:
+        raise CryptoError("a stream needs a 32-byte key", fix="derive it with stream_key")
+    # a key expands once, from counter zero
+    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    zeros, stream = bytes(8 * WORDS), np.empty(WORDS, "<u8")
+    low_bits = np.uint64((1 << (modulus - 1).bit_length()) - 1)
+    start = 0
+    while start < length:
+        words = stream[: min(WORDS, length - start)]
+        # the words left out of a short block are the ones the next block reads: order is all
+        cipher.update_into(memoryview(zeros)[: words.nbytes], words.data.cast("B"))
+        block = np.bitwise_and(words, low_bits, out=words)
+        if block.max() >= modulus:
+            block = block[block < modulus]
+        yield start, block
+        start += block.size

@@ -1,0 +1,202 @@
+"""SEAL's objects in and out of bytes, without letting SEAL parse what others wrote.
+
+SEAL's own form nests headers in a compressed stream, and its parser calls `std::terminate` on some
+malformed ones: a ciphertext with one byte changed inside ends the whole process, TenSEAL's
+`bfv_vector_from` included, and no handler can stop it (tried with TenSEAL 0.3.18). So what crosses
+the wire is only what varies: the coefficients, 7 bytes each, and the seed of a seeded ciphertext.
+The structure around them is a `Layout`, learnt from an object this process made itself. SEAL then
+checks the coefficients' range, which is safe.
+
+It also pays: 57.3 KB for a sum and 28.8 KB for an upload, where SEAL's zstd gives 61.7 and 31.0,
+and reading a full ciphertext takes 40 µs instead of 85.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+from tenseal import sealapi
+
+from secure_fl.crypto.scheme import CKKS, Scheme
+from secure_fl.errors import CryptoError
+
+SEED_BYTES = 64
+WORD_BYTES = 7  # coefficients have at most 55 bits
+CIPHERTEXT_HEAD = 113  # header 16, parameters' id 32, NTT flag 1, five numbers 40, inner 24
+SCALE = slice(16 + 32 + 1 + 24, 16 + 32 + 1 + 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What SEAL writes around the coefficients of one kind of object."""
+
+    what: str
+    head: bytes
+    words: int
+    tail: bytes = b""  # of a seeded ciphertext: what precedes the seed
+
+    def strip(self, raw: bytes) -> bytes:
+        """Take the coefficients, and the seed if there is one, out of SEAL's form."""
+        end = len(self.head) + 8 * self.words
+        seed = len(raw) - end - len(self.tail)
+        if (
+            not raw.startswith(self.head)
+            or raw[end : end + len(self.tail)] != self.tail
+            or seed != (SEED_BYTES if self.tail else 0)
+        ):
+            raise CryptoError(
+                f"SEAL wrote a {self.what} in an unknown layout",
+                fix="install the TenSEAL release named in constraints.txt",
+            )
+        return (
+            _planes(np.frombuffer(raw, "<u8", self.words, len(self.head))) + raw[len(raw) - seed :]
+        )
+
+    def dress(self, body: bytes) -> bytes:
+        """Put coefficients from anywhere into SEAL's form, uncompressed."""
+        size = WORD_BYTES * self.words
+        if len(body) != size + (SEED_BYTES if self.tail else 0):
+            raise malformed(self.what)
+        return self.head + _words(body, self.words).tobytes() + self.tail + body[size:]
+
+    def at(self, scale: float) -> Layout:
+        """Return the layout of a CKKS ciphertext at another scale."""
+        head = self.head[: SCALE.start] + struct.pack("<d", scale) + self.head[SCALE.stop :]
+        return replace(self, head=head)
+
+
+class Channel:
+    """Carries SEAL's objects through anonymous memory.
+
+    sealapi saves and loads by path only. A memfd has a path but no directory entry: nothing
+    touches a disk, no other user can open it, and the kernel clears it when it is closed.
+    """
+
+    __slots__ = ("_file", "_path")
+
+    def __init__(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise CryptoError(
+                "this system has no memfd_create, so keys would have to touch a disk",
+                fix="run on Linux 3.17 or later, or in a Linux container",
+            )
+        self._file = os.memfd_create("secure_fl")
+        self._path = f"/proc/self/fd/{self._file}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+    def save(self, thing: Any, size: int) -> bytes:
+        """Return SEAL's form of an object, decompressed to the `size` bytes it must have."""
+        thing.save(self._path)  # SEAL truncates the file when it opens it
+        saved = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        try:
+            body = pyarrow.Codec("zstd").decompress(saved[16:], size - 16, asbytes=True)
+        except OSError:
+            raise CryptoError(
+                "SEAL did not write zstd of the expected size",
+                fix="install the TenSEAL release named in constraints.txt",
+            ) from None
+        return _header(saved[:5], size) + bytes(body)
+
+    def dump(self, thing: Any, layout: Layout) -> bytes:
+        """Return the wire form of an object."""
+        size = len(layout.head) + 8 * layout.words + len(layout.tail)
+        return layout.strip(self.save(thing, size + (SEED_BYTES if layout.tail else 0)))
+
+    def load(self, thing: Any, context: Any, layout: Layout, body: bytes) -> Any:
+        """Fill an object from its wire form; SEAL checks that coefficients are in range."""
+        os.pwrite(self._file, layout.dress(body), 0)
+        try:
+            thing.load(context, self._path)
+        except (RuntimeError, ValueError):
+            raise malformed(layout.what) from None
+        return thing
+
+
+def ciphertext_layouts(context: Any, scheme: Scheme) -> tuple[Layout, Layout]:
+    """Learn how SEAL writes sums, and fresh ciphertexts whose second half is a seed."""
+    blank = sealapi.Ciphertext(context)
+    blank.resize(context, 2)
+    words = 2 * scheme.degree
+    with Channel() as channel:
+        head = channel.save(blank, CIPHERTEXT_HEAD + 8 * words)[:CIPHERTEXT_HEAD]
+    if isinstance(scheme, CKKS):
+        head = head[:48] + b"\1" + head[49:]  # CKKS ciphertexts are in NTT form
+    full = Layout("ciphertext", head, words)
+    half = words // 2
+    # the seed's own header and b"\1", which is SEAL's number of BLAKE2xb
+    tail = _header(head[:5], 17 + SEED_BYTES) + b"\1"
+    size = CIPHERTEXT_HEAD + 8 * half + len(tail) + SEED_BYTES
+    inner = _header(head[:5], 24 + 8 * half) + struct.pack("<Q", half)
+    seeded = Layout("seeded ciphertext", _header(head[:5], size) + head[16:-24] + inner, half, tail)
+    return full, seeded
+
+
+def key_layout(context: Any, scheme: Scheme, what: str) -> Layout:
+    """Learn how SEAL writes a secret or public key, from one made for the purpose."""
+    maker = sealapi.KeyGenerator(context)
+    if what == "secret key":
+        thing, words, head = maker.secret_key(), 2 * scheme.degree, 88
+    else:
+        maker.create_public_key(thing := sealapi.PublicKey())
+        words, head = 4 * scheme.degree, CIPHERTEXT_HEAD
+    with Channel() as channel:
+        return Layout(what, channel.save(thing, head + 8 * words)[:head], words)
+
+
+def frame(magic: bytes, scheme: Scheme, body: bytes = b"") -> bytes:
+    """Build a serialised form: four letters of kind, a version, the scheme's number, the body."""
+    return magic + bytes((1, scheme.number)) + body
+
+
+def unframe(magic: bytes, scheme: Scheme, data: bytes, what: str) -> bytes:
+    """Return the body of a serialised form, if kind, version and scheme are the expected ones."""
+    if data[:6] != frame(magic, scheme):
+        raise malformed(what)
+    return data[6:]
+
+
+def malformed(what: str) -> CryptoError:
+    """Build the error for bytes that are not what they should be."""
+    return CryptoError(
+        f"these bytes are not a {what} of the expected scheme",
+        fix="check that both sides run the same release and that the sender is the one pinned",
+    )
+
+
+def _header(start: bytes, size: int) -> bytes:
+    # magic, header size and SEAL's version; no compression; two reserved bytes; total size
+    return start + b"\0\0\0" + struct.pack("<Q", size)
+
+
+def _planes(words: npt.NDArray[np.uint64]) -> bytes:
+    # low 32, middle 16 and high 8 bits apart: four times faster than cutting 7 bytes out of 8
+    middle, high = words >> np.uint64(32), words >> np.uint64(48)
+    return (
+        words.astype("<u4").tobytes() + middle.astype("<u2").tobytes() + high.astype("u1").tobytes()
+    )
+
+
+def _words(body: bytes, count: int) -> npt.NDArray[np.uint64]:
+    words = np.frombuffer(body, "u1", count, 6 * count).astype("<u8")
+    words <<= np.uint64(16)
+    words |= np.frombuffer(body, "<u2", count, 4 * count)
+    words <<= np.uint64(32)
+    words |= np.frombuffer(body, "<u4", count)
+    return words

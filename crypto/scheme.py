@@ -1,0 +1,126 @@
+"""The parameter sets of the homomorphic schemes, and how much they hold.
+
+Security: the HomomorphicEncryption.org standard (2018, table 1, ternary secret, classical attacks)
+allows a coefficient modulus of 109 bits at degree 4096 for 128-bit security. All sets below use
+54 + 55 = 109 bits, and SEAL is asked to refuse anything weaker.
+
+Capacity: a BFV sum opens exactly while its noise stays below q / 2t with q = 2^54. The noise of one
+ciphertext is a centred variable per coefficient with standard deviation
+
+    symmetric   sqrt(21 / 2) = 3.2          SEAL draws it from a centred binomial with 21 pairs
+    public key  sqrt((1 + 2N/3) / 12) = 15  the rounding of SEAL's switch from 109 to 54 bits
+
+and adds up as sqrt(n) over n ciphertexts. `tail` standard deviations must fit: at 11, a
+sub-Gaussian coefficient exceeds the bound with probability 2 exp(-11²/2) < 2^-85, one of a million
+with probability < 2^-65. Beyond that a sum would be silently wrong, so it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tenseal import sealapi
+
+from secure_fl.errors import CryptoError
+
+Slots = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class BFV:
+    """Exact integers mod a prime `modulus` = 1 mod 2N, `degree` of them in one ciphertext."""
+
+    name: str
+    number: int  # its byte in serialised forms; never reused
+    modulus: int
+    noise: float  # standard deviation of one fresh ciphertext's noise
+    degree: int = 4096
+    coefficient_bits: tuple[int, int] = (54, 55)
+    most: int = 128  # ciphertexts in a sum: the largest that was also measured
+    tail: float = 11.0
+
+    @property
+    def slots(self) -> int:
+        """How many integers one ciphertext holds."""
+        return self.degree
+
+
+@dataclass(frozen=True, slots=True)
+class CKKS:
+    """Approximate reals at `scale`, `degree / 2` of them in one ciphertext."""
+
+    name: str
+    number: int
+    scale: float = 2.0**40
+    degree: int = 4096
+    coefficient_bits: tuple[int, int] = (54, 55)
+    most: int = 128
+    largest: float = 32.0  # `most` values of this size stay below 2^53 / scale
+
+    @property
+    def slots(self) -> int:
+        """How many reals one ciphertext holds."""
+        return self.degree // 2
+
+
+Scheme = BFV | CKKS
+
+COHORT = BFV("bfv44", 1, modulus=17592186028033, noise=math.sqrt(21 / 2))
+HOST = BFV("bfv42", 2, modulus=4398046486529, noise=math.sqrt((1 + 2 * 4096 / 3) / 12))
+REAL = CKKS("ckks40", 3)
+SCHEMES: dict[int, Scheme] = {scheme.number: scheme for scheme in (COHORT, HOST, REAL)}
+
+
+def largest_cohort(scheme: Scheme) -> int:
+    """How many fresh ciphertexts can be summed and still open exactly."""
+    if isinstance(scheme, CKKS):
+        return scheme.most
+    room = 2 ** scheme.coefficient_bits[0] / (2 * scheme.modulus)
+    return min(scheme.most, int((room / (scheme.tail * scheme.noise)) ** 2))
+
+
+def check_cohort(scheme: Scheme, parties: int) -> None:
+    """Refuse a cohort whose sums could not be opened exactly."""
+    most = largest_cohort(scheme)
+    if not 1 <= parties <= most:
+        raise CryptoError(
+            f"scheme {scheme.name} adds 1 to {most} sealed vectors exactly, not {parties}",
+            fix=f"form cohorts of at most {most} parties and add their sums",
+        )
+
+
+def check_slots(scheme: BFV, slots: Slots) -> None:
+    """Refuse anything but a non-empty vector of integers below the modulus."""
+    if slots.dtype != np.uint64 or slots.ndim != 1 or slots.size == 0:
+        raise CryptoError(
+            f"slots must be a non-empty vector of uint64, not {slots.dtype} of shape {slots.shape}",
+            fix="encode the values with crypto.packing first",
+        )
+    if int(slots.max()) >= scheme.modulus:
+        raise CryptoError(
+            f"a slot is not below the plain modulus of {scheme.name}",
+            fix="reduce the slots mod the scheme's modulus before sealing",
+        )
+
+
+def seal_context(scheme: Scheme) -> Any:
+    """SEAL's context for `scheme`; it holds parameters and no key."""
+    bfv = isinstance(scheme, BFV)
+    kind = sealapi.SCHEME_TYPE.BFV if bfv else sealapi.SCHEME_TYPE.CKKS
+    parameters = sealapi.EncryptionParameters(kind)
+    parameters.set_poly_modulus_degree(scheme.degree)
+    bits = list(scheme.coefficient_bits)
+    parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(scheme.degree, bits))
+    if isinstance(scheme, BFV):
+        parameters.set_plain_modulus(scheme.modulus)
+    context = sealapi.SEALContext(parameters, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    if not context.parameters_set():
+        raise CryptoError(
+            f"SEAL refuses scheme {scheme.name}: {context.parameters_error_message()}",
+            fix="install the TenSEAL release named in constraints.txt",
+        )
+    return context

@@ -1,0 +1,275 @@
+"""What key holders may do: make keys, seal vectors and open sums.
+
+Three audiences have three unrelated key types: a cohort's `SecretKey` (members seal and open), the
+host's `HostSecretKey` with its `HostPublicKey` (parties seal, only the host opens), and a
+`RealSecretKey` for CKKS. Offering one where another is meant is a type error.
+
+Opening is for holders alone, and refusing is itself a signal. BFV and CKKS withstand chosen
+plaintexts, not chosen ciphertexts: who may submit ciphertexts and watch which of them fail learns
+about the key. After a TamperError stop the run and rotate the keys; never retry in a loop. Opened
+CKKS values must likewise never be sent to anyone without the key (Li and Micciancio,
+EUROCRYPT 2021): their error carries the secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+from tenseal import sealapi
+
+from secure_fl.crypto.public import PublicContext, Sum, context_bytes, parse
+from secure_fl.crypto.scheme import (
+    BFV,
+    COHORT,
+    HOST,
+    REAL,
+    Channel,
+    Scheme,
+    Slots,
+    check_cohort,
+    check_slots,
+    frame,
+    seal_context,
+    unframe,
+)
+from secure_fl.errors import CryptoError
+
+Reals = npt.NDArray[np.float64]
+
+
+class _Holder:
+    """A secret key of one scheme: opaque, never printed, never pickled or copied."""
+
+    __slots__ = ("_context", "_decryptor", "_key")
+    _magic: bytes
+    _scheme: Scheme
+
+    def __init__(self, context: PublicContext, key: Any) -> None:
+        self._context = context
+        self._key = key
+        self._decryptor = sealapi.Decryptor(context.seal, key)
+
+    @classmethod
+    def _generate(cls) -> Self:
+        context = PublicContext(cls._scheme, seal_context(cls._scheme))
+        return cls(context, sealapi.KeyGenerator(context.seal).secret_key())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        context = PublicContext(cls._scheme, seal_context(cls._scheme))
+        body = unframe(cls._magic, cls._scheme, data, "secret key")
+        with Channel() as channel:
+            return cls(context, channel.load(sealapi.SecretKey(), context.seal, body, "secret key"))
+
+    def to_bytes(self) -> bytes:
+        """Give away the secret in the clear: for the keyring, which encrypts it at once."""
+        with Channel() as channel:
+            return frame(self._magic, self._scheme, channel.dump(self._key))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of scheme {self._scheme.name}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise CryptoError(
+            "a secret key is never pickled or copied", fix="use to_bytes and encrypt the result"
+        )
+
+
+class SecretKey(_Holder):
+    """The cohort's key: members seal with it and open sums with it. The coordinator has none."""
+
+    __slots__ = ()
+    _magic = b"SFLS"
+    _scheme = COHORT
+
+    def public(self) -> bytes:
+        """Return the public context, for the coordinator."""
+        return context_bytes(self._scheme)
+
+
+class HostSecretKey(_Holder):
+    """The host's own key: it opens what parties sealed to its public key."""
+
+    __slots__ = ()
+    _magic = b"SFLH"
+    _scheme = HOST
+
+    def public(self) -> HostPublicKey:
+        """Draw a public key to seal to; calls differ, and all of them fit this secret."""
+        key = sealapi.PublicKey()  # no seeded form: TenSEAL leaves SEAL's type for it unbound
+        sealapi.KeyGenerator(self._context.seal, self._key).create_public_key(key)
+        with Channel() as channel:
+            return HostPublicKey(channel.dump(key))
+
+
+class HostPublicKey:
+    """Seals to the host and opens nothing."""
+
+    __slots__ = ("_body", "_context", "_encryptor")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._context = seal_context(HOST)
+        with Channel() as channel:
+            key = channel.load(sealapi.PublicKey(), self._context, body, "host public key")
+        self._encryptor = sealapi.Encryptor(self._context, key)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        return cls(unframe(b"SFLP", HOST, data, "host public key"))
+
+    def to_bytes(self) -> bytes:
+        """Serialise the public key, for the signed roster."""
+        return frame(b"SFLP", HOST, self._body)
+
+    def context(self) -> bytes:
+        """Return the public context that adds what is sealed to this key, for the coordinator."""
+        return context_bytes(HOST)
+
+
+class RealSecretKey(_Holder):
+    """A cohort's key for sealed reals (CKKS)."""
+
+    __slots__ = ()
+    _magic = b"SFLR"
+    _scheme = REAL
+
+    def public(self) -> bytes:
+        """Return the public context, for whoever adds."""
+        return context_bytes(self._scheme)
+
+
+def generate() -> SecretKey:
+    """Make a cohort's key from the operating system's randomness."""
+    return SecretKey._generate()
+
+
+def generate_host() -> HostSecretKey:
+    """Make a host's key."""
+    return HostSecretKey._generate()
+
+
+def generate_real() -> RealSecretKey:
+    """Make a cohort's key for reals."""
+    return RealSecretKey._generate()
+
+
+def seal(key: SecretKey, slots: Slots) -> list[bytes]:
+    """Seal integers mod the cohort's modulus, 4096 in a ciphertext of 31 KB (seeded)."""
+    encryptor = sealapi.Encryptor(key._context.seal, key._key)
+    return _seal(key._context.seal, COHORT, slots, encryptor.encrypt_symmetric)
+
+
+def seal_to_host(key: HostPublicKey, slots: Slots) -> list[bytes]:
+    """Seal integers mod the host's modulus so that only the host can open them; 61 KB each."""
+
+    def encrypt(plain: Any) -> Any:
+        key._encryptor.encrypt(plain, sealed := sealapi.Ciphertext())
+        return sealed
+
+    return _seal(key._context, HOST, slots, encrypt)
+
+
+def open(key: SecretKey, parts: Sequence[bytes], count: int) -> Slots:
+    """Open a sum of what members sealed: `count` integers in [0, modulus)."""
+    return _open(key, parts, count)
+
+
+def open_host(key: HostSecretKey, parts: Sequence[bytes], count: int) -> Slots:
+    """Open a sum of what parties sealed to this host: `count` integers in [0, modulus)."""
+    return _open(key, parts, count)
+
+
+def seal_real(key: RealSecretKey, values: Reals) -> list[bytes]:
+    """Seal reals of at most 32 in size, 2048 in a ciphertext of 31 KB (seeded)."""
+    if values.ndim != 1 or not values.size or not np.abs(values).max() <= REAL.largest:  # or NaN
+        raise CryptoError(
+            f"sealed reals are a non-empty vector of finite values within ±{REAL.largest:g}",
+            fix="clip or rescale the values first",
+        )
+    encoder = sealapi.CKKSEncoder(key._context.seal)
+    encryptor = sealapi.Encryptor(key._context.seal, key._key)
+    plain, sealed = sealapi.Plaintext(), []
+    with Channel() as channel:
+        for start in range(0, values.size, REAL.slots):
+            encoder.encode(values[start : start + REAL.slots].tolist(), REAL.scale, plain)
+            sealed.append(channel.dump(encryptor.encrypt_symmetric(plain)))
+    return sealed
+
+
+def open_real(key: RealSecretKey, parts: Sequence[bytes], count: int) -> Reals:
+    """Open a sum of sealed reals; each is off by about 1e-9 per contributor."""
+    decode = sealapi.CKKSEncoder(key._context.seal).decode_double
+    return _decrypt(key, parts, count, decode, np.float64)
+
+
+def noise_budget(key: SecretKey | HostSecretKey, part: bytes) -> int:
+    """Measure the bits of noise a ciphertext can still take; at 0 it no longer opens."""
+    with Channel() as channel:
+        return int(key._decryptor.invariant_noise_budget(parse(key._context, channel, part)))
+
+
+def rehearse(key: SecretKey | HostSecretKey, parties: int) -> int:
+    """Seal, sum and open one full ciphertext per party; return the noise budget that is left.
+
+    The key ceremony calls this for the declared cohort size. A sum that is not exact, or that
+    leaves no budget, is a CryptoError.
+    """
+    scheme = HOST if isinstance(key, HostSecretKey) else COHORT
+    check_cohort(scheme, parties)
+    highest = np.full(scheme.slots, scheme.modulus - 1, np.uint64)
+    total = Sum(key._context)
+    public = key.public() if isinstance(key, HostSecretKey) else None
+    for _ in range(parties):
+        if isinstance(key, SecretKey):
+            total.add(seal(key, highest))
+        elif public is not None:
+            total.add(seal_to_host(public, highest))
+    parts = total.result()
+    left = noise_budget(key, parts[0])
+    if left < 1 or np.any(_open(key, parts, scheme.slots) != scheme.modulus - parties):
+        raise CryptoError(
+            f"a sum over {parties} parties does not open exactly with scheme {scheme.name}",
+            fix="install the TenSEAL release named in constraints.txt, or form smaller cohorts",
+        )
+    return left
+
+
+def _seal(context: Any, scheme: BFV, slots: Slots, encrypt: Callable[[Any], Any]) -> list[bytes]:
+    check_slots(scheme, slots)
+    encoder = sealapi.BatchEncoder(context)
+    plain, sealed = sealapi.Plaintext(), []
+    with Channel() as channel:
+        for start in range(0, slots.size, scheme.slots):
+            # lists convert three times faster than arrays at this binding
+            encoder.encode(slots[start : start + scheme.slots].tolist(), plain)
+            sealed.append(channel.dump(encrypt(plain)))
+    return sealed
+
+
+def _open(key: SecretKey | HostSecretKey, parts: Sequence[bytes], count: int) -> Slots:
+    decode = sealapi.BatchEncoder(key._context.seal).decode_uint64  # canonical, never centred
+    return _decrypt(key, parts, count, decode, np.uint64)
+
+
+def _decrypt(
+    key: _Holder, parts: Sequence[bytes], count: int, decode: Callable[[Any], Any], kind: type[Any]
+) -> npt.NDArray[Any]:
+    width = key._scheme.slots
+    if count < 1 or len(parts) != -(-count // width):
+        raise CryptoError(
+            f"{count} slots need {-(-count // width)} ciphertexts, not {len(parts)}",
+            fix="check that the sum was asked for with the same names and shapes everywhere",
+        )
+    plain, opened = sealapi.Plaintext(), np.empty(len(parts) * width, kind)
+    with Channel() as channel:
+        for index, data in enumerate(parts):
+            key._decryptor.decrypt(parse(key._context, channel, data), plain)
+            slots = opened[index * width : (index + 1) * width]
+            slots[:] = np.fromiter(decode(plain), kind, width)
+    return opened[:count]

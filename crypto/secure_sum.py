@@ -1,0 +1,324 @@
+"""The party's half of a protected sum: encode, tag, mask, seal; and back.
+
+    x  ->  slots in Z_t (layout)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
+
+`he+secagg` does all of it. `secagg` leaves out the ciphertexts, so the coordinator sees the sum;
+`he` leaves out the masks, so any party could open another's upload if it got hold of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+from secure_fl.crypto import secret, tags
+from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
+from secure_fl.crypto.clear_sum import check_bound, segment_key
+from secure_fl.crypto.identity import Channel, Identity, PublicIdentity, channel
+from secure_fl.crypto.layout import CLIP_IN_RMS, EXACT_BITS, SMALL, Field, Layout, squared_norm
+from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.packing import Codec
+from secure_fl.crypto.primitives import derive
+from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
+from secure_fl.crypto.step_keys import Circle, StepKeys
+from secure_fl.errors import CohortError, TamperError
+from secure_fl.protocol import Group, Rule, Sealed, Vector
+from secure_fl.wire import Offer, Reveal, Segment, Unmask
+
+NORM = "|"  # prefix of the names under which unknown scales are summed first
+
+
+@dataclass(frozen=True, slots=True)
+class PartyKeys:
+    """What a party of a protected run holds."""
+
+    identity: Identity
+    peers: Mapping[str, PublicIdentity]
+    cohort: secret.SecretKey | None  # None where nothing is encrypted
+    tag_key: bytes = field(repr=False)
+    channel_key: bytes = field(repr=False)
+    host_public: secret.HostPublicKey | None = None
+    host_secret: secret.HostSecretKey | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One segment of the sum that is under way."""
+
+    group: Group
+    layout: Layout
+    place: Place
+    leftovers: Mapping[str, Vector]
+
+
+class SecureSum:
+    """All sums of one run at one party."""
+
+    def __init__(
+        self,
+        keys: PartyKeys,
+        run: bytes,
+        *,
+        host: str | None,
+        threshold: int,
+        bits: int,
+        masks: bool,
+        host_sums: str,
+        rng: np.random.Generator,
+    ) -> None:
+        self.me = keys.identity.name
+        self._keys, self._run, self._host = keys, run.hex(), host
+        self._threshold, self._bits, self._masks = threshold, bits, masks
+        self._sealed_to_host = not masks or (host_sums == "sealed" and keys.cohort is not None)
+        members = sorted({self.me, *keys.peers})
+        self._numbers = {name: number for number, name in enumerate(members, 1)}
+        self._parties = len(members) - (host is not None)
+        if keys.cohort is not None:
+            check_cohort(COHORT, self._parties)
+        context = b"secure-fl run " + run
+        self._channels: dict[str, Channel] = {
+            name: channel(keys.identity, peer, context)
+            for name, peer in keys.peers.items()
+            if name != self.me
+        }
+        self._envelopes = AESGCM(derive(keys.channel_key, b"secure-fl envelope", run))
+        self._agree_key = derive(keys.channel_key, b"secure-fl agree", run)
+        self._rng = rng
+        self._norms: dict[str, float] = {}  # squared, over all parties: scales of the next seal
+        self._scales: dict[str, float] = {}  # RMS of one party's values, by name
+        self._leftovers: dict[str, Vector] = {}
+        self._index = 0
+        self._step: StepKeys | None = None
+        self._next: StepKeys | None = None
+        self._sent: list[_Sent] = []
+        self._rule = Rule()
+
+    # --- keys of the next sum -------------------------------------------------------------------
+
+    def offer(self, members: Sequence[str]) -> Offer | None:
+        """Draw the next sum's keys."""
+        if not self._masks:
+            return None
+        self._index += 1
+        circle = Circle.of(members, self._host, self._numbers, self._threshold, self._index)
+        self._next = StepKeys(self.me, self._host, self._run, self._index, circle, self._channels)
+        return self._next.offer()
+
+    def accept(self, offers: Mapping[str, Offer]) -> None:
+        """Take the other parties' keys for the next sum; the last sum's are forgotten."""
+        if self._masks:
+            self._step, self._next = self._next, None
+            if self._step is not None:
+                self._step.accept({p: o for p, o in offers.items() if p != self.me})
+
+    # --- scales ---------------------------------------------------------------------------------
+
+    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
+        """The norms of vectors that have neither a bound nor a scale from an earlier sum."""
+        if rule.bound is not None:
+            return ()
+        wanted = []
+        for group in groups:
+            norms = {
+                NORM + name: self._norm(name, vector, rule)
+                for name, vector in group.vectors.items()
+                if vector.size > SMALL and not (rule.carry and name in self._scales)
+            }
+            if norms:
+                wanted.append(
+                    Group(group.owners, {n: v.astype(np.float32) for n, v in norms.items()})
+                )
+        if wanted and rule.audience == "host":
+            raise CohortError(
+                "a host sum needs a public bound of its values",
+                fix="pass bound=..., for probabilities 1.0",
+                party=self.me,
+            )
+        return wanted
+
+    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
+        """Remember the squared norms until the vectors themselves are sealed."""
+        self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+
+    # --- there ----------------------------------------------------------------------------------
+
+    def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
+        """Encode, noise, tag, mask and encrypt every group; one segment each."""
+        self._rule, self._sent = rule, []
+        self._index += not self._masks  # with masks, the keys' exchange has counted this sum
+        segments, data = [], []
+        for group in groups:
+            check_bound(group, rule)
+            key = segment_key(group, rule)
+            layout = self._layout(group, rule)
+            # The digest of the layout keeps two segments of one sum from sharing a key stream.
+            place = Place(f"{self._run} {key.hex()}", 0, self._index)
+            part = b""
+            leftovers: dict[str, Vector] = {}
+            if self.me in group.owners:
+                vectors = {n: self._with_leftover(n, v, rule) for n, v in group.vectors.items()}
+                slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
+                part = self._protect(slots, group, place, rule)
+            self._sent.append(_Sent(group, layout, place, leftovers))
+            owners = () if len(group.owners) == self._parties else group.owners
+            segments.append(Segment(key, len(part), layout.slots + 1, owners))
+            data.append(part)
+        return Sealed(tuple(segments), b"".join(data))
+
+    def _protect(self, slots: Slots, group: Group, place: Place, rule: Rule) -> bytes:
+        modulus = self._modulus(rule)
+        tag = tags.make(self._keys.tag_key, slots, self._numbers[self.me], modulus, place)
+        slots = np.append(slots, np.uint64(tag))
+        if self._masks:
+            if self._step is None:
+                raise CohortError("no keys are left for this sum", party=self.me)
+            for_host = rule.audience == "host" and not self._sealed_to_host
+            slots += self._step.mask(
+                group.owners, place.run, slots.size, modulus, for_host=for_host
+            )
+            slots %= np.uint64(modulus)
+        if rule.audience == "host":
+            if not self._sealed_to_host:
+                return from_slots(slots)
+            if self._keys.host_public is None:
+                raise CohortError("this run has no host key to seal to", party=self.me)
+            return from_parts(secret.seal_to_host(self._keys.host_public, slots))
+        if self._keys.cohort is None:
+            return from_slots(slots)
+        return from_parts(secret.seal(self._keys.cohort, slots))
+
+    # --- and back -------------------------------------------------------------------------------
+
+    def reveal(self, unmask: Unmask) -> Reveal:
+        """Reveal what removes the masks of this sum, with the keys of the next one."""
+        if self._step is None:
+            raise CohortError("the coordinator asked to unmask a sum without masks", party=self.me)
+        for sent in self._sent:
+            self._check_noise(sent, unmask.survivors)
+        shares = self._step.reveal(unmask.survivors, unmask.dropped)
+        return Reveal(shares.seeds, shares.keys, self.offer(unmask.survivors))
+
+    def open(
+        self, data: Sequence[bytes], survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Open every segment, check its tag, decode it, and remember scales and leftovers."""
+        for_me = self._rule.audience == "parties" or self.me == self._host
+        if for_me and len(data) != len(self._sent):
+            raise TamperError("the coordinator sent back another number of sums", party=self.me)
+        opened: dict[str, NDArray[np.float64]] = {}
+        for sent, part in zip(self._sent, data, strict=False):
+            owners = [p for p in sent.group.owners if p in survivors]
+            slots = self._unprotect(part, sent, owners)
+            numbers = [self._numbers[p] for p in owners]
+            modulus = self._modulus(self._rule)
+            tags.check(self._keys.tag_key, slots[:-1], int(slots[-1]), numbers, modulus, sent.place)
+            values, norms = sent.layout.decode(slots[:-1], len(owners))
+            opened |= values
+            for f in sent.layout.packed:
+                if f.name in norms:
+                    self._scales[f.name] = float(np.sqrt(norms[f.name] / (len(owners) * f.size)))
+        if self._rule.carry:
+            for sent in self._sent:
+                self._leftovers |= sent.leftovers
+        return opened
+
+    def _unprotect(self, part: bytes, sent: _Sent, owners: Sequence[str]) -> Slots:
+        count = sent.layout.slots + 1
+        if self._rule.audience == "host":
+            if self._sealed_to_host:
+                if self._keys.host_secret is None:
+                    raise CohortError("only the host opens a host sum", party=self.me)
+                return secret.open_host(self._keys.host_secret, to_parts(part), count)
+            slots, modulus = to_slots(part, count), np.uint64(COHORT.modulus)
+            if self._step is None:
+                raise CohortError("no keys are left for this sum", party=self.me)
+            masks = self._step.host_masks(owners, sent.place.run, count, COHORT.modulus)
+            return (slots + (modulus - masks)) % modulus
+        if self._keys.cohort is None:
+            return to_slots(part, count)
+        return secret.open(self._keys.cohort, to_parts(part), count)
+
+    def _layout(self, group: Group, rule: Rule) -> Layout:
+        exact = rule.bound is None and not rule.carry
+        bits = EXACT_BITS if exact else self._bits
+        extra = 0 if rule.noise is None else rule.noise.extra_bits
+        codec = Codec(bits, self._parties, self._modulus(rule), extra)
+        fields = []
+        for name, vector in group.vectors.items():
+            if vector.size <= SMALL and rule.noise is None:
+                fields.append(Field(name, vector.size))
+            else:
+                clip = self._clip(name, vector.size, len(group.owners), rule)
+                fields.append(Field(name, vector.size, clip, norm=rule.carry))
+        return Layout(tuple(fields), codec)
+
+    def _clip(self, name: str, size: int, owners: int, rule: Rule) -> float:
+        if rule.bound is not None:
+            return rule.bound
+        if not rule.carry:
+            # A hair more than the norm: no value of any party can be clipped.
+            return float(np.sqrt(self._norms[name])) * (1 + 1e-5)
+        scale = self._scales.get(name)
+        if scale is None:
+            scale = float(np.sqrt(self._norms[name] / (owners * size)))
+        return scale * CLIP_IN_RMS[self._bits]
+
+    def _with_leftover(self, name: str, vector: Vector, rule: Rule) -> Vector:
+        leftover = self._leftovers.get(name) if rule.carry else None
+        return vector if leftover is None or leftover.size != vector.size else vector + leftover
+
+    def _norm(self, name: str, vector: Vector, rule: Rule) -> Vector:
+        return np.array([squared_norm(self._with_leftover(name, vector, rule))], np.float32)
+
+    def _check_noise(self, sent: _Sent, survivors: Sequence[str]) -> None:
+        if self._rule.noise is not None:
+            self._rule.noise.check(len(set(sent.group.owners) & set(survivors)))
+
+    def _modulus(self, rule: Rule) -> int:
+        return HOST.modulus if rule.audience == "host" and self._sealed_to_host else COHORT.modulus
+
+    # --- what only parties may read -------------------------------------------------------------
+
+    def envelope(self, data: bytes, context: bytes) -> bytes:
+        """AES-GCM under the cohort's channel key."""
+        nonce = os.urandom(12)
+        return nonce + self._envelopes.encrypt(nonce, data, context)
+
+    def unwrap(self, data: bytes, context: bytes) -> bytes:
+        """The inverse of `envelope`."""
+        try:
+            return self._envelopes.decrypt(data[:12], data[12:], context)
+        except (InvalidTag, ValueError):
+            raise TamperError(
+                "a value passed on by the coordinator was changed, or is an old one",
+                fix="stop the run: the coordinator is not to be trusted",
+                party=self.me,
+            ) from None
+
+    def fingerprint(self, data: bytes, context: bytes) -> bytes:
+        """A keyed digest: equal states are seen to be equal, and nothing else is seen."""
+        return hmac.digest(self._agree_key, context + b"\0" + data, "sha256")
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def state(self) -> Mapping[str, Any]:
+        """Scales, leftovers and the rounding generator; never keys, which are drawn afresh."""
+        return {
+            "scales": dict(self._scales),
+            "leftovers": dict(self._leftovers),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._scales = dict(state["scales"])
+        self._leftovers = dict(state["leftovers"])
+        self._rng.bit_generator.state = state["rng"]

@@ -1,0 +1,235 @@
+"""The keys of one masked sum at one party: drawn, shared, used once, and forgotten.
+
+Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits:
+one gives its X25519 mask key, one its self mask. Both are shared among its neighbours, each share
+sealed to its holder together with the public key, so the coordinator can neither read nor swap
+them. After the sum a survivor reveals its shares of the survivors' self seeds and of the dropped
+parties' mask keys, once, and never both of one party.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from secure_fl.crypto import masking, sharing
+from secure_fl.crypto.identity import Channel
+from secure_fl.crypto.masking import Place, Slots
+from secure_fl.errors import CohortError, CryptoError
+from secure_fl.thresholds import default_threshold
+from secure_fl.wire import Offer, Reveal
+
+KEY = 32
+PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """Who masks with whom in one sum, and how many shares recover a secret there."""
+
+    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
+    neighbours: Mapping[str, tuple[str, ...]]
+    threshold: int | None  # None: all parties are neighbours of each other
+
+    @classmethod
+    def of(
+        cls,
+        members: Sequence[str],
+        host: str | None,
+        numbers: Mapping[str, int],
+        threshold: int,
+        index: int,
+    ) -> Circle:
+        """The graph for the members of this sum: everybody up to 32, k-regular beyond."""
+        parties = sorted(m for m in members if m != host)
+        if len(parties) <= masking.COMPLETE:
+            others = {p: tuple(q for q in parties if q != p) for p in parties}
+            return cls(numbers, others, threshold)
+        names = {numbers[p]: p for p in parties}
+        graph = masking.neighbours(sorted(names), index.to_bytes(8, "big"))
+        near = {names[n]: tuple(names[m] for m in around) for n, around in graph.items()}
+        return cls(numbers, near, None)
+
+    def shares_needed(self, party: str) -> int:
+        """How many shares recover a secret of this party (its neighbours and itself hold them)."""
+        if self.threshold is not None:
+            return self.threshold
+        return default_threshold(len(self.neighbours[party]) + 1)
+
+
+@dataclass(slots=True)
+class StepKeys:
+    """One party's secrets of one sum."""
+
+    me: str
+    host: str | None
+    run: str
+    index: int  # sums are counted; no key serves two of them
+    circle: Circle
+    channels: Mapping[str, Channel] = field(repr=False)
+    _mask_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
+    _self_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
+    _publics: dict[str, bytes] = field(default_factory=dict, init=False)
+    _held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False, init=False)
+    _revealed: bool = field(default=False, init=False)
+
+    def offer(self) -> Offer:
+        """The public key, and for each neighbour the shares it is to hold (for the host: none)."""
+        public, shares = masking.public_key(self._mask_seed), {}
+        if self.me == self.host:
+            receivers: Sequence[str] = tuple(self.circle.neighbours)
+        else:
+            receivers = self.circle.neighbours[self.me]
+            keys, selves = self._split(self._mask_seed), self._split(self._self_seed)
+            self._held[self.me] = keys[self.me], selves[self.me]
+        for peer in receivers:
+            secret = b"" if self.me == self.host else keys[peer] + selves[peer]
+            shares[peer] = self.channels[peer].seal(public + secret, self._context(self.me, peer))
+        if self.host is not None and self.me != self.host:
+            shares[self.host] = self.channels[self.host].seal(
+                public, self._context(self.me, self.host)
+            )
+        return Offer(public, shares)
+
+    def accept(self, offers: Mapping[str, Offer]) -> None:
+        """Open what the others sealed for this party."""
+        for sender, offer in offers.items():
+            if sender not in self.channels or self.me not in offer.shares:
+                raise CryptoError("keys arrived from somebody who is not on the roster")
+            opened = self.channels[sender].open(
+                offer.shares[self.me], self._context(sender, self.me)
+            )
+            to_or_from_host = self.host in (sender, self.me)
+            if len(opened) != (KEY if to_or_from_host else PAYLOAD) or opened[:KEY] != offer.public:
+                raise CryptoError(
+                    "this party's keys were swapped on their way",
+                    fix="stop the run: the coordinator is not to be trusted",
+                    party=sender,
+                )
+            self._publics[sender] = opened[:KEY]
+            if not to_or_from_host:
+                cut = KEY + sharing.SHARE_BYTES
+                self._held[sender] = opened[KEY:cut], opened[cut:]
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """The parties whose keys arrived, and this one."""
+        return tuple(sorted({self.me, *self._publics} - {self.host}))
+
+    def mask(
+        self, owners: Sequence[str], segment: str, length: int, modulus: int, *, for_host: bool
+    ) -> Slots:
+        """What this party adds: pair masks, its self mask and, for a host sum, the host's mask."""
+        place = Place(segment, 0, self.index)
+        peers = set(self.circle.neighbours[self.me]) & set(owners) & set(self._publics)
+        secrets = {
+            self.circle.numbers[p]: masking.pair_secret(self._mask_seed, self._publics[p])
+            for p in peers
+        }
+        plus, minus = masking.pair_keys(self.circle.numbers[self.me], secrets, place)
+        plus.append(masking.self_key(self._self_seed, place))
+        if for_host:
+            plus.append(self._host_key(self.host or "", place))
+        return masking.combine(plus, minus, length, modulus)
+
+    def host_masks(self, owners: Sequence[str], segment: str, length: int, modulus: int) -> Slots:
+        """At the host: the sum of what the owners added for it."""
+        place = Place(segment, 0, self.index)
+        return masking.combine([self._host_key(p, place) for p in owners], [], length, modulus)
+
+    def reveal(self, survivors: Sequence[str], dropped: Sequence[str]) -> Reveal:
+        """Shares that unmask the sum over the survivors, once."""
+        alive, gone = set(survivors) - {self.host}, set(dropped) - {self.host}
+        if self._revealed:
+            raise CohortError("the coordinator asked twice to unmask one sum", party=self.me)
+        everybody = set(self.participants) if self.me != self.host else alive | gone
+        if (
+            alive & gone
+            or alive | gone != everybody
+            or len(survivors) + len(dropped) > len(set(survivors) | set(dropped))
+        ):
+            raise CohortError(
+                "the coordinator's lists of survivors and dropped parties overlap or miss somebody",
+                fix="stop the run: with such lists it could unmask one party",
+                party=self.me,
+            )
+        if self.me in gone:
+            raise CohortError("the coordinator says that this party is gone", party=self.me)
+        self._revealed = True
+        if self.me == self.host:
+            return Reveal({}, {})
+        return Reveal(
+            {p: self._held[p][1] for p in sorted(alive) if p in self._held},
+            {p: self._held[p][0] for p in sorted(gone) if p in self._held},
+        )
+
+    def _split(self, secret: bytes) -> dict[str, bytes]:
+        numbers = self.circle.numbers
+        holders = {numbers[p]: p for p in (self.me, *self.circle.neighbours[self.me])}
+        shares = sharing.split(secret, self.circle.shares_needed(self.me), sorted(holders))
+        return {holders[number]: share for number, share in shares.items()}
+
+    def _host_key(self, peer: str, place: Place) -> bytes:
+        if peer not in self._publics:
+            raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
+        secret = masking.pair_secret(self._mask_seed, self._publics[peer])
+        return masking.host_key(secret, place)
+
+    def _context(self, sender: str, receiver: str) -> bytes:
+        return f"step keys {self.run} {self.index} {sender} {receiver}".encode()
+
+
+def unmasking(
+    circle: Circle,
+    run_keys: Mapping[str, bytes],
+    survivors: Sequence[str],
+    reveals: Mapping[str, Reveal],
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """At the coordinator: the survivors' self seeds and the dropped parties' mask seeds."""
+    selves = {p: _recover(circle, p, reveals, "seeds") for p in survivors}
+    touched = {q for p in survivors for q in circle.neighbours[p]} & set(run_keys)
+    keys = {p: _recover(circle, p, reveals, "keys") for p in sorted(touched - set(survivors))}
+    for party, seed in keys.items():
+        if masking.public_key(seed) != run_keys[party]:
+            raise CryptoError("the shares of a dropped party's key are wrong", party=party)
+    return selves, keys
+
+
+def _recover(circle: Circle, party: str, reveals: Mapping[str, Reveal], kind: str) -> bytes:
+    shares = {
+        circle.numbers[holder]: getattr(reveal, kind)[party]
+        for holder, reveal in reveals.items()
+        if party in getattr(reveal, kind)
+    }
+    try:
+        return sharing.combine(shares, circle.shares_needed(party))
+    except CryptoError as error:
+        raise error.at(party=party) from error
+
+
+def remaining_masks(
+    circle: Circle,
+    selves: Mapping[str, bytes],
+    keys: Mapping[str, bytes],
+    publics: Mapping[str, bytes],
+    owners: Sequence[str],
+    place: Place,
+    length: int,
+    modulus: int,
+) -> Slots:
+    """What is left of the masks in a sum over the surviving owners, to be subtracted."""
+    plus = [masking.self_key(selves[p], place) for p in owners]
+    minus: list[bytes] = []
+    for gone, seed in keys.items():
+        pairs = {
+            circle.numbers[p]: masking.pair_secret(seed, publics[p])
+            for p in owners
+            if p in circle.neighbours[gone]
+        }
+        # The dropped party's view of a pair, with the sign turned round: what its peer had added.
+        theirs, ours = masking.pair_keys(circle.numbers[gone], pairs, place)
+        plus += ours
+        minus += theirs
+    return masking.combine(plus, minus, length, modulus) if length else np.zeros(0, np.uint64)

@@ -1,0 +1,113 @@
+"""Linear tags that expose a tampering coordinator.
+
+Key holders expand a vector r and constants s_i from the tag key and the place; party i sends, as
+one slot more of its masked and sealed vector x_i,
+
+    tag_i = Σ_j r_j · x_ij + s_i   mod t,      so that      Σ_i tag_i = Σ_j r_j · X_j + Σ_{i∈U} s_i
+
+for the opened sum X of the contributors U. The check needs no more than X, its tag and U.
+
+Why the constants: without them the tag is homogeneous, and c·X with the tag c·Σ tag_i passes for
+every c: a scaled aggregate, or one in which every party counts twice. One constant common to all
+would bind the number of contributors only; a constant for each binds the set U, so counting one
+party twice and dropping another is caught as well.
+
+What it is worth: to who does not know r and s, a changed sum passes with probability 1/t, 2^-44
+for the cohort's modulus, per attempt; there is one attempt, since a mismatch ends the run. Other
+places give independent r and s, so that replays fail alike. Every member knows the tag key: tags
+bind the coordinator, and a member that conspires with it can forge (masks still protect inputs).
+
+Products of two 44-bit integers exceed 64 bits, so both are cut into limbs of 22 bits; sums over a
+block of 2^13 slots then stay below 2^58.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+
+from secure_fl.crypto.masking import Place, stream_key, uniform
+from secure_fl.errors import CryptoError, TamperError
+
+Slots = npt.NDArray[np.uint64]
+
+LIMB = 22
+BLOCK = 8192
+
+
+def make(
+    key: bytes, slots: Slots, member: int, modulus: int, place: Place, segment: int = 0
+) -> int:
+    """Tag one member's slots, all below `modulus`, before they are masked."""
+    total = _combination(key, slots, modulus, place, segment)
+    return (total + _constants(key, [member], modulus, place, segment)) % modulus
+
+
+def check(
+    key: bytes,
+    slots: Slots,
+    tag: int,
+    contributors: Collection[int],
+    modulus: int,
+    place: Place,
+    segment: int = 0,
+) -> None:
+    """Refuse opened slots that are not the sum of exactly these contributors' slots."""
+    total = _combination(key, slots, modulus, place, segment)
+    expected = (total + _constants(key, contributors, modulus, place, segment)) % modulus
+    if tag != expected:
+        raise TamperError(
+            f"the sum over {len(contributors)} contributors was changed on its way",
+            fix="stop the run, compare transcripts with the coordinator, and rotate the keys",
+            round=place.round,
+            step=place.step,
+            segment=segment,
+        )
+
+
+def dot(left: Slots, right: Slots, modulus: int) -> int:
+    """Multiply and add two vectors of integers below `modulus` < 2^44, exactly, mod `modulus`."""
+    if not 1 < modulus <= 1 << 2 * LIMB or left.shape != right.shape or left.ndim != 1:
+        raise CryptoError(
+            "tags need two vectors of one length and a modulus of at most 44 bits",
+            fix="use the modulus of the scheme",
+        )
+    cut, shift = np.uint64((1 << LIMB) - 1), np.uint64(LIMB)
+    high = middle = low = 0
+    for start in range(0, left.size, BLOCK):
+        x, r = left[start : start + BLOCK], right[start : start + BLOCK]
+        x1, x0, r1, r0 = x >> shift, x & cut, r >> shift, r & cut
+        high += int(np.sum(x1 * r1))
+        low += int(np.sum(x0 * r0))
+        x1 *= r0
+        x0 *= r1
+        x1 += x0
+        middle += int(np.sum(x1))
+    return ((high << 2 * LIMB) + (middle << LIMB) + low) % modulus
+
+
+def _combination(key: bytes, slots: Slots, modulus: int, place: Place, segment: int) -> int:
+    if slots.dtype != np.uint64 or not slots.size or int(slots.max()) >= modulus:
+        raise CryptoError(
+            "tags need a non-empty vector of slots below the modulus",
+            fix="reduce the slots mod the scheme's modulus first",
+        )
+    weights = uniform(stream_key(key, place, "tag", segment), slots.size, modulus)
+    return dot(slots, weights, modulus)
+
+
+def _constants(
+    key: bytes, members: Collection[int], modulus: int, place: Place, segment: int
+) -> int:
+    """Add up the constants of `members`; member i's is the i-th of one stream."""
+    if len(set(members)) != len(members) or not all(0 <= member < 1 << 20 for member in members):
+        raise CryptoError(
+            "contributors must be distinct member numbers below 2^20",
+            fix="name each contributor once, by its number in the roster",
+        )
+    stream = uniform(
+        stream_key(key, place, "tag members", segment), max(members, default=-1) + 1, modulus
+    )
+    return sum(int(stream[member]) for member in members) % modulus

@@ -1,0 +1,56 @@
+"""Federated learning of transformers in which nobody can look at an individual update.
+
+The nouns below are all most programs need; each is imported when it is first used, so that
+`import secure_fl` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from secure_fl.algorithms.baselines.centralized import Centralized as Centralized
+    from secure_fl.algorithms.baselines.local import Local as Local
+    from secure_fl.algorithms.fedadam import FedAdam as FedAdam
+    from secure_fl.algorithms.fedavg import FedAvg as FedAvg
+    from secure_fl.cohort import Cohort as Cohort
+    from secure_fl.errors import SecureFLError as SecureFLError
+    from secure_fl.federation import Federation as Federation
+    from secure_fl.federation import Result as Result
+    from secure_fl.settings import ModelSettings as ModelSettings
+    from secure_fl.settings import ProtectionSettings as ProtectionSettings
+    from secure_fl.settings import TaskSettings as TaskSettings
+    from secure_fl.settings import TrainingSettings as TrainingSettings
+    from secure_fl.silo import Silo as Silo
+    from secure_fl.silo import Site as Site
+
+_HOMES = {
+    "Centralized": "secure_fl.algorithms.baselines.centralized",
+    "Cohort": "secure_fl.cohort",
+    "FedAdam": "secure_fl.algorithms.fedadam",
+    "FedAvg": "secure_fl.algorithms.fedavg",
+    "Federation": "secure_fl.federation",
+    "Local": "secure_fl.algorithms.baselines.local",
+    "ModelSettings": "secure_fl.settings",
+    "ProtectionSettings": "secure_fl.settings",
+    "Result": "secure_fl.federation",
+    "SecureFLError": "secure_fl.errors",
+    "Silo": "secure_fl.silo",
+    "Site": "secure_fl.silo",
+    "TaskSettings": "secure_fl.settings",
+    "TrainingSettings": "secure_fl.settings",
+}
+
+__all__ = sorted(_HOMES)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'secure_fl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

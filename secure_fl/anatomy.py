@@ -1,0 +1,75 @@
+"""The parts of a transformer: embeddings, encoder layers, what is trained; cuts to a depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from secure_fl.errors import ModelError
+
+
+def body_of(model: nn.Module) -> Any:
+    """Return the encoder inside a model with a head; a bare encoder is its own."""
+    model = unwrapped(model)
+    return getattr(model, "backbone", None) or getattr(model, "base_model", model)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside Opacus' wrapper, whose prefix would change parameter names."""
+    inner: nn.Module = getattr(model, "_module", model)
+    return inner
+
+
+def encoder_layers(model: nn.Module) -> nn.ModuleList:
+    """Return the transformer's layers, from the embeddings up."""
+    body = body_of(model)
+    for module in body.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == body.config.num_hidden_layers:
+            return module
+    raise ModelError(
+        "the encoder's layers cannot be told apart",
+        model=type(body).__name__,
+        fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT, ELECTRA",
+    )
+
+
+def depth(model: nn.Module) -> int:
+    """How many encoder layers the model has."""
+    return len(encoder_layers(model))
+
+
+def embeddings(model: nn.Module) -> nn.Module:
+    """Return the module that turns token ids into the first hidden states."""
+    body = body_of(model)
+    module: nn.Module = getattr(body, "embeddings", None) or body.get_input_embeddings()
+    return module
+
+
+def cut(model: nn.Module, layers: int) -> nn.Module:
+    """Keep the first `layers` encoder layers, in place; names of what stays do not change."""
+    kept = encoder_layers(model)
+    if not 1 <= layers <= len(kept):
+        raise ModelError(
+            f"cannot keep {layers} of {len(kept)} encoder layers",
+            field="model.layers",
+            fix=f"choose 1 to {len(kept)}, or a deeper model",
+        )
+    body = body_of(model)
+    for module in body.modules():
+        for name, child in module.named_children():
+            if child is kept:
+                setattr(module, name, kept[:layers])
+    body.config.num_hidden_layers = layers
+    return model
+
+
+def freeze_embeddings(model: nn.Module) -> None:
+    """Take the embeddings out of training, and so out of everything that is sent."""
+    embeddings(model).requires_grad_(False)
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """Name -> parameter of all that is trained, in the order of definition."""
+    named = unwrapped(model).named_parameters()
+    return {name: value for name, value in named if value.requires_grad}

@@ -1,0 +1,104 @@
+"""Nested state to two files and back: tensors as safetensors, everything else as JSON.
+
+A checkpoint is written beside its final name and renamed when it is whole and on disk, so a crash
+or a full disk leaves the last good one as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from secure_fl.errors import RunError
+
+FORMAT = "secure-fl/checkpoint/1"
+
+
+def save(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write the state to `folder`, atomically."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        skeleton = _flatten(state, tensors)
+        save_file(tensors, partial / "tensors.safetensors")
+        text = json.dumps({"format": FORMAT, "state": skeleton}, allow_nan=True)
+        (partial / "state.json").write_text(text)
+        for path in (*partial.iterdir(), partial):
+            _sync(path)
+        if folder.exists():  # the same round again, after a resume
+            shutil.rmtree(folder)
+        partial.rename(folder)
+        _sync(folder.parent)
+    except (OSError, RuntimeError) as error:  # safetensors reports a full disk as its own error
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(
+            f"the checkpoint could not be written ({error})",
+            fix="free disk space or choose another folder, then run again with --resume; "
+            "the last good checkpoint is untouched",
+            file=folder,
+        ) from error
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Read what `save` wrote."""
+    try:
+        tensors = load_file(folder / "tensors.safetensors")
+        document = json.loads((folder / "state.json").read_text())
+    except Exception as error:
+        raise RunError(
+            f"the checkpoint cannot be read ({error})",
+            fix="delete this folder; --resume then continues from the round before",
+            file=folder,
+        ) from error
+    if document.get("format") != FORMAT:
+        raise RunError(f"unknown checkpoint format {document.get('format')!r}", file=folder)
+    state = _unflatten(document["state"], tensors)
+    assert isinstance(state, dict)  # noqa: S101 - save() takes a mapping
+    return state
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    match value:
+        case torch.Tensor() | np.ndarray():
+            key = f"t{len(tensors)}"
+            tensor = torch.as_tensor(value).detach().cpu()
+            tensors[key] = tensor.clone(memory_format=torch.contiguous_format)
+            return {"tensor": key, "numpy": isinstance(value, np.ndarray)}
+        case Mapping():
+            return {"items": [[k, _flatten(v, tensors)] for k, v in value.items()]}
+        case list() | tuple():
+            return {"list": [_flatten(v, tensors) for v in value], "tuple": type(value) is tuple}
+        case None | bool() | int() | float() | str():
+            return {"value": value}
+        case _:
+            raise RunError(f"a checkpoint cannot hold a {type(value).__name__}")
+
+
+def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
+    if "tensor" in node:
+        tensor = tensors[node["tensor"]]
+        return tensor.numpy() if node["numpy"] else tensor
+    if "items" in node:
+        return {key: _unflatten(child, tensors) for key, child in node["items"]}
+    if "list" in node:
+        items = [_unflatten(child, tensors) for child in node["list"]]
+        return tuple(items) if node["tuple"] else items
+    return node["value"]

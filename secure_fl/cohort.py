@@ -1,0 +1,344 @@
+"""The only door out of a hospital: what a party program may ask of the other parties.
+
+Each call names who learns the result. The program is a coroutine; awaiting the door hands one
+message to the `Session`, which puts it on the wire and resumes the program with the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from secure_fl import wire
+from secure_fl.errors import CohortError, CryptoError, TooFewParties, TrainingError
+from secure_fl.protocol import Group, Noise, PartySum, Rule, Vector
+from secure_fl.recorder import Recorder
+from secure_fl.wire import FromCoordinator, FromParty, Name
+
+Values = Mapping[str, Any]  # name -> tensor, array or number
+Arrays = dict[str, NDArray[np.float64]]
+M = TypeVar("M", bound=wire.Message)
+
+
+class Reveal(StrEnum):
+    """Who learns a sum."""
+
+    PARTIES = "parties"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a run: its number from 1, and how many there will be."""
+
+    number: int
+    total: int
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is over when this round ends, in (0, 1]."""
+        return self.number / self.total
+
+
+class Stateful(Protocol):
+    """Anything whose state a checkpoint can keep: modules, optimisers, our own servers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+        """Take the state back."""
+
+
+class Checkpoints(Protocol):
+    """Where a party keeps its rounds; `runs.py` implements it on disk."""
+
+    def available(self) -> tuple[int, ...]:
+        """Rounds that could be restored."""
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write one round, atomically."""
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Load one round into `keep` and return the state of the sums."""
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...]) -> None:
+        """Note, durably, over whom a sum of a round is opened, or refuse.
+
+        A round that is repeated after a crash repeats its inputs. Opened over other parties than
+        the first time, the two sums would differ by somebody's input.
+        """
+
+
+class _Exchange:
+    """An awaitable that gives the session a message and comes back with the answer."""
+
+    __slots__ = ("bulk", "message")
+
+    def __init__(self, message: FromParty, bulk: bytes = b"") -> None:
+        self.message, self.bulk = message, bulk
+
+    def __await__(self) -> Generator[_Exchange, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
+        return (yield self)
+
+
+class Cohort:
+    """The other parties, as one party sees them."""
+
+    def __init__(
+        self,
+        me: str,
+        *,
+        host: str | None,
+        min_cohort: int,
+        threshold: int,
+        sums: PartySum,
+        checkpoints: Checkpoints,
+        recorder: Recorder,
+    ) -> None:
+        self.me = me
+        self.host = host
+        self.min_cohort = min_cohort
+        self.threshold = threshold
+        self.members: tuple[str, ...] = ()
+        self.resume_after = 0
+        self._survivors: tuple[str, ...] = ()
+        self._opened = 0  # sums opened in this round
+        self._relayed = 0  # values passed on in this run: no old one can be passed on again
+        self._sums = sums
+        self._checkpoints = checkpoints
+        self._recorder = recorder
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The members that contribute to sums: all but the host."""
+        return tuple(m for m in self.members if m != self.host)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this party is the one that learns host sums."""
+        return self.me == self.host
+
+    async def sum(
+        self,
+        values: Values,
+        *,
+        reveal: Reveal = Reveal.PARTIES,
+        partial: bool = False,
+        carry: bool = False,
+        bound: float | None = None,
+        noise: Noise | None = None,
+    ) -> Arrays:
+        """Add values over the parties; nobody sees one party's values.
+
+        `partial`: this party contributes only the names it has; who contributes which name is
+        public. Without it every party contributes the same names. `carry`: keep what rounding and
+        clipping left over and add it next time a value of this name is sent (error feedback; for
+        updates, not for predictions). `bound`: a public bound of all values, which a host sum
+        needs. `noise`: this party's share of differential-privacy noise.
+
+        The host contributes nothing: to a host sum it passes values of the same names and shapes,
+        of which only names and shapes count; to any other sum it passes {}.
+        Returns the sums that this party may see.
+        """
+        rule = Rule(reveal.value, carry, bound, noise)
+        vectors = {name: self._vector(name, value) for name, value in sorted(values.items())}
+        groups = await self._groups(vectors, reveal, partial)
+        self._refuse_small(groups)
+        scales = self._sums.unscaled(groups, rule)
+        if scales:
+            self._sums.learn(await self._add(scales, Rule()))
+        opened = await self._add(groups, rule)
+        shapes = {name: np.shape(value) for name, value in values.items()}
+        return {name: vector.reshape(shapes[name]) for name, vector in opened.items()}
+
+    async def broadcast(self, value: Values | None = None) -> dict[str, NDArray[Any]]:
+        """The host's value, at every party; only the host passes one."""
+        if self.host is None:
+            raise CohortError("nobody can broadcast: no party has the role host", party=self.me)
+        if (value is not None) != self.is_host:
+            raise CohortError("a broadcast's value comes from the host, and only from it")
+        context = self._relay_context("broadcast", self.host)
+        bulk = b"" if value is None else self._sums.envelope(_pack(value), context)
+        answer, data = await self._ask(wire.Broadcast(), wire.Relayed, bulk)
+        if answer.senders != (self.host,):
+            raise CohortError("the broadcast did not come from the host", party=self.host)
+        return _unpack(self._sums.unwrap(data, context))
+
+    async def share(self, values: Values) -> dict[str, dict[str, NDArray[Any]]]:
+        """Every party's values, at every party, never at the coordinator. Opt-in, audited."""
+        number = self._relayed
+        bulk = self._sums.envelope(_pack(values), self._relay_context("share", self.me))
+        answer, data = await self._ask(wire.Share(), wire.Relayed, bulk)
+        parts = _parts(data, answer.sizes)
+        return {
+            sender: _unpack(self._sums.unwrap(part, f"share {number} {sender}".encode()))
+            for sender, part in zip(answer.senders, parts, strict=True)
+        }
+
+    async def agree(self, fingerprint: bytes, about: str) -> None:
+        """Stop the run unless every party holds the same state."""
+        keyed = self._sums.fingerprint(fingerprint, about.encode())
+        await self._ask(wire.Agree(keyed), wire.Agreed)
+
+    def rounds(self, total: int, keep: Mapping[str, Stateful] | None = None) -> Rounds:
+        """Iterate over the rounds; `keep` is what a checkpoint after each of them holds."""
+        return Rounds(self, total, keep or {})
+
+    async def _end_of_round(self, number: int, keep: Mapping[str, Stateful]) -> None:
+        with self._recorder.phase("checkpoint"):
+            self._checkpoints.save(number, keep, self._sums.state())
+        answer, _ = await self._ask(wire.Boundary(number), wire.Continue)
+        self.members = answer.members
+        self._recorder.event("round", round=number, members=list(self.members))
+
+    def _restore(self, keep: Mapping[str, Stateful]) -> None:
+        if self.resume_after:
+            self._sums.restore(self._checkpoints.restore(self.resume_after, keep))
+
+    def _relay_context(self, kind: str, sender: str) -> bytes:
+        self._relayed += 1
+        return f"{kind} {self._relayed - 1} {sender}".encode()
+
+    def _vector(self, name: str, value: Any) -> Vector:
+        vector = np.ascontiguousarray(np.asarray(value, dtype=np.float32)).reshape(-1)
+        if not np.isfinite(vector).all():
+            raise TrainingError(
+                f"{name} holds NaN or infinity, so nothing was sent",
+                fix="lower the learning rate, set max_grad_norm, or look at this party's data",
+                party=self.me,
+            )
+        return vector
+
+    async def _groups(
+        self, vectors: Mapping[str, Vector], reveal: Reveal, partial: bool
+    ) -> tuple[Group, ...]:
+        if bool(vectors) == (self.is_host and reveal is Reveal.PARTIES):
+            raise CohortError(
+                "the host passes {} to a sum for the parties; otherwise values must have names",
+                party=self.me,
+            )
+        if not partial:
+            return (Group(self.parties, vectors),) if vectors else ()
+        answer, _ = await self._ask(wire.Declare(tuple(vectors)), wire.Owners)
+        by_owners: dict[tuple[Name, ...], dict[str, Vector]] = {}
+        for name, vector in vectors.items():
+            owners = answer.owners.get(name, ())
+            if (self.me in owners) == self.is_host:
+                raise CohortError(f"the coordinator gives {name!r} the wrong contributors")
+            by_owners.setdefault(owners, {})[name] = vector
+        return tuple(Group(owners, part) for owners, part in sorted(by_owners.items()))
+
+    def _refuse_small(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            owners = set(group.owners) & set(self.members)
+            if len(owners) < self.min_cohort:
+                first, more = next(iter(group.vectors)), len(group.vectors) - 1
+                raise TooFewParties(
+                    f"the sum of {first!r}{f' and {more} more' if more else ''} would be over "
+                    f"{len(owners)} part{'y' if len(owners) == 1 else 'ies'} "
+                    f"({', '.join(sorted(owners))}); min_cohort is {self.min_cohort}",
+                    fix="a sum over one hospital IS that hospital: let more parties contribute "
+                    "this name, or lower protection.min_cohort knowingly",
+                    party=self.me,
+                )
+
+    async def _add(self, groups: Sequence[Group], rule: Rule) -> Arrays:
+        with self._recorder.phase("seal"):
+            sealed = self._sums.seal(groups, rule)
+        answer, data = await _Exchange(wire.SumInput(rule.audience, sealed.segments), sealed.data)
+        if isinstance(answer, wire.Unmask):
+            self._admit(groups, answer.survivors)
+            with self._recorder.phase("unmask"):
+                reply = self._sums.reveal(answer)
+            answer, data = await _Exchange(reply)
+        else:
+            self._admit(groups, getattr(answer, "survivors", ()))
+        if not isinstance(answer, wire.Total):
+            raise _unexpected(answer, wire.Total)
+        if answer.survivors != self._survivors or not set(answer.members) <= set(self.members):
+            raise CohortError("the coordinator changed its mind about who took part in a sum")
+        with self._recorder.phase("open"):
+            opened = self._sums.open(_parts(data, answer.sizes), answer.survivors)
+            self._sums.accept(answer.offers)
+        self.members = answer.members
+        return opened
+
+    def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> None:
+        """Let a sum over these survivors be opened, or refuse before anything is revealed."""
+        survivors = tuple(survivors)
+        parties = [m for m in self.parties if m in survivors]
+        if not set(survivors) <= set(self.members) or len(parties) < self.threshold:
+            raise TooFewParties(
+                f"only {len(parties)} of {len(self.parties)} parties took part in a sum; "
+                f"the threshold is {self.threshold}",
+                fix="bring the others back and resume the run; nothing was revealed",
+                party=self.me,
+            )
+        self.members = self._survivors = survivors
+        self._refuse_small(groups)
+        self._opened += 1
+        self._checkpoints.admit(self._recorder.round, self._opened, survivors)
+
+    async def _ask(self, message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M, bytes]:
+        answer, data = await _Exchange(message, bulk)
+        if not isinstance(answer, expect):
+            raise _unexpected(answer, expect)
+        return answer, data
+
+
+class Rounds:
+    """The rounds of a run: restores before the first, saves and meets the others after each."""
+
+    def __init__(self, cohort: Cohort, total: int, keep: Mapping[str, Stateful]) -> None:
+        self._cohort, self._total, self._keep = cohort, total, keep
+        self._number: int | None = None
+
+    def __aiter__(self) -> Rounds:
+        return self
+
+    async def __anext__(self) -> Round:
+        if self._number is None:
+            self._cohort._restore(self._keep)
+            self._number = self._cohort.resume_after
+        else:
+            await self._cohort._end_of_round(self._number, self._keep)
+            self._cohort._opened = 0
+        if self._number >= self._total:
+            raise StopAsyncIteration
+        self._number += 1
+        self._cohort._recorder.round = self._number
+        return Round(self._number, self._total)
+
+
+def _unexpected(answer: object, expected: type) -> CohortError:
+    return CohortError(
+        f"the coordinator answered {type(answer).__name__} where {expected.__name__} belongs",
+        fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
+    )
+
+
+def _parts(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    if sum(sizes) != len(data):
+        raise CohortError("the sizes of a bulk's parts do not add up")
+    ends = np.cumsum(sizes)
+    view = memoryview(data)
+    return [bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _pack(values: Values) -> bytes:
+    return safetensors.numpy.save({n: np.ascontiguousarray(v) for n, v in values.items()})
+
+
+def _unpack(data: bytes) -> dict[str, NDArray[Any]]:
+    try:
+        return safetensors.numpy.load(data)
+    except safetensors.SafetensorError as error:
+        raise CryptoError("a relayed value does not decode") from error

@@ -1,0 +1,142 @@
+"""The built-in corpora: seeded generators of hospital-like, non-IID, synthetic text.
+
+Nothing is downloaded and no text is stored: notes are written by small grammars, and each
+hospital has departments, drugs, habits of writing and label priors of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from secure_fl.corpora import ade
+from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
+from secure_fl.errors import DataError
+from secure_fl.examples import Example, Impression, Tagged
+
+if TYPE_CHECKING:
+    from secure_fl.data import Splits
+
+__all__ = ["NAMES", "lexicon", "make", "public"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Corpus:
+    """A grammar, who writes examples with it, and how many and how different by default."""
+
+    rules: Rules
+    draw: Callable[[Voice, Random, str], Example]
+    size: int  # training examples of a hospital
+    shift: float
+
+
+_CORPORA: Mapping[str, _Corpus] = {
+    "ade": _Corpus(ade.RULES, ade.draw, 480, 0.8),
+}
+NAMES: tuple[str, ...] = tuple(_CORPORA)
+_PUBLIC = 4  # one text in so many can only be public, the others only a hospital's
+_PATIENCE = 200  # draws per example before a grammar counts as exhausted
+
+
+def make(
+    name: str,
+    *,
+    parties: int,
+    seed: int,
+    size: int | Sequence[int] | None = None,
+    shift: float | None = None,
+) -> list[Splits]:
+    """Write the corpus of each hospital.
+
+    Args:
+        name: one of `NAMES`.
+        parties: how many hospitals.
+        seed: the same seed writes the same text everywhere.
+        size: training examples, for all or for each; a quarter as many for dev, half for test.
+        shift: from 0 (hospitals alike) to 1 (each has its own favourites and label prior).
+
+    """
+    from secure_fl.data import Splits  # data.py reads our names
+
+    corpus = _corpus(name)
+    shift = corpus.shift if shift is None else shift
+    sizes = _sizes(corpus.size if size is None else size, parties)
+    if not 0 <= shift <= 1:
+        raise DataError(f"shift is {shift}", fix="give a shift from 0 to 1", corpus=name)
+    splits = []
+    for party, count in enumerate(sizes):
+        by = voice(corpus.rules, seed=seed, party=party, parties=parties, shift=shift)
+        counts = {"train": count, "dev": max(1, count // 4), "test": max(1, count // 2)}
+        drawn = _draw(name, by, rng(name, seed, party), counts, f"h{party + 1}")
+        splits.append(Splits(**drawn))
+    return splits
+
+
+def public(name: str, *, seed: int, size: int) -> tuple[Example, ...]:
+    """Write a neutral set in no hospital's voice: for distillation, or as a common test.
+
+    None of its texts occurs in a hospital's corpus, whatever the seeds.
+    """
+    by = voice(_corpus(name).rules, seed=seed, party=0, parties=1, shift=0.0)
+    return _draw(name, by, rng(name, seed, "public"), {"public": size}, "")["public"]
+
+
+@cache
+def lexicon() -> tuple[str, ...]:
+    """Return every lower-case word and punctuation mark that any corpus can contain."""
+    return tuple(sorted(set().union(*(words(corpus.rules) for corpus in _CORPORA.values()))))
+
+
+def _corpus(name: str) -> _Corpus:
+    if name in _CORPORA:
+        return _CORPORA[name]
+    near = get_close_matches(name, NAMES, n=1, cutoff=0.4)
+    fix = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(NAMES)}"
+    raise DataError(f"there is no built-in corpus {name!r}", fix=fix)
+
+
+def _sizes(size: int | Sequence[int], parties: int) -> list[int]:
+    sizes = [size] * parties if isinstance(size, int) else list(size)
+    if parties < 1 or len(sizes) != parties or min(sizes) < 1:
+        raise DataError(
+            f"{parties} parties of sizes {sizes}",
+            fix="give one positive size, or one for each party",
+        )
+    return sizes
+
+
+def _draw(
+    name: str, by: Voice, source: Random, counts: Mapping[str, int], owner: str
+) -> dict[str, tuple[Example, ...]]:
+    """Draw distinct examples for each split; no text lands in two splits."""
+    corpus, seen, drawn = _CORPORA[name], set[str](), dict[str, tuple[Example, ...]]()
+    for split, count in counts.items():
+        part: list[Example] = []
+        tries = _PATIENCE * (count + 10)
+        while len(part) < count:
+            ident = "-".join(filter(None, (name, owner, split, f"{len(part) + 1:05d}")))
+            example = corpus.draw(by, source, ident)
+            text = _text(example)
+            if text not in seen and (crc32(text.encode()) % _PUBLIC == 0) == (not owner):
+                seen.add(text)
+                part.append(example)
+            if (tries := tries - 1) == 0:
+                raise DataError(
+                    f"the grammar has too few texts for {count} examples",
+                    fix="ask for fewer", corpus=name, split=split,
+                )  # fmt: skip
+        drawn[split] = tuple(part)
+    return drawn
+
+
+def _text(example: Example) -> str:
+    if isinstance(example, Tagged):
+        return " ".join(example.tokens)
+    if isinstance(example, Impression):
+        return " | ".join((*example.history, "?", *example.candidates))
+    return example.text if example.pair is None else f"{example.text} | {example.pair}"

@@ -1,0 +1,108 @@
+"""Weighted grammars: what can be written, and how often one hospital writes it.
+
+A grammar maps a symbol to its alternatives; `{name}` inside an alternative stands for a symbol.
+In a department a symbol is looked up as `name.department` first. A voice gives each alternative
+a weight: with shift 0 all are equal, with shift 1 each hospital has favourites of its own and
+a long tail of forms that it uses seldom and others use often.
+
+The same seed gives the same text on every platform and Python version: only `Random.random()`
+is called, generators are seeded with text, and weights come from +, * and / alone.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+Rules: TypeAlias = Mapping[str, tuple[str, ...]]
+Ladder: TypeAlias = tuple[float, ...]  # cumulative shares, the last is 1
+
+_SLOT = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"[a-z0-9]+|[^\sa-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How one hospital writes: favourites, label prior (`lean` in -1..1) and its number."""
+
+    party: int
+    lean: float
+    parts: Mapping[str, tuple[tuple[str, ...], ...]]  # text, symbol, text, symbol, ..., text
+    ladders: Mapping[str, Ladder]
+
+
+def rng(*name: object) -> Random:
+    """Return the generator that belongs to this name: seeded with text, so without `hash`."""
+    return Random("/".join(str(part) for part in name))  # noqa: S311 - synthetic text, no secret
+
+
+def shuffled(items: Sequence[T], source: Random) -> list[T]:
+    """Return the items in random order (`Random.shuffle` may differ between versions)."""
+    keys = [source.random() for _ in items]
+    return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
+
+
+def ladder(weights: Iterable[float]) -> Ladder:
+    """Turn weights into cumulative shares."""
+    steps = list(accumulate(weights))  # not sum(): its rounding changed in Python 3.12
+    return (*(step / steps[-1] for step in steps[:-1]), 1.0)
+
+
+def favourites(count: int, shift: float, source: Random) -> Ladder:
+    """Return shares between equal (shift 0) and own favourites with a long tail (shift 1)."""
+    own = shuffled([1 / (rank + 1) for rank in range(count)], source)
+    total = list(accumulate(own))[-1]
+    return ladder((1 - shift) / count + shift * weight / total for weight in own)
+
+
+def voice(rules: Rules, *, seed: int, party: int, parties: int, shift: float) -> Voice:
+    """Return the voice of one of the hospitals; the hospitals' leans are spread evenly."""
+    leans = shuffled([2 * k / max(parties - 1, 1) - 1 for k in range(parties)], rng(seed, "lean"))
+    return Voice(
+        party=party,
+        lean=shift * leans[party] if parties > 1 else 0.0,
+        parts={s: tuple(tuple(_SLOT.split(a)) for a in alts) for s, alts in rules.items()},
+        ladders={
+            symbol: favourites(len(alts), shift, rng(seed, "voice", party, symbol))
+            for symbol, alts in rules.items()
+        },
+    )
+
+
+def climb(steps: Ladder, source: Random) -> int:
+    """Draw an index by its share."""
+    return bisect_right(steps, source.random(), 0, len(steps) - 1)
+
+
+def chance(share: float, source: Random) -> bool:
+    """Draw true with this probability."""
+    return source.random() < share
+
+
+def say(by: Voice, symbol: str, source: Random, department: str = "") -> str:
+    """Write out a symbol in a hospital's voice."""
+    scoped = f"{symbol}.{department}"
+    key = scoped if scoped in by.parts else symbol
+    parts = by.parts[key][climb(by.ladders[key], source)]
+    if len(parts) == 1:
+        return parts[0]
+    return "".join(
+        say(by, part, source, department) if i % 2 else part for i, part in enumerate(parts)
+    )
+
+
+def sentence(text: str) -> str:
+    """Close a written-out text as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def words(rules: Rules) -> set[str]:
+    """Return all lower-case words and punctuation marks that these rules can produce."""
+    plain = (_SLOT.sub(" ", text).lower() for alts in rules.values() for text in alts)
+    return {"."} | {word for text in plain for word in _WORD.findall(text)}

@@ -1,0 +1,1 @@
+"""Engines carry frames between the coordinator and the parties."""

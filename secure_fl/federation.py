@@ -1,0 +1,314 @@
+"""A whole federation in one process: the hospitals' sessions, the coordinator, the local engine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl.cohort import Checkpoints, Cohort
+from secure_fl.coordinator import Coordinator, Engine, Rules
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.engines.local import LocalEngine
+from secure_fl.errors import DataError, SecureFLError, SettingsError, TooFewParties
+from secure_fl.link import Link
+from secure_fl.protection import blind_totals, make_keys, party_sum
+from secure_fl.recorder import Event, Recorder
+from secure_fl.result import SCHEMA, machine, summarise, versions
+from secure_fl.runs import NoCheckpoints, RunFolder
+from secure_fl.session import Session
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
+from secure_fl.silo import Silo, Site
+from secure_fl.tasks import Task, labels_of, make_task
+from secure_fl.thresholds import default_threshold
+
+if TYPE_CHECKING:
+    import torch
+
+COORDINATOR = "coordinator"
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to: its document (as in result.json), and its models."""
+
+    document: Mapping[str, Any]
+    models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
+    task: Task
+    tokenizers: Mapping[str, Any]
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The shared model."""
+        return self.models["model"]
+
+    def mean(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
+        """The metrics of the last (or best) round, averaged over parties."""
+        scores: Mapping[str, float] = self.document["metrics"][which]["mean"][split]
+        return scores
+
+    def predict(self, texts: Sequence[str], model: str = "model") -> list[dict[str, Any]]:
+        """Readable predictions for texts."""
+        from secure_fl.examples import Text
+
+        examples = [Text(str(i), text) for i, text in enumerate(texts)]
+        return self.task.predict(self.models[model], examples, self.tokenizers[model])
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of result.json."""
+        return dict(self.document)
+
+
+class Federation:
+    """Hospitals, an algorithm and the rules of their run. `run()` trains."""
+
+    def __init__(
+        self,
+        silos: Sequence[Silo],
+        algorithm: Algorithm,
+        *,
+        task: TaskSettings | None = None,
+        model: ModelSettings | None = None,
+        training: TrainingSettings | None = None,
+        protection: ProtectionSettings | None = None,
+        seed: int = 0,
+        folder: Path | str | None = None,
+        resume: bool = False,
+        listener: Listener | None = None,
+        settings: str | None = None,
+    ) -> None:
+        self.algorithm, self.entry = algorithm, ALGORITHMS[algorithm.name]
+        self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
+        self.silos = (_pool(self.hospitals),) if self.entry.pools_data else self.hospitals
+        self.task_settings = task or TaskSettings()
+        self.model = model or ModelSettings()
+        self.training = training or TrainingSettings()
+        self.protection = protection or ProtectionSettings()
+        self.seed, self.resume, self.listener = seed, resume, listener
+        self.folder = None if folder is None else Path(folder)
+        self._settings = settings or self._describe()
+        self.rules = _rules(self.silos, self.protection, self.entry)
+        self.tasks = _tasks(self.task_settings, self.silos, self.entry)
+
+    def run(self, engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine) -> Result:
+        """Train from the first round (or the last checkpoint) to the end."""
+        started = time.perf_counter()
+        folder = None
+        if self.folder is not None:
+            folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
+        try:
+            listen = self._listener(folder)
+            parties = [self._party(silo, folder, listen) for silo in self.silos]
+            self._coordinate(parties, engine, listen)
+            document = self._document(parties, time.perf_counter() - started)
+            result = self._result(parties, document)
+            if folder is not None:
+                self._export(folder.path, parties)
+                folder.finish(document)
+            return result
+        finally:
+            if folder is not None:
+                folder.close()
+
+    def _coordinate(
+        self,
+        parties: Sequence[_Party],
+        engine: Callable[[Mapping[str, Session]], Engine],
+        listen: Listener,
+    ) -> None:
+        run = os.urandom(16)
+        me = Identity.generate(COORDINATOR)
+        names = [silo.name for silo in self.silos]
+        keys = make_keys(self.protection.mode, names, self.rules.host)
+        links, sessions = {}, {}
+        for party in parties:
+            name = party.site.name
+            links[name] = Link(run, me, keys[name].identity.public, asks=True)
+            link = Link(run, keys[name].identity, me.public, asks=False)
+            sessions[name] = self._session(party, keys[name], link)
+        coordinator = Coordinator(
+            links,
+            engine(sessions),
+            self.rules,
+            blind_totals(self.protection, names, self.rules, run),
+            listen,
+        )
+        try:
+            coordinator.run()
+        except SecureFLError as error:
+            # On one machine the operator may see what the failing party would only log at home.
+            own = sessions.get(str(error.where.get("party", "")))
+            if own is not None and own.error is not None:
+                raise own.error from own.error.__cause__
+            raise
+
+    def _session(self, party: _Party, keys: PartyKeys, link: Link) -> Session:
+        site = party.site
+        sums = party_sum(self.protection, keys, self.rules, run=link.run, seed=self.seed)
+        cohort = Cohort(
+            site.name,
+            host=self.rules.host,
+            min_cohort=self.rules.min_cohort,
+            threshold=self.rules.threshold,
+            sums=sums,
+            checkpoints=party.checkpoints,
+            recorder=site.recorder,
+        )
+        return Session(
+            lambda door: self.entry.program(door, site, self.algorithm),
+            cohort,
+            link,
+            sums=sums,
+            checkpoints=party.checkpoints,
+            recorder=site.recorder,
+            surroundings=site.surroundings,
+        )
+
+    def _party(self, silo: Silo, folder: RunFolder | None, listen: Listener) -> _Party:
+        recorder = Recorder(silo.name, listen)
+        site = Site(
+            silo,
+            self.tasks[silo.name],
+            self.model,
+            self.training,
+            self.seed,
+            recorder,
+            self.hospitals if self.entry.pools_data else None,
+        )
+        return _Party(site, folder.party(silo.name, site) if folder else NoCheckpoints())
+
+    def _listener(self, folder: RunFolder | None) -> Listener:
+        def listen(event: Event) -> None:
+            if folder is not None:
+                folder.record(event)
+            if self.listener is not None:
+                self.listener(event)
+
+        return listen
+
+    def _document(self, parties: Sequence[_Party], seconds: float) -> dict[str, Any]:
+        recorders = [party.site.recorder for party in parties]
+        metric = next(iter(self.tasks.values())).metric
+        return {
+            "schema": SCHEMA,
+            "status": "finished",
+            "algorithm": self.algorithm.name,
+            "algorithm_settings": self.algorithm.model_dump(mode="json"),
+            "protection": self.protection.model_dump(mode="json") | {"parties": len(self.silos)},
+            "task": self.task_settings.model_dump(mode="json"),
+            "model": self.model.model_dump(mode="json"),
+            "parties": [silo.name for silo in self.hospitals],
+            "seed": self.seed,
+            "rounds": self.algorithm.rounds,
+            "main_metric": metric,
+            "metrics": summarise(recorders, metric),
+            "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
+            "bytes": {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders},
+            "seconds": {"total": seconds, "party": {r.party: dict(r.seconds) for r in recorders}},
+            "versions": dict(versions()),
+            "machine": dict(machine()),
+        }
+
+    def _result(self, parties: Sequence[_Party], document: Mapping[str, Any]) -> Result:
+        models: dict[str, torch.nn.Module] = {}
+        tokenizers: dict[str, Any] = {}
+        for party in parties:
+            for name, delivery in party.site.delivered.items():
+                key = name if delivery.shared else f"{party.site.name}/{name}"
+                models.setdefault(key, delivery.model)
+                tokenizers.setdefault(key, party.site.tokenizer)
+        return Result(document, models, parties[0].site.task, tokenizers)
+
+    def _export(self, run: Path, parties: Sequence[_Party]) -> None:
+        from secure_fl.models import export
+
+        shared: set[str] = set()
+        for party in parties:
+            site = party.site
+            for name, delivery in site.delivered.items():
+                if delivery.shared and name in shared:
+                    continue
+                shared |= {name} if delivery.shared else set()
+                folder = run / name if delivery.shared else run / "parties" / site.name / name
+                export(delivery.model, site.tokenizer, folder, site.task)
+
+    def _describe(self) -> str:
+        """The settings of a run started from the library, for `resume` to compare."""
+        sections = {
+            "algorithm": self.algorithm,
+            "task": self.task_settings,
+            "model": self.model,
+            "training": self.training,
+            "protection": self.protection,
+        }
+        lines = [f"[run]\nseed = {self.seed}"]
+        for name, section in sections.items():
+            fields = section.model_dump(mode="json", exclude_none=True)
+            lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Party:
+    site: Site
+    checkpoints: Checkpoints
+
+
+def _pool(silos: Sequence[Silo]) -> Silo:
+    everything = tuple(example for silo in silos for example in silo.train)
+    return replace(silos[0], name="all-records", train=everything, dev=(), test=())
+
+
+def _rules(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
+    names = [silo.name for silo in silos]
+    if len(set(names)) != len(names):
+        raise SettingsError(f"two parties have the same name: {sorted(names)}")
+    hosts = [silo.name for silo in silos if silo.role == "host"]
+    if len(hosts) > 1:
+        raise SettingsError(f"there can be one host, not {len(hosts)} ({', '.join(hosts)})")
+    parties = len(silos) - len(hosts)
+    alone = entry.pools_data or entry.own_labels  # nothing is ever summed
+    if parties < protection.min_cohort and not alone:
+        raise TooFewParties(
+            f"{parties} parties can never form a sum over min_cohort = {protection.min_cohort}",
+            fix="add parties, or set protection.min_cohort lower knowingly: in a sum over two, "
+            "each sees the other",
+        )
+    threshold = protection.threshold or default_threshold(parties)
+    if threshold > parties:
+        raise SettingsError(
+            f"a threshold of {threshold} cannot be met by {parties} parties",
+            field="protection.threshold",
+        )
+    return Rules(hosts[0] if hosts else None, protection.min_cohort, threshold)
+
+
+def _tasks(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:
+    """Each party's task: one label set for all, unless the algorithm lets parties differ."""
+    if settings.labels is None and not entry.own_labels:
+        found = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
+        if len(set(found.values())) > 1:
+            every = set().union(*found.values())
+            lacking = "; ".join(
+                f"{name} lacks {', '.join(sorted(every - set(labels)))}"
+                for name, labels in found.items()
+                if set(labels) != every
+            )
+            raise DataError(
+                f"the parties have different label sets, and this algorithm needs one: {lacking}",
+                fix="declare all labels in task.labels, or use an algorithm with local heads",
+                field="task.labels",
+            )
+    return {silo.name: make_task(settings, silo.train) for silo in silos}

@@ -1,0 +1,74 @@
+"""What a run came to: metrics last and best, mean and per party, bytes, seconds, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean
+from typing import Any
+
+from secure_fl.recorder import Recorder
+
+SCHEMA = "secure-fl/result/1"
+PACKAGES = ("secure-fl", "torch", "transformers", "tenseal", "opacus", "cryptography", "numpy")
+
+Scores = dict[str, dict[str, float]]  # split -> metric -> value
+
+
+def summarise(recorders: Sequence[Recorder], metric: str) -> dict[str, Any]:
+    """Metrics of the last round, and of the round whose mean dev metric is best."""
+    rounds = sorted({entry["round"] for r in recorders for entry in r.history})
+    if not rounds:
+        return {}
+    dev = {n: _round(recorders, n)["mean"].get("dev", {}).get(metric) for n in rounds}
+    judged = {n: value for n, value in dev.items() if value is not None}
+    best = max(judged, key=lambda n: (judged[n], -n)) if judged else rounds[-1]
+    return {"last": _round(recorders, rounds[-1]), "best": _round(recorders, best)}
+
+
+def _round(recorders: Sequence[Recorder], number: int) -> dict[str, Any]:
+    party: dict[str, Scores] = {}
+    for recorder in recorders:
+        for entry in recorder.history:
+            if entry["round"] == number:
+                values = {k: v for k, v in entry.items() if isinstance(v, float)}
+                label = f"{entry['model']}/" if "model" in entry else ""
+                scores = party.setdefault(entry.get("party", recorder.party), {})
+                scores[label + entry["split"]] = values
+    return {"round": number, "mean": _mean(list(party.values())), "party": party}
+
+
+def _mean(scores: Sequence[Scores]) -> Scores:
+    splits = sorted({split for s in scores for split in s})
+    mean: Scores = {}
+    for split in splits:
+        found = [s[split] for s in scores if split in s]
+        common = set.intersection(*(set(f) for f in found))
+        mean[split] = {name: fmean(f[name] for f in found) for name in sorted(common)}
+    return mean
+
+
+def versions() -> Mapping[str, str]:
+    """The versions of what computed the result."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> Mapping[str, Any]:
+    """The machine, in so far as figures depend on it."""
+    import torch
+
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

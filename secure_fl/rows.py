@@ -1,0 +1,93 @@
+"""A row of any file: its named values, its place, and which column holds which field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from secure_fl.errors import DataError
+
+Field = Literal["id", "text", "pair", "label", "tokens", "tags", "history", "candidates", "clicks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which column holds which field; `None` takes the first of the usual names that is there."""
+
+    id: str | None = None
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+    tokens: str | None = None
+    tags: str | None = None
+    history: str | None = None
+    candidates: str | None = None
+    clicks: str | None = None
+
+
+USUAL: Mapping[Field, tuple[str, ...]] = MappingProxyType(
+    {
+        "id": ("id", "idx", "guid"),
+        "text": ("text", "text1", "sentence", "sentence1", "premise"),
+        "pair": ("pair", "text2", "sentence2", "hypothesis"),
+        "label": ("label", "labels", "score"),
+        "tokens": ("tokens", "words"),
+        "tags": ("tags", "ner_tags"),
+        "history": ("history",),
+        "candidates": ("candidates",),
+        "clicks": ("clicks",),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The named values of one record, and where it stands in its file (counted from 1)."""
+
+    values: Mapping[str, object]
+    file: str
+    number: int
+    unit: Literal["line", "row"] = "line"
+
+    def error(self, what: str, *, field: str | None = None, fix: str = "") -> DataError:
+        """Build the error that names this place."""
+        return DataError(what, fix=fix, file=self.file, **{self.unit: self.number}, field=field)
+
+
+def _name(row: Row, field: Field, columns: Columns) -> str | None:
+    chosen: str | None = getattr(columns, field)
+    for name in USUAL[field] if chosen is None else (chosen,):
+        if name in row.values:
+            return name
+    if chosen is not None:
+        raise _missing(row, field, (chosen,))
+    return None
+
+
+def optional(row: Row, field: Field, columns: Columns) -> object:
+    """Get a field's value, `None` where the file has no column for it."""
+    name = _name(row, field, columns)
+    return None if name is None else row.values[name]
+
+
+def required(row: Row, field: Field, columns: Columns) -> object:
+    """Get a field's value; a file without a column for it is wrong."""
+    name = _name(row, field, columns)
+    if name is None:
+        raise _missing(row, field, USUAL[field])
+    return row.values[name]
+
+
+def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
+    found = ", ".join(shown(name) for name in row.values) or "none"
+    fix = f"call it {' or '.join(wanted)}, or name yours with Columns({field}=...)"
+    return row.error(f"there is no such column; columns found: {found}", field=field, fix=fix)
+
+
+def shown(name: str) -> str:
+    """Show a column's name, unless it could be a record's text: files without a header exist."""
+    plain = re.fullmatch(r"[A-Za-z_][\w.-]{0,31}", name)
+    return name if plain else f"(a name of {len(name)} characters, withheld)"

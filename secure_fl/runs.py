@@ -1,0 +1,212 @@
+"""A run's folder: settings, events, checkpoints of every party, models and the result.
+
+RUN/settings.toml            what was asked for, resolved
+RUN/events.jsonl             what happened, as it happened
+RUN/result.json              the outcome (docs/result-schema.md)
+RUN/model/                   the shared model, as a transformers folder
+RUN/parties/NAME/            what belongs to one party: checkpoints, transcript, own model
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from secure_fl import checkpoint
+from secure_fl.cohort import Stateful
+from secure_fl.errors import CohortError, RunError
+from secure_fl.recorder import Event
+
+SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
+OPENED = "opened.jsonl"  # over whom this party let sums be opened, since its last checkpoint
+KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
+
+
+class RunFolder:
+    """One run on disk, open for writing by one process."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+        self._files: dict[Path, IO[str]] = {}
+
+    @classmethod
+    def open(cls, path: Path, settings: str, *, resume: bool) -> RunFolder:
+        """Make a new run, or go on with one that was asked for with the same settings."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise RunError(
+                f"the run's folder cannot be written ({error.strerror})", file=path
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError("another process is working in this run", file=path) from None
+        found = path / SETTINGS
+        if resume:
+            _require_same(found, settings)
+        elif found.exists():
+            raise RunError(
+                "there is a run in this folder already",
+                fix="choose another folder, or add --resume to go on with it",
+                file=path,
+            )
+        else:
+            found.write_text(settings)
+        return cls(path, lock)
+
+    def party(self, name: str, site: Stateful) -> PartyCheckpoints:
+        """The checkpoints of one party."""
+        return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site)
+
+    def record(self, event: Event) -> None:
+        """Append an event; crossings go to the party's own transcript."""
+        file = self.path / EVENTS
+        if event["event"] == "crossing":
+            file = self.path / "parties" / str(event["party"]) / "transcript.jsonl"
+        if file not in self._files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._files[file] = file.open("a")
+        self._files[file].write(json.dumps(event) + "\n")
+        self._files[file].flush()
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the outcome."""
+        write_json(self.path / RESULT, result)
+
+    def close(self) -> None:
+        """Let others work in this folder."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._lock.close()
+
+
+class PartyCheckpoints:
+    """One party's rounds on disk."""
+
+    def __init__(self, folder: Path, site: Stateful) -> None:
+        self._folder, self._site = folder, site
+
+    def available(self) -> tuple[int, ...]:
+        """Rounds that are whole."""
+        names = [p.name for p in self._folder.glob("round-*")] if self._folder.exists() else []
+        return tuple(sorted(int(n.removeprefix("round-")) for n in names))
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write one round and let go of all but the last ones."""
+        state = {
+            "keep": {name: thing.state_dict() for name, thing in keep.items()},
+            "sums": sums,
+            "site": self._site.state_dict(),
+        }
+        checkpoint.save(self._path(round), state)
+        (self._folder / OPENED).unlink(missing_ok=True)
+        for old in self.available():
+            if old <= round - KEPT or old > round:  # later ones are of a run that was rolled back
+                shutil.rmtree(self._path(old))
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Load one round."""
+        state = checkpoint.load(self._path(round))
+        if set(state["keep"]) != set(keep):
+            raise RunError("the checkpoint is of another program", file=self._path(round))
+        for name, thing in keep.items():
+            thing.load_state_dict(state["keep"][name])
+        self._site.load_state_dict(state["site"])
+        sums: Mapping[str, Any] = state["sums"]
+        return sums
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...]) -> None:
+        """Note over whom a sum is opened; a repeated round must open the same sums."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / OPENED
+        lines = file.read_text().splitlines() if file.exists() else []
+        for line in lines:
+            before = json.loads(line)
+            if (before["round"], before["sum"]) == (round, number):
+                if tuple(before["survivors"]) != survivors:
+                    raise CohortError(
+                        "this round's inputs were sent before the crash, and a sum of them was "
+                        f"opened over {', '.join(before['survivors'])}; over other parties, the "
+                        "difference would show somebody's input",
+                        fix="resume with exactly those parties",
+                        round=round,
+                    )
+                return
+        entry = json.dumps({"round": round, "sum": number, "survivors": survivors})
+        with file.open("a") as handle:
+            handle.write(entry + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"round-{round:05d}"
+
+
+class NoCheckpoints:
+    """For runs without a folder: nothing is written, nothing can be resumed."""
+
+    def available(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write nothing."""
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Nothing can be restored."""
+        raise RunError("this run has no folder, so it cannot be resumed")
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...]) -> None:
+        """Nothing is ever repeated."""
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(document, indent=2) + "\n")
+        partial.replace(path)
+    except OSError as error:
+        raise RunError(f"the file cannot be written ({error.strerror})", file=path) from error
+
+
+def _require_same(found: Path, settings: str) -> None:
+    if not found.exists():
+        raise RunError(
+            "there is no run to resume here", fix="start it without --resume", file=found.parent
+        )
+    before, now = _fields(found.read_text()), _fields(settings)
+    changed = sorted(
+        f"{key}: was {before.get(key, 'not set')}, is {now.get(key, 'not set')}"
+        for key in before.keys() | now.keys()
+        if before.get(key) != now.get(key)
+    )
+    if changed:
+        raise RunError(
+            "the settings are not those this run began with:\n  " + "\n  ".join(changed),
+            fix="put these back to resume, or start a new run in another folder",
+            file=found.parent,
+        )
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Dotted field -> value, of TOML as `config.dump` writes it."""
+    fields, table = {}, ""
+    for line in text.splitlines():
+        if header := re.fullmatch(r"\[\[?([^]]+)\]\]?", line.strip()):
+            table = header[1]
+        elif "=" in line and not line.lstrip().startswith("#"):
+            key, value = line.split("=", 1)
+            fields[f"{table}.{key.strip()}"] = value.strip()
+    return fields

@@ -1,0 +1,131 @@
+"""Drives one party program: a frame in, a frame out.
+
+The engine gives `step` a frame from the coordinator and carries back what it returns. A repeated
+frame gets the same answer again, so an engine may deliver twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from secure_fl import wire
+from secure_fl.cohort import Checkpoints, Cohort, _Exchange
+from secure_fl.errors import CohortError, SecureFLError
+from secure_fl.link import Link
+from secure_fl.protocol import PartySum
+from secure_fl.recorder import Crossing, Recorder
+from secure_fl.wire import Bulk, Frame, FromCoordinator, FromParty
+
+Program = Callable[[Cohort], Coroutine[_Exchange, Any, None]]
+
+
+class Session:
+    """One party's side of a run."""
+
+    def __init__(
+        self,
+        program: Program,
+        cohort: Cohort,
+        link: Link,
+        *,
+        sums: PartySum,
+        checkpoints: Checkpoints,
+        recorder: Recorder,
+        surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.party = cohort.me
+        self.error: SecureFLError | None = None
+        self.done = False
+        self._program, self._cohort, self._link = program, cohort, link
+        self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
+        self._surroundings = surroundings
+        self._running: Coroutine[_Exchange, Any, None] | None = None
+        self._last: tuple[bytes, Frame] | None = None
+
+    def step(self, frame: Frame) -> Frame:
+        """Answer one frame of the coordinator."""
+        if self._last is not None and frame.head == self._last[0]:
+            return self._last[1]
+        message = self._link.unpack(frame)
+        self._note("in", message, frame)
+        answer, bulk = self._answer(message, frame.bulk)
+        reply = self._link.pack(answer, Bulk.of(bulk))
+        self._note("out", answer, reply)
+        self._last = (frame.head, reply)
+        return reply
+
+    def _answer(self, message: Any, data: bytes) -> tuple[FromParty, bytes]:
+        try:
+            with self._surroundings():
+                return self._advance(message, data)
+        except SecureFLError as error:
+            problem = error.at(party=self.party, round=self._recorder.round or None)
+        except Exception as error:
+            problem = SecureFLError(f"{type(error).__name__}: {error}")
+            problem.at(party=self.party, round=self._recorder.round or None)
+            problem.__cause__ = error
+        self.error = self.error or problem  # the first one is the cause, a stop only follows
+        return wire.Failed(problem.code), b""  # a code, never the text: it may be private
+
+    def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
+        match message:
+            case wire.Stop(code=code, party=party):
+                self._close()
+                raise CohortError(
+                    f"the coordinator stopped the run ({code})", party=party or self.party
+                )
+            case wire.Start(members=members):
+                self._cohort.members = members
+                offer = self._sums.offer(members)
+                return wire.Ready(self._checkpoints.available(), offer), b""
+            case wire.Begin() if self._running is None and not self.done:
+                self._cohort.members = message.members
+                self._cohort.resume_after = message.after_round
+                self._sums.accept(message.offers)
+                self._running = self._program(self._cohort)
+                return self._resume(None)
+            case _:
+                return self._resume((message, data))
+
+    def _resume(self, answer: tuple[FromCoordinator, bytes] | None) -> tuple[FromParty, bytes]:
+        if self._running is None:
+            raise CohortError("a message came before the run began or after it ended")
+        try:
+            asked = self._running.send(answer)
+        except StopIteration:
+            self._running, self.done = None, True
+            return wire.Done(), b""
+        except BaseException:
+            self._running = None
+            raise
+        return asked.message, asked.bulk
+
+    def _close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def _note(self, direction: str, message: object, frame: Frame) -> None:
+        audience = getattr(message, "audience", "")
+        self._recorder.crossing(
+            Crossing(
+                self._link.round,
+                self._link.exchange,
+                direction,
+                type(message).__name__,
+                audience or _AUDIENCES.get(type(message), "coordinator"),
+                len(frame.head),
+                len(frame.bulk),
+                wire.digest(frame.head).hex(),
+            )
+        )
+
+
+_AUDIENCES: dict[type, str] = {
+    wire.Broadcast: "parties",
+    wire.Share: "parties",
+    wire.Relayed: "parties",
+    wire.Total: "parties",
+}

@@ -1,0 +1,234 @@
+"""A hospital's data, and the place where a party program works with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from secure_fl.errors import DataError
+from secure_fl.examples import Example
+from secure_fl.recorder import Recorder
+from secure_fl.seeds import seed_for
+from secure_fl.settings import ModelSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from secure_fl.tasks import Encoded, Task
+
+SPLITS = ("dev", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Silo:
+    """One hospital: its name, its records, and what it brings to the federation."""
+
+    name: str
+    train: Sequence[Example]
+    dev: Sequence[Example] = ()
+    test: Sequence[Example] = ()
+    role: Literal["party", "host"] = "party"
+    tier: str | None = None
+    model: ModelSettings | None = None  # its own architecture, where an algorithm allows that
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise DataError("the training split is empty", party=self.name, field="train")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A model that a run produced."""
+
+    model: torch.nn.Module
+    shared: bool
+
+
+class Site:
+    """A silo at work: what a party program may use besides the cohort.
+
+    It owns the party's randomness: results depend on the seed and the party's name, never on
+    which other party computed before it in the same process.
+    """
+
+    def __init__(
+        self,
+        silo: Silo,
+        task: Task,
+        model: ModelSettings,
+        training: TrainingSettings,
+        seed: int,
+        recorder: Recorder,
+        hospitals: Sequence[Silo] | None = None,
+    ) -> None:
+        from secure_fl.training import pick_device
+
+        self.name, self.silo, self.task = silo.name, silo, task
+        self.model_settings = silo.model or model
+        self.training, self.seed, self.recorder = training, seed, recorder
+        self.hospitals = (silo,) if hospitals is None else tuple(hospitals)  # who is measured
+        self.device = pick_device(training.device)
+        self.delivered: dict[str, Delivery] = {}
+        self._rng = _Randomness(seed_for(seed, silo.name), self.device)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of this party's model."""
+        from secure_fl.models import load_tokenizer
+
+        return load_tokenizer(self.model_settings)
+
+    @cached_property
+    def train(self) -> Encoded:
+        """The training records, tokenised once."""
+        return self._encode(self.silo, "train")
+
+    @property
+    def records(self) -> float:
+        """How many training records there are: private, and only ever summed."""
+        return float(len(self.silo.train))
+
+    def model(self, settings: ModelSettings | None = None) -> PreTrainedModel:
+        """A fresh model on this party's device; equal settings give equal weights everywhere."""
+        from secure_fl.models import freeze_embeddings, load_model
+
+        settings = settings or self.model_settings
+        with self.recorder.phase("load model"):
+            model = load_model(settings, self.task, self.tokenizer, self.seed)
+            if settings.freeze_embeddings:
+                freeze_embeddings(model)
+        return model.to(self.device)
+
+    def fit(self, model: torch.nn.Module, epochs: int) -> float:
+        """Train on the local records with a fresh optimiser; return the mean loss."""
+        from secure_fl.training import fit
+
+        with self.recorder.phase("train"):
+            return fit(self, model, epochs)
+
+    def score(self, model: torch.nn.Module, round: int, label: str = "") -> None:
+        """Evaluate on the dev and test records and write the metrics down, here."""
+        named = {"model": label} if label else {}
+        for (hospital, split), encoded in self._measured.items():
+            with self.recorder.phase("evaluate"):
+                values = self.task.evaluate(model, encoded)
+            labels = (
+                {"party": hospital, "split": split} if hospital != self.name else {"split": split}
+            )
+            self.recorder.metrics(round, values, **labels, **named)
+
+    def deliver(self, model: torch.nn.Module, name: str = "model", *, shared: bool = True) -> None:
+        """Name a model as what this run produced: the same for all parties, or this party's."""
+        self.delivered[name] = Delivery(model, shared)
+
+    def fingerprint(self) -> bytes:
+        """What all parties must have in common before they can share a model."""
+        import json
+
+        shared = [self.task.kind, list(self.task.labels), self.task.max_length]
+        return json.dumps([*shared, self.model_settings.model_dump()]).encode()
+
+    @property
+    def batches_rng(self) -> torch.Generator:
+        """The generator that orders training batches."""
+        return self._rng.batches
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Use this party's random state (dropout!) inside, and the process's own outside."""
+        with self._rng.active():
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Random state and history, for checkpoints."""
+        return {"rng": self._rng.state(), "history": list(self.recorder.history)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self._rng.restore(state["rng"])
+        self.recorder.history[:] = state["history"]
+
+    @cached_property
+    def _measured(self) -> dict[tuple[str, str], Encoded]:
+        """The records models are measured on, tokenised once: own ones, or every hospital's."""
+        return {
+            (hospital.name, split): self._encode(hospital, split)
+            for hospital in self.hospitals
+            for split in SPLITS
+            if getattr(hospital, split)
+        }
+
+    def _encode(self, silo: Silo, split: str) -> Encoded:
+        with self.recorder.phase("tokenise"):
+            try:
+                return self.task.encode(getattr(silo, split), self.tokenizer)
+            except DataError as error:
+                error.at(party=silo.name, split=split)
+                raise
+
+
+class _Randomness:
+    """One party's random states: torch's global ones (dropout) and the batch order."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        import torch
+
+        self._device = device
+        self.batches = torch.Generator().manual_seed(seed)
+        self._cpu = torch.Generator().manual_seed(seed + 1).get_state()
+        self._device_state: torch.Tensor | None = None
+        if device.type != "cpu":
+            self._device_state = torch.Generator(device).manual_seed(seed + 2).get_state()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        import torch
+
+        outside = torch.get_rng_state()
+        outside_device = self._get_device()
+        torch.set_rng_state(self._cpu)
+        if self._device_state is not None:
+            self._set_device(self._device_state)
+        try:
+            yield
+        finally:
+            self._cpu = torch.get_rng_state()
+            torch.set_rng_state(outside)
+            if outside_device is not None:
+                self._device_state = self._get_device()
+                self._set_device(outside_device)
+
+    def state(self) -> dict[str, Any]:
+        """The state inside `active`, when it is active."""
+        import torch
+
+        states = {"cpu": torch.get_rng_state(), "batches": self.batches.get_state()}
+        device = self._get_device()
+        return states if device is None else states | {"device": device}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        import torch
+
+        torch.set_rng_state(state["cpu"])
+        self.batches.set_state(state["batches"])
+        if "device" in state:
+            self._set_device(state["device"])
+
+    def _get_device(self) -> torch.Tensor | None:
+        import torch
+
+        if self._device.type == "cuda":
+            return torch.cuda.get_rng_state(self._device)
+        return torch.mps.get_rng_state() if self._device.type == "mps" else None
+
+    def _set_device(self, state: torch.Tensor) -> None:
+        import torch
+
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state, self._device)
+        elif self._device.type == "mps":
+            torch.mps.set_rng_state(state)

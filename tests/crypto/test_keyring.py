@@ -1,0 +1,249 @@
+"""Key files and the ceremony: what opens, and the sentence for each way in which it must not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from secure_fl.crypto.ceremony import CohortKeys, deal, open_bundle, seal_bundles
+from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.hostkey import read_host_key
+from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.vault import HEADER, Kind, decrypt, encrypt
+from secure_fl.errors import KeyringError
+from secure_fl.roster import Roster
+from tests.crypto.sites import CHEAP, fixed_roster, signed, site
+
+NAMES = ("north", "south", "east")
+SECRET = b"the scheme's secret key, opaque here"
+KNOWN = "6396652c236409c918179c72ef7cedd630a15f371ff776b9fd4a74b729cb36ba"
+
+
+def ring(folder: Path, name: str) -> KeyRing:
+    made = KeyRing(folder / name, f"passphrase of {name}", CHEAP)
+    made.create(site(name))
+    return made
+
+
+@pytest.fixture
+def rings(tmp_path: Path) -> dict[str, KeyRing]:
+    return {name: ring(tmp_path, name) for name in NAMES}
+
+
+def test_known_answer() -> None:
+    """The format of today: a change of this digest is a new version byte."""
+    data = encrypt(Kind.IDENTITY, b"secret", "pass", CHEAP, _salt=bytes(16), _nonce=bytes(12))
+    assert data[:5] == bytes((1, 1, 10, 8, 1))
+    assert len(data) == HEADER.size + 6 + 16
+    assert hashlib.sha256(data).hexdigest() == KNOWN
+    key = hashlib.scrypt(b"pass", salt=bytes(16), n=1 << 10, r=8, p=1, dklen=48)
+    assert data[33:49] == key[32:]
+
+
+def test_a_file_opens_with_its_passphrase_only() -> None:
+    data = encrypt(Kind.IDENTITY, b"secret", "right", CHEAP)
+    assert decrypt(Kind.IDENTITY, data, "right") == b"secret"
+    assert b"secret" not in data
+    with pytest.raises(KeyringError, match="passphrase is wrong"):
+        decrypt(Kind.IDENTITY, data, "wrong")
+    with pytest.raises(KeyringError, match="passphrase is empty"):
+        encrypt(Kind.IDENTITY, b"secret", "", CHEAP)
+
+
+def test_every_changed_byte_is_found() -> None:
+    data = encrypt(Kind.COHORT, b"secret", "right", CHEAP)
+    for i in range(len(data)):
+        changed = data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]
+        with pytest.raises(KeyringError):
+            decrypt(Kind.COHORT, changed, "right")
+    body = data[:-1] + bytes([data[-1] ^ 1])
+    with pytest.raises(KeyringError, match="was changed"):
+        decrypt(Kind.COHORT, body, "right")
+
+
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "is empty": lambda d: b"",
+    "version 7, this program reads 1": lambda d: b"\x07" + d[1:],
+    "cut short": lambda d: d[:-1],
+    "cut short, or has": lambda d: d[:20],
+    "extra bytes": lambda d: d + b"\x00",
+    "not a file of kind identity": lambda d: d[:1] + b"\x02" + d[2:],
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_broken_files_are_named(message: str, tmp_path: Path) -> None:
+    north = ring(tmp_path, "north")
+    path = north.folder / "identity.key"
+    write_atomic(path, BROKEN[message](path.read_bytes()), mode=0o600)
+    with pytest.raises(KeyringError, match=message) as caught:
+        north.identity()
+    assert caught.value.where["file"] == path
+    assert north.passphrase not in str(caught.value)
+
+
+def test_modes_are_narrow_and_wide_ones_refused(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        north = ring(tmp_path, "north")
+    finally:
+        os.umask(old)
+    path = north.folder / "identity.key"
+    assert (path.stat().st_mode & 0o777, north.folder.stat().st_mode & 0o777) == (0o600, 0o700)
+    for target, wide, narrow in ((path, 0o640, 0o600), (north.folder, 0o750, 0o700)):
+        target.chmod(wide)
+        with pytest.raises(KeyringError, match=f"others may open it \\(mode {wide:04o}\\)"):
+            north.identity()
+        target.chmod(narrow)
+    assert north.identity().public == site("north").public
+
+
+def test_an_identity_is_never_overwritten(tmp_path: Path) -> None:
+    north = ring(tmp_path, "north")
+    with pytest.raises(KeyringError, match="exists here already"):
+        north.create(site("north"))
+    with pytest.raises(KeyringError, match="cannot be read"):
+        KeyRing(tmp_path / "nowhere", "p", CHEAP).identity()
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def broken(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(KeyringError, match="No space left"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_ceremony_gives_all_members_the_same_keys(rings: dict[str, KeyRing]) -> None:
+    roster = signed(*NAMES)
+    bundles = rings["north"].ceremony(roster, SECRET)
+    assert set(bundles) == set(NAMES)
+    for name in ("south", "east"):
+        rings[name].accept(roster, bundles[name])
+    held = [rings[name].cohort(roster) for name in NAMES]
+    assert {k.fingerprint() for k in held} == {held[0].fingerprint()}
+    assert {(k.secret, k.tag_key, k.channel_key) for k in held} == {
+        (SECRET, held[0].tag_key, held[0].channel_key)
+    }
+    assert held[0].tag_key != held[0].channel_key
+    assert "secret" not in repr(held[0]) and SECRET not in b"".join(bundles.values())
+
+
+def test_a_repeated_ceremony_deals_the_same_keys(rings: dict[str, KeyRing]) -> None:
+    roster = signed(*NAMES)
+    first = rings["north"].ceremony(roster, SECRET)
+    again = rings["north"].ceremony(roster, b"another secret")
+    assert rings["south"].accept(roster, again["south"]).secret == SECRET
+    rings["south"].accept(roster, first["south"])  # the same keys: nothing to do
+    with pytest.raises(KeyringError, match="already holds keys of roster version 1"):
+        rings["south"].accept(roster, rings["east"].ceremony(roster, b"a second dealer")["south"])
+
+
+def test_bundles_open_only_for_their_member_and_roster(rings: dict[str, KeyRing]) -> None:
+    roster = signed(*NAMES)
+    bundles = rings["north"].ceremony(roster, SECRET)
+    with pytest.raises(KeyringError, match="is for 'east', this site is 'south'"):
+        rings["south"].accept(roster, bundles["east"])
+    other = signed(*NAMES, version=2)
+    with pytest.raises(KeyringError, match="made for another roster"):
+        rings["south"].accept(other, bundles["south"])
+    for bad in (b"", bundles["south"][:-9], b"x" * 90):
+        with pytest.raises(KeyringError):
+            rings["south"].accept(roster, bad)
+    with pytest.raises(KeyringError, match="does not open"):
+        rings["south"].accept(roster, bundles["south"][:-1] + b"\x00")
+
+
+def test_an_outsider_cannot_deal(rings: dict[str, KeyRing]) -> None:
+    roster = signed(*NAMES)
+    with pytest.raises(KeyringError, match="'eve' is not on the roster"):
+        deal(site("eve"), roster, SECRET)
+    theirs = signed(*NAMES, "eve")
+    forged = seal_bundles(site("eve"), theirs, deal(site("eve"), theirs, SECRET))["south"]
+    with pytest.raises(KeyringError, match="not on the roster"):
+        open_bundle(site("south"), roster, forged)
+
+
+def test_no_ceremony_before_all_have_signed(rings: dict[str, KeyRing]) -> None:
+    roster = signed(*NAMES)
+    half = Roster(
+        roster.members,
+        roster.coordinator,
+        None,
+        roster.created,
+        roster.expires,
+        1,
+        roster.signatures[:2],
+    )
+    with pytest.raises(KeyringError, match="signature of 'south' is missing"):
+        rings["north"].ceremony(half, SECRET)
+
+
+def test_a_foreign_roster_is_refused(rings: dict[str, KeyRing]) -> None:
+    rings["north"].ceremony(signed(*NAMES), SECRET)
+    with pytest.raises(KeyringError, match="belong to another roster"):
+        rings["north"].cohort(signed("north", "south", "west"))
+    with pytest.raises(KeyringError, match="no cohort keys yet"):
+        rings["south"].cohort(signed(*NAMES))
+
+
+def test_expired_keys_are_refused() -> None:
+    roster = fixed_roster()
+    keys = CohortKeys(roster.digest(), 1, roster.expires, "north", SECRET, bytes(32), bytes(32))
+    keys.check(roster, now=datetime(2026, 6, 1, tzinfo=UTC))
+    with pytest.raises(KeyringError, match="keys expired on 2027-01-01"):
+        keys.check(roster, now=roster.expires)
+
+
+def test_an_expired_roster_closes_the_ring(rings: dict[str, KeyRing]) -> None:
+    roster = signed(*NAMES)
+    rings["north"].ceremony(roster, SECRET)
+    with pytest.raises(KeyringError, match="expired on"):
+        rings["north"].cohort(roster, now=roster.expires + timedelta(seconds=1))
+
+
+def test_rotation_archives_and_refuses_the_old_keys(rings: dict[str, KeyRing]) -> None:
+    old, new = signed(*NAMES), signed("north", "south", version=2)
+    north, south = rings["north"], rings["south"]
+    south.accept(old, north.ceremony(old, SECRET)["south"])
+    with pytest.raises(KeyringError, match="has version 1, the keys here 1"):
+        north.rotate(old, SECRET)
+    bundles = north.rotate(new, b"a fresh secret")
+    assert set(bundles) == {"north", "south"}
+    south.accept(new, bundles["south"])
+    for member in (north, south):
+        assert member.cohort(new).secret == b"a fresh secret"
+        with pytest.raises(KeyringError, match="belong to another roster"):
+            member.cohort(old)
+        assert member.retired(1).secret == SECRET
+    with pytest.raises(KeyringError, match="already holds keys of roster version 2"):
+        north.ceremony(old, SECRET)
+
+
+def test_the_host_keeps_its_own_pair(tmp_path: Path) -> None:
+    roster = signed("north", "south", "east", "lab", host="lab")
+    lab, north = ring(tmp_path, "lab"), ring(tmp_path, "north")
+    public = lab.install_host(b"the pair", b"its public half", roster)
+    assert lab.host(roster) == b"the pair"
+    assert read_host_key(roster, public) == b"its public half"
+    with pytest.raises(KeyringError, match="is not the host"):
+        north.install_host(b"the pair", b"public", roster)
+    with pytest.raises(KeyringError, match="not signed by the host"):
+        read_host_key(roster, public.replace(b"its public", b"any public"))
+    newer = signed("north", "south", "east", "lab", host="lab", version=2)
+    with pytest.raises(KeyringError, match="not signed by the host"):
+        read_host_key(newer, public)
+    with pytest.raises(KeyringError, match="pair belongs to another roster"):
+        lab.host(newer)

@@ -1,0 +1,197 @@
+"""Masks: known answers, exact uniformity, cancellation, and graphs that stay connected."""
+
+import numpy as np
+import pytest
+from Crypto.Cipher import AES
+from Crypto.Hash import SHA256
+from Crypto.Protocol.KDF import HKDF
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from secure_fl.crypto import masking
+from secure_fl.crypto.masking import Place
+from secure_fl.crypto.scheme import COHORT, HOST
+from secure_fl.errors import CryptoError
+
+T = COHORT.modulus
+PLACE = Place("run", 3, 7)
+KEY = bytes(range(32))
+
+
+def slow_uniform(key, length, modulus):
+    """The definition, with another library's AES and Python's integers."""
+    stream = AES.new(key, AES.MODE_CTR, nonce=b"", initial_value=0).encrypt(bytes(64 * length + 64))
+    words = (int.from_bytes(stream[at : at + 8], "little") for at in range(0, len(stream), 8))
+    low_bits = (1 << (modulus - 1).bit_length()) - 1
+    accepted = [word & low_bits for word in words if word & low_bits < modulus]
+    return accepted[:length]
+
+
+@pytest.mark.parametrize("modulus", [T, HOST.modulus, 2, 3, 1000, (1 << 43) + 1, 1 << 44])
+@pytest.mark.parametrize("length", [1, 5, 100])
+def test_streams_match_their_definition(modulus, length):
+    assert masking.uniform(KEY, length, modulus).tolist() == slow_uniform(KEY, length, modulus)
+
+
+def test_stream_keys_match_rfc_5869_by_another_library():
+    numbers = b"".join(n.to_bytes(8, "big") for n in (3, 3, 7, 5))
+    info = b"secure_fl/1\0pair\0" + numbers + b"run"
+    expected = HKDF(KEY, 32, b"", SHA256, context=info)
+    assert masking.stream_key(KEY, PLACE, "pair", 5) == expected
+
+
+def test_pair_secrets_are_x25519():
+    mine, theirs = bytes(16), bytes(range(16))
+    secret = masking.pair_secret(mine, masking.public_key(theirs))
+    assert secret == masking.pair_secret(theirs, masking.public_key(mine))
+    scalar = HKDF(mine, 32, b"", SHA256, context=b"secure_fl/1\0mask key")
+    private = X25519PrivateKey.from_private_bytes(scalar)
+    peer = X25519PublicKey.from_public_bytes(masking.public_key(theirs))
+    assert secret == private.exchange(peer)
+
+
+@pytest.mark.parametrize("peer", [bytes(32), b"\1" + bytes(31), bytes(31), b""])
+def test_degenerate_peer_keys_are_refused(peer):
+    with pytest.raises(CryptoError, match="X25519"):
+        masking.pair_secret(bytes(16), peer)
+
+
+@pytest.mark.parametrize("modulus", [T, (1 << 20) + 7])  # the second rejects half of all words
+def test_masks_do_not_depend_on_chunking(monkeypatch, modulus):
+    whole = masking.uniform(KEY, 3000, modulus)
+    for words in (1, 7, 1024):
+        monkeypatch.setattr(masking, "WORDS", words)
+        assert np.array_equal(masking.uniform(KEY, 3000, modulus), whole)
+        assert np.array_equal(masking.uniform(KEY, 100, modulus), whole[:100])
+
+
+def test_streams_differ_by_everything_that_names_them():
+    keys = {
+        masking.stream_key(secret, Place(run, round_, step), purpose, segment)
+        for secret in (KEY, KEY[::-1])
+        for run in ("a", "ab")
+        for round_ in (0, 1, 256)
+        for step in (0, 1, 256)
+        for purpose in ("pair", "self", "host", "tag", "tag members")
+        for segment in (0, 1)
+    }
+    assert len(keys) == 2 * 2 * 3 * 3 * 5 * 2
+
+
+@pytest.mark.parametrize("modulus", [T, HOST.modulus, 3 << 40, 1000])
+def test_streams_are_uniform(modulus):
+    drawn = masking.uniform(KEY, 200_000, modulus)
+    assert drawn.max() < modulus
+    bins = np.bincount((drawn * np.uint64(100) // np.uint64(modulus)).astype(int), minlength=100)
+    parity = np.bincount((drawn % np.uint64(2)).astype(int))
+    shares = [-(-(i + 1) * modulus // 100) - -(-i * modulus // 100) for i in range(100)]
+    assert stats.chisquare(bins, np.array(shares) * (bins.sum() / modulus)).pvalue > 1e-3
+    assert stats.chisquare(parity).pvalue > 1e-3
+    if modulus > 1 << 30:
+        assert stats.kstest(drawn / modulus, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.01
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    plus=st.integers(0, 9),
+    minus=st.integers(0, 9),
+    length=st.integers(1, 40),
+    modulus=st.sampled_from([2, 1000, T, 1 << 44, 1 << 62, (1 << 61) - 1]),
+)
+def test_combined_masks_match_their_definition(plus, minus, length, modulus):
+    keys = [bytes([i]) * 32 for i in range(plus + minus)]
+    streams = [slow_uniform(key, length, modulus) for key in keys]
+    signs = [1] * plus + [-1] * minus
+    expected = [
+        sum(s * x[j] for s, x in zip(signs, streams, strict=True)) % modulus for j in range(length)
+    ]
+    assert masking.combine(keys[:plus], keys[plus:], length, modulus).tolist() == expected
+
+
+@pytest.mark.parametrize("parties", [2, 3, 8, 40])
+def test_masks_cancel_and_unmask(parties):
+    """One step of the protocol's arithmetic: all mask, one drops, the rest is unmasked."""
+    members = list(range(1, parties + 1))
+    seeds, selves = ([masking.new_seed() for _ in range(parties + 1)] for _ in range(2))
+    publics = [masking.public_key(seed) for seed in seeds]
+    graph = masking.neighbours(members, b"graph")
+    sent = {}
+    for i in members:
+        pairs = {j: masking.pair_secret(seeds[i], publics[j]) for j in graph[i]}
+        plus, minus = masking.pair_keys(i, pairs, PLACE)
+        plus.append(masking.self_key(selves[i], PLACE))
+        sent[i] = masking.combine(plus, minus, 50, T)
+    dropped, survivors = members[0], members[1:]
+    total = sum(sent[i] for i in survivors) % np.uint64(T)
+    # what survivors did to cancel the dropped party's mask is that very mask, with both signs
+    pairs = {j: masking.pair_secret(seeds[dropped], publics[j]) for j in graph[dropped]}
+    plus, minus = masking.pair_keys(dropped, pairs, PLACE)
+    minus += [masking.self_key(selves[i], PLACE) for i in survivors]
+    total = (total + masking.combine(plus, minus, 50, T)) % np.uint64(T)
+    assert not total.any()
+
+
+def test_lower_members_add_and_higher_subtract():
+    pairs = {1: bytes(32), 3: KEY}
+    plus, minus = masking.pair_keys(2, pairs, PLACE)
+    assert plus == [masking.stream_key(KEY, PLACE, "pair")]
+    assert minus == [masking.stream_key(bytes(32), PLACE, "pair")]
+    with pytest.raises(CryptoError, match="itself"):
+        masking.pair_keys(1, pairs, PLACE)
+
+
+def test_short_secrets_and_bad_places_are_refused():
+    for refused in (
+        lambda: masking.stream_key(bytes(15), PLACE, "pair"),
+        lambda: masking.public_key(bytes(15)),
+        lambda: masking.uniform(bytes(16), 1, T),
+        lambda: masking.uniform(KEY, 1, 1),
+        lambda: Place("run", -1, 0),
+        lambda: Place("run", 0, 1 << 64),
+    ):
+        with pytest.raises(CryptoError):
+            refused()
+
+
+def connected(graph, without=()):
+    left = set(graph) - set(without)
+    seen, todo = set(), [next(iter(left))]
+    while todo:
+        member = todo.pop()
+        if member not in seen:
+            seen.add(member)
+            todo += [peer for peer in graph[member] if peer in left]
+    return seen == left
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_graphs_are_regular_symmetric_and_connected(data):
+    n = data.draw(st.integers(3, 90))
+    degree = data.draw(st.integers(2, n - 1))
+    members = data.draw(st.permutations(range(5, 5 + n)))
+    graph = masking.neighbours(members, b"seed", degree)
+    assert set(graph) == set(members)
+    assert {len(peers) for peers in graph.values()} == {degree + degree * n % 2}
+    assert all(i in graph[j] and i != j for i in graph for j in graph[i])
+    gone = data.draw(st.sets(st.sampled_from(members), max_size=degree - 1))
+    assert connected(graph, gone)
+    assert graph == masking.neighbours(sorted(members), b"seed", degree)
+
+
+def test_small_cohorts_are_complete_and_large_ones_sparse():
+    for n in (2, 3, 32):
+        graph = masking.neighbours(range(n), b"")
+        assert all(set(graph[i]) == set(range(n)) - {i} for i in range(n))
+    assert masking.degree_for(33) == 12 and masking.degree_for(128) == 14
+    big = [masking.neighbours(range(128), seed) for seed in (b"1", b"2")]
+    assert big[0] != big[1] and connected(big[0])
+
+
+def test_impossible_graphs_are_refused():
+    for members, degree in (([1], 1), ([1, 1], 1), ([1, 2, 3], 3), ([1, 2, 3, 4], 1), ([1, 2], 0)):
+        with pytest.raises(CryptoError, match="no connected graph"):
+            masking.neighbours(members, b"", degree)

@@ -1,0 +1,282 @@
+"""Sealing, adding and opening: exact, within capacity, and only for key holders."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tenseal
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tenseal import sealapi
+
+from secure_fl.crypto import public, secret
+from secure_fl.crypto.scheme import COHORT, HOST, REAL
+from secure_fl.errors import CryptoError
+
+T = COHORT.modulus
+
+
+@pytest.fixture(scope="module")
+def key():
+    return secret.generate()
+
+
+@pytest.fixture(scope="module")
+def context(key):
+    return public.load(key.public())
+
+
+@pytest.fixture(scope="module")
+def sealed(key):
+    return secret.seal(key, draw(16))[0]
+
+
+@pytest.fixture(scope="module")
+def host():
+    return secret.generate_host()
+
+
+def draw(count, modulus=T, seed=0):
+    return np.random.default_rng(seed).integers(0, modulus, count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("count", [1, 4095, 4096, 4097])
+def test_a_sum_opens_exactly(key, context, count):
+    vectors = [draw(count, seed=seed) for seed in range(3)]
+    vectors[0][0] = vectors[1][0] = T - 1  # the sum wraps around, and is never centred
+    total = public.Sum(context)
+    for vector in vectors:
+        total.add(secret.seal(key, vector))
+    opened = secret.open(key, total.result(), count)
+    assert opened.dtype == np.uint64
+    assert np.array_equal(opened, sum(vectors) % np.uint64(T))
+
+
+def test_plain_and_scaled_operations(key, context):
+    x, y, z = (draw(5000, seed=seed) for seed in range(3))
+    total = public.Sum(context)
+    total.subtract(secret.seal(key, x))
+    total.add_plain(y)
+    total.subtract_plain(z)
+    total.scale(-3)
+    total.add(secret.seal(key, x))
+    expected = [
+        (-3 * (-int(a) + int(b) - int(c)) + int(a)) % T for a, b, c in zip(x, y, z, strict=True)
+    ]
+    assert secret.open(key, total.result(), 5000).tolist() == expected
+
+
+def test_uploads_are_seeded_halves(key, context):
+    total = public.Sum(context)
+    total.add(up := secret.seal(key, draw(4096)))
+    assert len(up[0]) < 32_000 < 60_000 < len(total.result()[0]) < 63_000
+
+
+def test_the_same_values_never_seal_alike(key):
+    assert secret.seal(key, draw(10)) != secret.seal(key, draw(10))
+
+
+@pytest.mark.parametrize("kind", ["cohort", "host"])
+def test_128_parties_sum_exactly(key, host, kind):
+    assert secret.rehearse(key if kind == "cohort" else host, 128) >= 1
+
+
+def test_a_129th_party_is_refused(key, context):
+    total = public.Sum(context)
+    for _ in range(128):
+        total.add(sealed := secret.seal(key, draw(1)))
+    for refused in (lambda: total.add(sealed), lambda: total.scale(2)):
+        with pytest.raises(CryptoError, match="128 open exactly"):
+            refused()
+    with pytest.raises(CryptoError):
+        secret.rehearse(key, 129)
+    assert secret.open(key, total.result(), 1)[0] == 128 * int(draw(1)[0]) % T
+
+
+def test_beyond_capacity_a_sum_would_be_wrong(key, context, monkeypatch):
+    monkeypatch.setattr(public, "largest_cohort", lambda scheme: 10**9)
+    total = public.Sum(context)
+    total.add(secret.seal(key, draw(4096)))
+    total.scale(400)  # the noise of 160,000 parties
+    parts = total.result()
+    assert secret.noise_budget(key, parts[0]) == 0
+    assert not np.array_equal(
+        secret.open(key, parts, 4096), draw(4096) * np.uint64(400) % np.uint64(T)
+    )
+
+
+def test_the_coordinator_cannot_open(key, context):
+    part = secret.seal(key, draw(4096))
+    assert len(key.public()) == 6
+    with pytest.raises(ValueError, match="secret key"):
+        sealapi.Decryptor(context.seal, sealapi.SecretKey())
+    stranger = secret.generate()
+    opened = secret.open(stranger, part, 4096)
+    assert np.count_nonzero(opened == draw(4096)) < 3
+
+
+def test_what_the_coordinator_imports():
+    code = (
+        "import sys, secure_fl.crypto.public;"
+        "assert not {'torch', 'secure_fl.crypto.secret'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_context_with_a_secret_key_is_refused(key, host):
+    foreign = tenseal.context(
+        tenseal.SCHEME_TYPE.BFV, 4096, T, [54, 55], tenseal.ENCRYPTION_TYPE.SYMMETRIC, 1
+    )
+    with pytest.raises(CryptoError, match="secret key"):
+        public.load(key.to_bytes())
+    with pytest.raises(CryptoError, match="secret key"):
+        public.load(host.to_bytes())
+    with pytest.raises(CryptoError, match="no public context"):
+        public.load(foreign.serialize(save_public_key=False, save_secret_key=True))
+    for data in (b"", b"SFLC", key.public() + b"\0", b"SFLC\x01\x09"):
+        with pytest.raises(CryptoError):
+            public.load(data)
+
+
+def test_a_foreign_ciphertext_is_refused(key, context, host):
+    total = public.Sum(context)
+    real = secret.generate_real()
+    secretive = key.to_bytes()[6:]
+    for foreign in (
+        secret.seal_to_host(host.public(), draw(1, HOST.modulus))[0],
+        secret.seal_real(real, np.zeros(1))[0],
+        secretive,
+    ):
+        with pytest.raises(CryptoError):
+            total.add([foreign])
+    with pytest.raises(CryptoError, match="empty"):
+        total.result()
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_garbage_never_crashes(sealed, context, data):
+    good = sealed
+    kind = data.draw(st.sampled_from(["flip", "cut", "grow", "noise", "header"]))
+    at = data.draw(st.integers(0, 30_000))
+    noise = data.draw(st.binary(max_size=200))
+    header = good[:8] + (16 + len(noise)).to_bytes(8, "little")
+    bad = {
+        "flip": good[:at] + bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :],
+        "cut": good[:at],
+        "grow": good + noise + b"\0",
+        "noise": noise,
+        "header": header + noise,
+    }[kind]
+    try:
+        public.Sum(context).add([bad])
+    except CryptoError:
+        return
+    assert kind == "flip"  # a changed seed is another valid ciphertext: tags catch that
+
+
+def test_a_bad_upload_leaves_the_sum_unchanged(key, context):
+    good, other = (secret.seal(key, draw(9000, seed=seed)) for seed in (1, 2))
+    total = public.Sum(context)
+    total.add(good)
+    before = total.result()
+    for bad in ([*other[:2], other[2][:-1]], other[:2], []):
+        for operation in (total.add, total.subtract):
+            with pytest.raises(CryptoError):
+                operation(bad)
+    assert total.result() == before
+
+
+def test_opening_needs_all_parts(key):
+    parts = secret.seal(key, draw(5000))
+    for count, offered in ((5000, parts[:1]), (4096, parts), (0, [])):
+        with pytest.raises(CryptoError):
+            secret.open(key, offered, count)
+
+
+def test_secret_keys_stay_secret(key, host):
+    for holder in (key, host, secret.generate_real()):
+        body = holder.to_bytes()
+        assert repr(holder) == f"<{type(holder).__name__} of scheme {holder._scheme.name}>"
+        for leak in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(CryptoError, match="never pickled"):
+                leak(holder)
+        for other in (secret.SecretKey, secret.HostSecretKey, secret.RealSecretKey):
+            if other is not type(holder):
+                with pytest.raises(CryptoError):
+                    other.from_bytes(body)
+        with pytest.raises(CryptoError):
+            type(holder).from_bytes(body[:-1])
+
+
+def test_keys_survive_serialisation(key, host):
+    again = secret.SecretKey.from_bytes(key.to_bytes())
+    assert np.array_equal(secret.open(again, secret.seal(key, draw(50)), 50), draw(50))
+    pair = secret.HostPublicKey.from_bytes(host.public().to_bytes())
+    x = draw(50, HOST.modulus)
+    same = secret.HostSecretKey.from_bytes(host.to_bytes())
+    assert np.array_equal(secret.open_host(same, secret.seal_to_host(pair, x), 50), x)
+
+
+def test_only_the_host_opens_host_sums(host):
+    key, x = host.public(), draw(4100, HOST.modulus)
+    total = public.Sum(public.load(key.context()))
+    for _ in range(3):
+        total.add(secret.seal_to_host(key, x))
+    parts = total.result()
+    assert np.array_equal(secret.open_host(host, parts, 4100), 3 * x % np.uint64(HOST.modulus))
+    stranger = secret.open_host(secret.generate_host(), parts, 4100)
+    assert np.count_nonzero(stranger == 3 * x % np.uint64(HOST.modulus)) < 3
+
+
+def test_reals():
+    key = secret.generate_real()
+    total = public.RealSum(public.load(key.public()))
+    x = np.random.default_rng(3).normal(size=(4, 3000))
+    for row in x:
+        total.add(secret.seal_real(key, row))
+    total.times(-0.3)
+    assert np.allclose(secret.open_real(key, total.result(), 3000), -0.3 * x.sum(0), atol=1e-8)
+    with pytest.raises(CryptoError, match="different scales"):
+        total.add(secret.seal_real(key, x[0]))
+    for bad in (np.full(3, np.nan), np.full(3, REAL.largest * 1.01), np.zeros(0), np.zeros((2, 2))):
+        with pytest.raises(CryptoError):
+            secret.seal_real(key, bad)
+    for factor in (0.0, np.inf, np.nan, 2.0**-21):
+        with pytest.raises(CryptoError):
+            total.times(factor)
+
+
+def test_128_largest_reals_fit():
+    key = secret.generate_real()
+    sealed = secret.seal_real(key, np.full(2048, REAL.largest))
+    total = public.RealSum(public.load(key.public()))
+    for _ in range(128):
+        total.add(sealed)
+    assert np.allclose(secret.open_real(key, total.result(), 2048), 128 * REAL.largest, atol=1e-5)
+
+
+def test_schemes_do_not_mix(key):
+    with pytest.raises(CryptoError):
+        public.RealSum(public.load(key.public()))
+    with pytest.raises(CryptoError):
+        public.Sum(public.load(secret.generate_real().public()))
+
+
+def test_empty_and_mismatched_sums_are_refused(key, context):
+    total = public.Sum(context)
+    for operation in (total.result, lambda: total.scale(2), lambda: total.add_plain(draw(1))):
+        with pytest.raises(CryptoError, match="empty"):
+            operation()
+    total.add(secret.seal(key, draw(4097)))
+    with pytest.raises(CryptoError, match="same length"):
+        total.add_plain(draw(4096))
+    with pytest.raises(CryptoError):
+        total.add_plain(np.full(4097, T, np.uint64))
+    with pytest.raises(CryptoError, match="times zero"):
+        total.scale(0)
