@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.failures import reports
+from secure_fl.thresholds import default_threshold
 
 if TYPE_CHECKING:
     from secure_fl.crypto.planning import PredictionBudget, Predictions, TrainingBudget
@@ -34,7 +34,6 @@ Rows = list[tuple[str, str]]
 @click.option("--colluders", type=int, default=1, show_default=True, help="Who know their share.")
 @click.option("--scale", type=float, default=64.0, show_default=True, help="Grid steps per unit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@reports
 def budget(
     parties: int | None,
     classes: int,
@@ -63,42 +62,29 @@ def budget(
       secure-fl budget --records 5000 --batch 64 --rounds 10 --noise-multiplier 1.1
       secure-fl budget --records 5000 --batch 64 --rounds 10 --epsilon 8
     """  # noqa: D301
-    from secure_fl.crypto import planning
-    from secure_fl.thresholds import default_threshold
-
     if (parties is None) == (records is None):
         raise click.UsageError("give --parties for predictions, or --records for DP-SGD")
     if (noise_multiplier if records is None else noise_std) is not None:
         raise click.UsageError("--noise-multiplier is for --records, --noise-std for --parties")
+    from secure_fl.crypto.planning import Predictions, plan_predictions, plan_training
+
     if records is not None:
-        training = planning.plan_training(
-            records,
-            batch or min(32, records),
-            epochs,
-            rounds,
-            delta,
-            noise_multiplier=noise_multiplier,
-            epsilon_target=epsilon,
+        size = batch or min(32, records)
+        σ = noise_multiplier
+        training = plan_training(
+            records, size, epochs, rounds, delta, noise_multiplier=σ, epsilon_target=epsilon
         )
         _print("DP-SGD, per record", _training_rows(training), asdict(training), as_json)
-        return
-    assert parties is not None  # noqa: S101 - checked above
-    batch = batch or examples
-    plan = planning.Predictions(
-        parties,
-        classes,
-        examples,
-        batch,
-        rounds,
-        exchanges or -(-examples // batch),
-        delta,
-        parties - default_threshold(parties) if dropouts is None else dropouts,
-        colluders,
-        scale,
-    )
-    found = planning.plan_predictions(plan, epsilon=epsilon, std=noise_std)
-    facts = {"plan": asdict(plan), "budget": asdict(found)}
-    _print("ensemble predictions, per hospital", _prediction_rows(plan, found), facts, as_json)
+    if parties is not None:
+        size = batch or examples
+        times = exchanges or -(-examples // size)
+        missing = parties - default_threshold(parties) if dropouts is None else dropouts
+        plan = Predictions(
+            parties, classes, examples, size, rounds, times, delta, missing, colluders, scale
+        )
+        found = plan_predictions(plan, epsilon=epsilon, std=noise_std)
+        facts = {"plan": asdict(plan), "budget": asdict(found)}
+        _print("ensemble predictions, per hospital", _prediction_rows(plan, found), facts, as_json)
 
 
 def _prediction_rows(plan: Predictions, found: PredictionBudget) -> Rows:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.failures import reports
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.crypto.files import read_bounded, write_atomic
 from secure_fl.errors import KeyringError
@@ -23,7 +22,6 @@ FOLDER = click.option(
 @click.argument("file", metavar="ROSTER", type=FILE)
 @keys_option
 @FOLDER
-@reports
 def ceremony(file: Path, folder: Path, passphrase_file: Path | None, output: Path) -> None:
     """Deal the cohort's keys: one sealed bundle per member of a fully signed roster.
 
@@ -41,7 +39,6 @@ def ceremony(file: Path, folder: Path, passphrase_file: Path | None, output: Pat
 @click.argument("file", metavar="ROSTER", type=FILE)
 @keys_option
 @FOLDER
-@reports
 def rotate(file: Path, folder: Path, passphrase_file: Path | None, output: Path) -> None:
     """Deal new keys after a change of members; ROSTER must be a newer, fully signed version.
 
@@ -62,7 +59,6 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, output: Path)
 @click.argument("file", metavar="ROSTER", type=FILE)
 @click.argument("bundle", type=FILE)
 @keys_option
-@reports
 def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None) -> None:
     """Open the bundle that the dealer sealed to this site, and keep the keys.
 
@@ -80,7 +76,6 @@ def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None)
 @click.argument("file", metavar="ROSTER", type=FILE)
 @keys_option
 @click.option("-o", "--output", type=FILE, default=Path("host.public"), show_default=True)
-@reports
 def host(file: Path, folder: Path, passphrase_file: Path | None, output: Path) -> None:
     """Make the host's own key pair; the other members get the signed public half."""
     from secure_fl.crypto.secret import generate_host, rehearse

@@ -15,7 +15,7 @@ import click
 from secure_fl.errors import SecureFLError
 
 INTERRUPTED = 130
-DEBUG = "SECURE_FL_DEBUG"
+DEBUG, DEBUG_FLAG = "SECURE_FL_DEBUG", "--debug"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,13 @@ class Program(LazyGroup):
         """Run the program; without `standalone_mode` errors reach the caller."""
         # Decided before the arguments are parsed, so that parsing errors are covered too.
         arguments = list(sys.argv[1:] if args is None else args)
-        debug = "--debug" in arguments or os.environ.get(DEBUG, "") not in ("", "0")
+        debug = DEBUG_FLAG in arguments or os.environ.get(DEBUG, "") not in ("", "0")
+        # It may stand anywhere; a text to predict that looks like it must stand behind "--".
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        kept = [a for a in arguments[:end] if a != DEBUG_FLAG] + arguments[end:]
         prog_name = prog_name or "secure-fl"
         try:
-            status = super().main(arguments, prog_name, complete_var, False, **extra)
+            status = super().main(kept, prog_name, complete_var, False, **extra)
         except Exception as error:
             if not standalone_mode:
                 raise

@@ -10,10 +10,12 @@ import click
 CORPORA = {
     "classification": "ade",
     "pair": "pairs",
+    "regression": "similarity",
     "ner": "ner",
     "ranking": "news",
 }
 ALGORITHMS = ("fedavg", "fedadam", "local", "centralized")
+ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" marks some of them
 NAME = "federation.toml"
 
 HEAD = """\
@@ -28,7 +30,7 @@ seed = 0                       # equal seeds give equal results, bit for bit
 [task]
 kind = "{task}"     # classification, pair, regression, ner or ranking
 max_length = 64                # tokens; longer texts are cut
-# labels = ["no", "yes"]       # for all hospitals; left out: read from their records
+{labels}       # for all hospitals; left out: read from their records
 # positive = "yes"             # the class whose F1 is reported
 """
 
@@ -120,7 +122,9 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
 
 def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Write the settings with their explanations."""
+    labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
     chosen = {
+        "labels": labels,
         "task": task,
         "corpus": CORPORA[task],
         "parties": parties,

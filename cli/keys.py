@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from secure_fl.cli.ceremonies import accept, ceremony, host, rotate
-from secure_fl.cli.failures import reports
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.cli.rosters import as_text, describe, merge, roster, sign
 from secure_fl.crypto.files import write_atomic
@@ -43,7 +42,6 @@ def keys() -> None:
 @click.argument("name")
 @keys_option
 @click.option("-o", "--card", type=FILE, help="Where to write the card.  [NAME.card.json]")
-@reports
 def identity(name: str, folder: Path, passphrase_file: Path | None, card: Path | None) -> None:
     """Make this site's identity, and the public card to hand out.
 
@@ -60,7 +58,6 @@ def identity(name: str, folder: Path, passphrase_file: Path | None, card: Path |
 @keys.command()
 @keys_option
 @click.option("-o", "--card", type=FILE, help="Where to write the card.  [NAME.card.json]")
-@reports
 def card(folder: Path, passphrase_file: Path | None, card: Path | None) -> None:
     """Write this site's public card again."""
     _write_card(open_ring(folder, passphrase_file).identity(), card)
@@ -70,7 +67,6 @@ def card(folder: Path, passphrase_file: Path | None, card: Path | None) -> None:
 @click.argument("files", nargs=-1, type=FILE)
 @keys_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@reports
 def show(
     files: tuple[Path, ...], folder: Path, passphrase_file: Path | None, as_json: bool
 ) -> None:

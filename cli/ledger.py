@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from secure_fl.cli.failures import reports
 from secure_fl.errors import TamperError
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ def ledger() -> None:
 @ledger.command()
 @_checked_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@reports
 def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None:
     """Show what each dataset has spent: ε recomposed from all of its events.
 
@@ -63,7 +61,6 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
 
 @ledger.command()
 @_checked_options
-@reports
 def verify(file: Path, card: Path | None, head: str | None) -> None:
     """Check the chain, every signature and the anchor.
 
@@ -86,7 +83,6 @@ def verify(file: Path, card: Path | None, head: str | None) -> None:
 @ledger.command()
 @_checked_options
 @click.option("-o", "--output", type=FILE, help="Write to this file instead of the screen.")
-@reports
 def export(file: Path, card: Path | None, head: str | None, output: Path | None) -> None:
     """Write everything as JSON, with the head to keep elsewhere.
 

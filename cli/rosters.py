@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.failures import reports
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import PublicIdentity
@@ -25,7 +24,6 @@ from secure_fl.roster_files import load_card, load_roster, roster_bytes
 @click.option("--days", type=float, default=365.0, show_default=True, help="How long it holds.")
 @click.option("--after", type=FILE, help="The roster this one replaces: takes the next version.")
 @click.option("-o", "--output", type=FILE, default=Path("roster.json"), show_default=True)
-@reports
 def roster(
     cards: tuple[Path, ...],
     coordinator: Path,
@@ -57,7 +55,6 @@ def roster(
 @click.argument("file", metavar="ROSTER", type=FILE)
 @keys_option
 @click.option("--yes", is_flag=True, help="Do not ask; for scripts.")
-@reports
 def sign(file: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> None:
     """Approve a roster: show it, ask, and add this site's signature to the file.
 
@@ -75,7 +72,6 @@ def sign(file: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> N
 @click.command()
 @click.argument("file", metavar="ROSTER", type=FILE)
 @click.argument("copies", nargs=-1, required=True, type=FILE)
-@reports
 def merge(file: Path, copies: tuple[Path, ...]) -> None:
     """Collect the signatures of signed copies in ROSTER."""
     merged = load_roster(file)

@@ -77,7 +77,7 @@ def list_(folder: Path, as_json: bool) -> None:
             run.folder,
             run.status,
             run.algorithm,
-            "NONE" if run.protection == "none" else run.protection,
+            show.protection(run.algorithm, run.protection),
             f"{run.round}/{run.rounds}",
             f"{run.metric} {show.number(run.value)}" if run.metric else "-",
             "-" if run.bytes is None else show.size(run.bytes),
@@ -112,7 +112,8 @@ def show_(run: Path, as_json: bool) -> None:
     console.print(show.result_table(document, document["algorithm"]))
     versions = ", ".join(f"{k} {v}" for k, v in document["versions"].items())
     seconds = show.duration(document["seconds"]["total"])
-    console.print(f"\nprotection {found.protection}, seed {document['seed']}, {seconds}")
+    shielded = show.protection(found.algorithm, found.protection)
+    console.print(f"\nprotection {shielded}, seed {document['seed']}, {seconds}")
     console.print(versions, style="dim")
 
 

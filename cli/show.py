@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -21,6 +22,11 @@ UNPROTECTED = (
     "This run is UNPROTECTED (protection.mode = none): the coordinator sees every hospital's "
     "updates in clear, and records can be rebuilt from them.\nOnly for data that may be public."
 )
+POOLED = (
+    "This run puts ALL RECORDS OF ALL HOSPITALS IN ONE PLACE. It is a yardstick for records that "
+    "already lie on one machine; nothing is protected."
+)
+WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 
 
 def out() -> Console:
@@ -44,10 +50,16 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
+def protection(algorithm: str, mode: str) -> str:
+    """Say in a word what protects a run's sums; some algorithms form none."""
+    return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
+
+
 def warn_unprotected(console: Console, mode: str, algorithm: str) -> None:
     """Say loudly that nothing is protected; a run that adds nothing has nothing to protect."""
-    if mode == "none" and algorithm != "local":
-        console.print(Panel(UNPROTECTED, title="warning", style="bold red", width=76))
+    text = {"POOLED": POOLED, "NONE": UNPROTECTED}.get(protection(algorithm, mode))
+    if text:
+        console.print(Panel(text, title="warning", style="bold red", width=76))
 
 
 def size(count: float) -> str:

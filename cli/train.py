@@ -59,9 +59,7 @@ def train(
     console = show.err(quiet or as_json)
     settings = load(config, overrides)
     folder = out or run_folder(settings)
-    show.warn_unprotected(
-        show.err(quiet), settings.protection.mode, getattr(settings.algorithm, "name", "")
-    )
+    show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
     try:
         document = run(settings, folder, console, resume=resume)
     except KeyboardInterrupt:
@@ -83,7 +81,7 @@ def run(
     from secure_fl.cli.watch import Watch
     from secure_fl.config import federation
 
-    name = getattr(settings.algorithm, "name", "run")
+    name = settings.algorithm.name
     with console.status(f"{name}: reading data and loading torch ..."):
         made = federation(settings, folder, resume=resume)
     metric = next(iter(made.tasks.values())).metric
@@ -94,12 +92,13 @@ def run(
 
 def protection_line(document: dict[str, Any]) -> str:
     """Say how a run's sums were protected."""
+    from secure_fl.cli import show
+
     protection = document["protection"]
-    if document["algorithm"] == "local":
-        return "nothing was shared"
-    if protection["mode"] == "none":
-        return "UNPROTECTED"
-    return f"protected by {protection['mode']}, no sum over fewer than {protection['min_cohort']}"
+    mode = show.protection(document["algorithm"], protection["mode"])
+    texts = {"-": "nothing was shared", "POOLED": "ALL RECORDS POOLED", "NONE": "UNPROTECTED"}
+    otherwise = f"protected by {mode}, no sum over fewer than {protection['min_cohort']}"
+    return texts.get(mode, otherwise)
 
 
 def _how_to_resume(config: Path, overrides: Sequence[str], out: Path | None, folder: Path) -> str:

@@ -118,7 +118,10 @@ def _merge(events: Iterable[Event]) -> tuple[Steps, list[tuple[SkellamRelease, i
                 skellam[(μ, l1, l2)] += count
             case _:
                 raise unsupported(type(event).__name__)
-    history = [(σ, q, count) for (σ, q), count in sorted(steps.items())]
+    sampled = [(σ, q, count) for (σ, q), count in sorted(steps.items()) if q < 1]
+    # Gaussians compose to one exactly: Σ 1/σᵢ² = 1/σ²
+    precision = math.fsum(count / σ**2 for (σ, q), count in sorted(steps.items()) if q == 1)
+    history = [*sampled, (precision**-0.5, 1.0, 1)] if precision else sampled
     return history, [(SkellamRelease(*key), count) for key, count in sorted(skellam.items())]
 
 

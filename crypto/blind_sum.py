@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.masking import Place, Slots
-from secure_fl.crypto.masking import reduce as reduce_slots
 from secure_fl.crypto.public import PublicContext, Sum
 from secure_fl.crypto.step_keys import Circle, remaining_masks, unmasking
-from secure_fl.errors import CohortError, Disagreement, WireError
+from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol import Offered
 from secure_fl.wire import Reveal, Segment
 
@@ -125,18 +124,25 @@ class MaskedInts:
         slots = to_slots(data, count)
         if int(slots.max(initial=0)) >= self._modulus:
             raise WireError("a masked value is not below the modulus")
-        self._total = slots if self._total is None else self._total + slots
-        reduce_slots(self._total, self._modulus)
+        if self._total is None:
+            self._total = slots
+        else:
+            self._total += slots
+            self._reduce(self._total)
 
     def subtract(self, masks: Slots) -> None:
         """Take masks off."""
         if self._total is not None:
             self._total += np.uint64(self._modulus) - masks
-            reduce_slots(self._total, self._modulus)
+            self._reduce(self._total)
 
     def result(self) -> bytes:
         """The sum."""
         return b"" if self._total is None else from_slots(self._total)
+
+    def _reduce(self, slots: Slots) -> None:
+        """Reduce sums of two, or of one and the modulus; below 0 wraps to the top."""
+        np.minimum(slots, slots - np.uint64(self._modulus), out=slots)
 
 
 class SealedInts:
@@ -180,6 +186,11 @@ class ProtectedTotal:
         threshold: int,
         run: bytes,
     ) -> None:
+        if context is not None and not isinstance(context, PublicContext):
+            raise CryptoError(
+                "a coordinator was offered something that is not a public context",
+                fix="never hand a key to a coordinator; give it what `public()` of the key returns",
+            )
         self._modulus, self._context, self._masks = modulus, context, masks
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()

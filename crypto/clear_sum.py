@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.protocol import Group, Rule, Sealed
-from secure_fl.wire import Offer, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
 
 
 def segment_key(group: Group, rule: Rule) -> bytes:
@@ -46,7 +46,7 @@ class ClearSum:
         """No keys are needed."""
         return None
 
-    def accept(self, offers: Mapping[str, Offer]) -> None:
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """No keys are needed."""
 
     def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
@@ -73,7 +73,11 @@ class ClearSum:
             segments.append(Segment(segment_key(group, rule), len(part), len(part) // 4))
         return Sealed(tuple(segments), b"".join(parts))
 
-    def reveal(self, unmask: Unmask) -> Reveal:
+    def confirm(self, unmask: Unmask) -> Confirm | None:
+        """There is no mask to remove."""
+        raise CohortError("the coordinator asked for masks that this run does not use")
+
+    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> Reveal:
         """There is no mask to remove."""
         raise CohortError("the coordinator asked for masks that this run does not use")
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto import packing
-from secure_fl.crypto.packing import Codec, Slots
+from secure_fl.crypto.packing import BLOCK, Codec, Slots
 from secure_fl.protocol import Noise, Vector
 
 SMALL = 8
@@ -87,14 +87,18 @@ class Layout:
             parts.append(packing.encode_wide(np.concatenate([*exact, *norms])))
         if self.values:
             values = np.concatenate([vectors[f.name] for f in self.packed])
-            integers, residual = packing.quantize(self.codec, values, self._clips(), rng)
-            if noise is not None:
-                integers = integers + noise.draw(integers.size)
-            parts.append(packing.pack(self.codec, integers))
-            leftovers = dict(zip((f.name for f in self.packed), self._cut(residual), strict=True))
+            names = [f.name for f in self.packed]
+            if noise is not None:  # its own grid and clip: they are what the accounting is about
+                parts.append(packing.pack(self.codec, noise.share(values.astype(np.float64))))
+            else:
+                integers, residual = packing.quantize(self.codec, values, self._clips(), rng)
+                parts.append(packing.pack(self.codec, integers))
+                leftovers = dict(zip(names, self._cut(residual), strict=True))
         return np.concatenate(parts), leftovers
 
-    def decode(self, slots: Slots, contributors: int) -> tuple[Arrays, dict[str, float]]:
+    def decode(
+        self, slots: Slots, contributors: int, noise: Noise | None = None
+    ) -> tuple[Arrays, dict[str, float]]:
         """The sums of the vectors, and of the squared norms that were sent."""
         cut = packing.wide_slots(self.scalars)
         opened: Arrays = {}
@@ -110,9 +114,11 @@ class Layout:
             ):
                 norms[field.name] = float(large + small / TINY)
         if self.values:
-            values = packing.decode(
-                self.codec, slots[cut:], contributors, self._clips(), self.values
-            )
+            integers = packing.unpack(self.codec, slots[cut:], contributors, self.values)
+            if noise is not None:
+                values = integers / noise.scale
+            else:
+                values = packing.dequantize(self.codec, integers, self._clips())
             opened |= dict(zip((f.name for f in self.packed), self._cut(values), strict=True))
         return opened, norms
 
@@ -127,7 +133,11 @@ class Layout:
 
 def squared_norm(vector: Vector) -> float:
     """‖x‖², in float64."""
-    return float(np.dot(vector, vector.astype(np.float64)))
+    total = 0.0
+    for start in range(0, vector.size, BLOCK):  # longer ones wake BLAS threads, which then spin
+        part = vector[start : start + BLOCK].astype(np.float64)
+        total += float(np.dot(part, part))
+    return total
 
 
 def _two_scales(square: float) -> NDArray[np.float64]:

@@ -102,6 +102,11 @@ class SkellamNoise:
         """The guaranteed noise on one coordinate of the sum, in the vector's own unit."""
         return math.sqrt(self.mu) / self.scale
 
+    @property
+    def reach(self) -> float:
+        """What no share exceeds, but with probability below 2^-70 for a million values."""
+        return self.scale * self.clip + 40 + 12 * math.sqrt(self.share_variance)
+
     def event(self, count: int = 1) -> SkellamRelease:
         """State what `count` exchanges spend."""
         return SkellamRelease(self.mu, self.l1, self.l2, count)
@@ -200,7 +205,11 @@ def calibrated_gaussian(
 ) -> Gaussian:
     """Find the least central noise whose releases stay within ε at δ."""
     multiplier = calibrate(
-        lambda z: [GaussianRelease(z, releases)], target, delta, accountant=accountant
+        lambda z: [GaussianRelease(z, releases)],
+        target,
+        delta,
+        accountant=accountant,
+        precision=1e-4,
     )
     return Gaussian(multiplier * sensitivity, sensitivity)
 

@@ -31,7 +31,7 @@ from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
 from secure_fl.crypto.step_keys import Circle, StepKeys
 from secure_fl.errors import CohortError, TamperError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
-from secure_fl.wire import Offer, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
 
 NORM = "|"  # prefix of the names under which unknown scales are summed first
 
@@ -107,17 +107,19 @@ class SecureSum:
         """Draw the next sum's keys."""
         if not self._masks:
             return None
+        if self.me not in members or not set(members) <= set(self._numbers):
+            raise CohortError("the coordinator names other members than the roster", party=self.me)
         self._index += 1
         circle = Circle.of(members, self._host, self._numbers, self._threshold, self._index)
         self._next = StepKeys(self.me, self._host, self._run, self._index, circle, self._channels)
         return self._next.offer()
 
-    def accept(self, offers: Mapping[str, Offer]) -> None:
-        """Take the other parties' keys for the next sum; the last sum's are forgotten."""
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        """Take the other members' keys for the next sum; the last sum's are forgotten."""
         if self._masks:
             self._step, self._next = self._next, None
             if self._step is not None:
-                self._step.accept({p: o for p, o in offers.items() if p != self.me})
+                self._step.accept({p: o for p, o in offers.items() if p != self.me}, members)
 
     # --- scales ---------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class SecureSum:
             slots += self._step.mask(
                 group.owners, place.run, slots.size, modulus, for_host=for_host
             )
-            slots %= np.uint64(modulus)
+            np.minimum(slots, slots - np.uint64(modulus), out=slots)  # below 0 wraps to the top
         if rule.audience == "host":
             if not self._sealed_to_host:
                 return from_slots(slots)
@@ -197,14 +199,23 @@ class SecureSum:
 
     # --- and back -------------------------------------------------------------------------------
 
-    def reveal(self, unmask: Unmask) -> Reveal:
-        """Reveal what removes the masks of this sum, with the keys of the next one."""
-        if self._step is None:
-            raise CohortError("the coordinator asked to unmask a sum without masks", party=self.me)
+    def confirm(self, unmask: Unmask) -> Confirm | None:
+        """Sign who is said to survive, if anybody is said to be gone."""
         for sent in self._sent:
             self._check_noise(sent, unmask.survivors)
-        shares = self._step.reveal(unmask.survivors, unmask.dropped)
+        statement = self._under_way().settle(unmask.survivors, unmask.dropped)
+        return Confirm(self._keys.identity.sign(statement)) if unmask.dropped else None
+
+    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> Reveal:
+        """Reveal what removes the masks of this sum, with the keys of the next one."""
+        signatures = confirmed.signatures if confirmed else {}
+        shares = self._under_way().reveal(signatures, self._keys.peers)
         return Reveal(shares.seeds, shares.keys, self.offer(unmask.survivors))
+
+    def _under_way(self) -> StepKeys:
+        if self._step is None:
+            raise CohortError("the coordinator asked to unmask a sum without masks", party=self.me)
+        return self._step
 
     def open(
         self, data: Sequence[bytes], survivors: Sequence[str]
@@ -215,12 +226,13 @@ class SecureSum:
             raise TamperError("the coordinator sent back another number of sums", party=self.me)
         opened: dict[str, NDArray[np.float64]] = {}
         for sent, part in zip(self._sent, data, strict=False):
+            self._check_noise(sent, survivors)
             owners = [p for p in sent.group.owners if p in survivors]
             slots = self._unprotect(part, sent, owners)
             numbers = [self._numbers[p] for p in owners]
             modulus = self._modulus(self._rule)
             tags.check(self._keys.tag_key, slots[:-1], int(slots[-1]), numbers, modulus, sent.place)
-            values, norms = sent.layout.decode(slots[:-1], len(owners))
+            values, norms = sent.layout.decode(slots[:-1], len(owners), self._rule.noise)
             opened |= values
             for f in sent.layout.packed:
                 if f.name in norms:
@@ -249,7 +261,9 @@ class SecureSum:
     def _layout(self, group: Group, rule: Rule) -> Layout:
         exact = rule.bound is None and not rule.carry
         bits = EXACT_BITS if exact else self._bits
-        extra = 0 if rule.noise is None else rule.noise.extra_bits
+        extra = 0
+        if rule.noise is not None:
+            extra = max(0, int(rule.noise.reach).bit_length() + 1 - bits)
         codec = Codec(bits, self._parties, self._modulus(rule), extra)
         fields = []
         for name, vector in group.vectors.items():
@@ -280,7 +294,7 @@ class SecureSum:
 
     def _check_noise(self, sent: _Sent, survivors: Sequence[str]) -> None:
         if self._rule.noise is not None:
-            self._rule.noise.check(len(set(sent.group.owners) & set(survivors)))
+            self._rule.noise.check_survivors(len(set(sent.group.owners) & set(survivors)))
 
     def _modulus(self, rule: Rule) -> int:
         return HOST.modulus if rule.audience == "host" and self._sealed_to_host else COHORT.modulus

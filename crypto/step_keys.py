@@ -3,8 +3,13 @@
 Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits:
 one gives its X25519 mask key, one its self mask. Both are shared among its neighbours, each share
 sealed to its holder together with the public key, so the coordinator can neither read nor swap
-them. After the sum a survivor reveals its shares of the survivors' self seeds and of the dropped
-parties' mask keys, once, and never both of one party.
+them; and no party masks before it has the keys of every member it masks with. After the sum a
+survivor reveals its shares of the survivors' self seeds and of the dropped parties' mask keys,
+once, and never both of one party.
+
+Where somebody is said to be gone, parties first sign the lists they were told, and reveal only to
+a threshold of equal signatures. A coordinator that told them different lists would otherwise
+collect self seeds here and mask keys there, and sum over fewer parties than anybody agreed to.
 """
 
 from __future__ import annotations
@@ -15,8 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.identity import Channel
+from secure_fl.crypto.identity import Channel, PublicIdentity
 from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.thresholds import default_threshold
 from secure_fl.wire import Offer, Reveal
@@ -31,7 +37,8 @@ class Circle:
 
     numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
     neighbours: Mapping[str, tuple[str, ...]]
-    threshold: int | None  # None: all parties are neighbours of each other
+    threshold: int | None  # of shares; None: by the size of each neighbourhood
+    quorum: int  # of parties: a sum over fewer is never unmasked
 
     @classmethod
     def of(
@@ -46,11 +53,11 @@ class Circle:
         parties = sorted(m for m in members if m != host)
         if len(parties) <= masking.COMPLETE:
             others = {p: tuple(q for q in parties if q != p) for p in parties}
-            return cls(numbers, others, threshold)
+            return cls(numbers, others, threshold, threshold)
         names = {numbers[p]: p for p in parties}
         graph = masking.neighbours(sorted(names), index.to_bytes(8, "big"))
         near = {names[n]: tuple(names[m] for m in around) for n, around in graph.items()}
-        return cls(numbers, near, None)
+        return cls(numbers, near, None, threshold)
 
     def shares_needed(self, party: str) -> int:
         """How many shares recover a secret of this party (its neighbours and itself hold them)."""
@@ -73,6 +80,8 @@ class StepKeys:
     _self_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
     _publics: dict[str, bytes] = field(default_factory=dict, init=False)
     _held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False, init=False)
+    _members: frozenset[str] = field(default=frozenset(), init=False)  # who masks, by all views
+    _lists: tuple[frozenset[str], frozenset[str]] | None = field(default=None, init=False)
     _revealed: bool = field(default=False, init=False)
 
     def offer(self) -> Offer:
@@ -93,8 +102,22 @@ class StepKeys:
             )
         return Offer(public, shares)
 
-    def accept(self, offers: Mapping[str, Offer]) -> None:
-        """Open what the others sealed for this party."""
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        """Open what all other members sealed for this party; a single one missing is refused."""
+        self._members = frozenset(members) - {self.host}
+        near = self._members if self.me == self.host else self.circle.neighbours[self.me]
+        expected = (set(near) & self._members) | ({self.host} & set(members)) - {self.me}
+        if (
+            set(offers) != expected
+            or self.me not in members
+            or not self._members <= set(self.circle.neighbours)
+            or len(self._members) < self.circle.quorum
+        ):
+            raise CohortError(
+                "the coordinator withholds keys of members, or names too few members",
+                fix="stop the run: this party's masks would not protect it",
+                party=self.me,
+            )
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
                 raise CryptoError("keys arrived from somebody who is not on the roster")
@@ -112,11 +135,6 @@ class StepKeys:
             if not to_or_from_host:
                 cut = KEY + sharing.SHARE_BYTES
                 self._held[sender] = opened[KEY:cut], opened[cut:]
-
-    @property
-    def participants(self) -> tuple[str, ...]:
-        """The parties whose keys arrived, and this one."""
-        return tuple(sorted({self.me, *self._publics} - {self.host}))
 
     def mask(
         self, owners: Sequence[str], segment: str, length: int, modulus: int, *, for_host: bool
@@ -139,15 +157,14 @@ class StepKeys:
         place = Place(segment, 0, self.index)
         return masking.combine([self._host_key(p, place) for p in owners], [], length, modulus)
 
-    def reveal(self, survivors: Sequence[str], dropped: Sequence[str]) -> Reveal:
-        """Shares that unmask the sum over the survivors, once."""
-        alive, gone = set(survivors) - {self.host}, set(dropped) - {self.host}
-        if self._revealed:
+    def settle(self, survivors: Sequence[str], dropped: Sequence[str]) -> bytes:
+        """Check the lists and hold on to them, once; returns the digest to be signed."""
+        alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
+        if self._lists is not None:
             raise CohortError("the coordinator asked twice to unmask one sum", party=self.me)
-        everybody = set(self.participants) if self.me != self.host else alive | gone
         if (
             alive & gone
-            or alive | gone != everybody
+            or alive | gone != self._members
             or len(survivors) + len(dropped) > len(set(survivors) | set(dropped))
         ):
             raise CohortError(
@@ -157,6 +174,20 @@ class StepKeys:
             )
         if self.me in gone:
             raise CohortError("the coordinator says that this party is gone", party=self.me)
+        if len(alive) < self.circle.quorum:
+            raise CohortError("a sum over fewer parties than the threshold", party=self.me)
+        self._lists = alive, gone
+        return self._statement(alive, gone)
+
+    def reveal(
+        self, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
+    ) -> Reveal:
+        """Shares that unmask the sum over the survivors, once, and as the others were told."""
+        if self._lists is None or self._revealed:
+            raise CohortError("the coordinator asked twice to unmask one sum", party=self.me)
+        alive, gone = self._lists
+        if gone:
+            self._check_signatures(alive, gone, signatures, signers)
         self._revealed = True
         if self.me == self.host:
             return Reveal({}, {})
@@ -164,6 +195,29 @@ class StepKeys:
             {p: self._held[p][1] for p in sorted(alive) if p in self._held},
             {p: self._held[p][0] for p in sorted(gone) if p in self._held},
         )
+
+    def _check_signatures(
+        self,
+        alive: frozenset[str],
+        gone: frozenset[str],
+        signatures: Mapping[str, bytes],
+        signers: Mapping[str, PublicIdentity],
+    ) -> None:
+        statement, agreed = self._statement(alive, gone), alive & set(signatures)
+        for party in agreed:
+            signers[party].verify(statement, signatures[party])
+        if len(agreed) < self.circle.quorum:
+            raise CohortError(
+                f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
+                f"{self.circle.quorum}",
+                fix="if the coordinator named others to them, it is not to be trusted",
+                party=self.me,
+            )
+
+    def _statement(self, alive: frozenset[str], gone: frozenset[str]) -> bytes:
+        lists = ("\n".join(sorted(names)).encode() for names in (alive, gone))
+        step = f"{self.run} {self.index}".encode()
+        return digest_of(b"secure-fl survivors", step, *lists)
 
     def _split(self, secret: bytes) -> dict[str, bytes]:
         numbers = self.circle.numbers

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from secure_fl.errors import RunError
@@ -39,7 +40,7 @@ def save(folder: Path, state: Mapping[str, Any]) -> None:
             shutil.rmtree(folder)
         partial.rename(folder)
         _sync(folder.parent)
-    except (OSError, RuntimeError) as error:  # safetensors reports a full disk as its own error
+    except (OSError, SafetensorError) as error:  # a full disk comes as either
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
             f"the checkpoint could not be written ({error})",

@@ -126,6 +126,23 @@ class Cohort:
         """Whether this party is the one that learns host sums."""
         return self.me == self.host
 
+    def enter(self, members: Sequence[str]) -> None:
+        """Go on with these members: the coordinator may lose some, never add any."""
+        known = set(self.members)
+        if self.me not in members or not set(members) <= known or len(set(members)) < len(members):
+            raise CohortError(
+                "the coordinator goes on with members that this party did not begin with, or "
+                "without this party",
+                party=self.me,
+            )
+        self.members = tuple(members)
+        if len(self.parties) < self.threshold:
+            raise TooFewParties(
+                f"only {len(self.parties)} parties are left; the threshold is {self.threshold}",
+                fix="bring the others back and resume the run; nothing was sent",
+                party=self.me,
+            )
+
     async def sum(
         self,
         values: Values,
@@ -177,6 +194,7 @@ class Cohort:
         number = self._relayed
         bulk = self._sums.envelope(_pack(values), self._relay_context("share", self.me))
         answer, data = await self._ask(wire.Share(), wire.Relayed, bulk)
+        self.enter(answer.senders)  # the coordinator may not leave out whom it does not lose
         parts = _parts(data, answer.sizes)
         return {
             sender: _unpack(self._sums.unwrap(part, f"share {number} {sender}".encode()))
@@ -196,7 +214,7 @@ class Cohort:
         with self._recorder.phase("checkpoint"):
             self._checkpoints.save(number, keep, self._sums.state())
         answer, _ = await self._ask(wire.Boundary(number), wire.Continue)
-        self.members = answer.members
+        self.enter(answer.members)
         self._recorder.event("round", round=number, members=list(self.members))
 
     def _restore(self, keep: Mapping[str, Stateful]) -> None:
@@ -257,18 +275,22 @@ class Cohort:
         if isinstance(answer, wire.Unmask):
             self._admit(groups, answer.survivors)
             with self._recorder.phase("unmask"):
-                reply = self._sums.reveal(answer)
+                claim, confirmed = self._sums.confirm(answer), None
+            if claim is not None:  # somebody is gone: all must have been told the same
+                confirmed, _ = await self._ask(claim, wire.Confirmed)
+            with self._recorder.phase("unmask"):
+                reply = self._sums.reveal(answer, confirmed)
             answer, data = await _Exchange(reply)
         else:
             self._admit(groups, getattr(answer, "survivors", ()))
         if not isinstance(answer, wire.Total):
             raise _unexpected(answer, wire.Total)
-        if answer.survivors != self._survivors or not set(answer.members) <= set(self.members):
+        if answer.survivors != self._survivors:
             raise CohortError("the coordinator changed its mind about who took part in a sum")
+        self.enter(answer.members)
         with self._recorder.phase("open"):
             opened = self._sums.open(_parts(data, answer.sizes), answer.survivors)
-            self._sums.accept(answer.offers)
-        self.members = answer.members
+            self._sums.accept(answer.offers, answer.members)
         return opened
 
     def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> None:

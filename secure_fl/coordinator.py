@@ -6,18 +6,17 @@ anything that could use a secret key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from secure_fl import wire
-from secure_fl.errors import CohortError, TooFewParties, WireError
+from secure_fl.errors import CohortError, SecureFLError, TooFewParties
 from secure_fl.link import Link
 from secure_fl.protocol import NewTotal, Offered
+from secure_fl.recorder import Recorder
 from secure_fl.steps import Answers, Reply, Step, open_step
 from secure_fl.wire import Frame
-
-Event = dict[str, Any]
 
 
 class Engine(Protocol):
@@ -49,11 +48,11 @@ class Coordinator:
         engine: Engine,
         rules: Rules,
         new_total: NewTotal,
-        listener: Callable[[Event], None] | None = None,
+        recorder: Recorder,
     ) -> None:
         self._links = dict(sorted(links.items()))
         self._engine, self._rules, self._new_total = engine, rules, new_total
-        self._listener = listener
+        self._recorder = recorder
         self.members = tuple(self._links)
         self.round = 0
         self._offered = Offered()
@@ -65,11 +64,12 @@ class Coordinator:
             while reply is not None:
                 step = self._exchange(reply)
                 self._drop(step)
-                reply = step.reply(self.members)
+                with self._recorder.phase("answer"):
+                    reply = step.reply(self.members)
                 if step.round is not None:
                     self._enter(step.round)
                 self._offered = step.offered or self._offered
-        except (CohortError, WireError) as error:
+        except SecureFLError as error:
             self._stop(error)
             raise
 
@@ -77,7 +77,7 @@ class Coordinator:
         self.round = round
         for link in self._links.values():
             link.round = round
-        self._tell("round", round=round, members=list(self.members))
+        self._recorder.event("round", round=round, members=list(self.members))
 
     def _exchange(self, reply: Reply) -> Step:
         frames = {
@@ -95,8 +95,9 @@ class Coordinator:
                     party=party,
                     round=self.round or None,
                 )
-            step = open_step(step, message, answers, party)
-            step.add(party, message, frame.bulk)
+            with self._recorder.phase("add"):
+                step = open_step(step, message, answers, party)
+                step.add(party, message, frame.bulk)
         if step is None:
             raise TooFewParties("no party answered", round=self.round or None)
         return step
@@ -105,7 +106,7 @@ class Coordinator:
         lost = [m for m in self.members if m not in step.heard]
         if not lost:
             return
-        self._tell("lost", round=self.round, parties=lost)
+        self._recorder.event("lost", round=self.round, parties=lost)
         self.members = tuple(m for m in self.members if m in step.heard)
         parties = [m for m in self.members if m != self._rules.host]
         if len(parties) < self._rules.threshold or self._rules.host in lost:
@@ -116,7 +117,7 @@ class Coordinator:
                 round=self.round or None,
             )
 
-    def _stop(self, error: CohortError | WireError) -> None:
+    def _stop(self, error: SecureFLError) -> None:
         party = str(error.where.get("party", ""))
         stop = {
             m: self._links[m].pack(wire.Stop(error.code, party if party in self._links else ""))
@@ -124,8 +125,4 @@ class Coordinator:
         }
         for _ in self._engine.exchange(stop, self._rules.deadline):
             pass  # parties close their programs; there is nothing left to say
-        self._tell("stopped", code=error.code, at=party)
-
-    def _tell(self, kind: str, **details: Any) -> None:
-        if self._listener:
-            self._listener({"event": kind, "party": "coordinator", **details})
+        self._recorder.event("stopped", code=error.code, at=party)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import DataError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.link import Link
-from secure_fl.protection import blind_totals, make_keys, party_sum
+from secure_fl.privacy import Privacy, document
+from secure_fl.private_scope import open_ledger, require_private, sampling_units
+from secure_fl.protection import make_keys, party_sum
 from secure_fl.recorder import Event, Recorder
-from secure_fl.result import SCHEMA, machine, summarise, versions
+from secure_fl.result import SCHEMA, machine, spent, summarise, versions
 from secure_fl.runs import NoCheckpoints, RunFolder
 from secure_fl.session import Session
 from secure_fl.settings import (
@@ -31,7 +34,8 @@ from secure_fl.settings import (
 )
 from secure_fl.silo import Silo, Site
 from secure_fl.tasks import Task, labels_of, make_task
-from secure_fl.thresholds import default_threshold
+from secure_fl.thresholds import collusion_bound, default_threshold
+from secure_fl.totals import blind_totals
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +105,8 @@ class Federation:
         self._settings = settings or self._describe()
         self.rules = _rules(self.silos, self.protection, self.entry)
         self.tasks = _tasks(self.task_settings, self.silos, self.entry)
+        if self.training.dp is not None:
+            require_private(self.task_settings.kind, algorithm.name)
 
     def run(self, engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine) -> Result:
         """Train from the first round (or the last checkpoint) to the end."""
@@ -111,8 +117,12 @@ class Federation:
         try:
             listen = self._listener(folder)
             parties = [self._party(silo, folder, listen) for silo in self.silos]
-            self._coordinate(parties, engine, listen)
-            document = self._document(parties, time.perf_counter() - started)
+            coordinator = Recorder(COORDINATOR, listen)
+            with coordinator.phase("run"):
+                self._coordinate(parties, engine, coordinator)
+            recorders = [coordinator, *(party.site.recorder for party in parties)]
+            seconds = spent(recorders, time.perf_counter() - started)
+            document = self._document(parties, seconds)
             result = self._result(parties, document)
             if folder is not None:
                 self._export(folder.path, parties)
@@ -126,7 +136,7 @@ class Federation:
         self,
         parties: Sequence[_Party],
         engine: Callable[[Mapping[str, Session]], Engine],
-        listen: Listener,
+        recorder: Recorder,
     ) -> None:
         run = os.urandom(16)
         me = Identity.generate(COORDINATOR)
@@ -143,7 +153,7 @@ class Federation:
             engine(sessions),
             self.rules,
             blind_totals(self.protection, names, self.rules, run),
-            listen,
+            recorder,
         )
         try:
             coordinator.run()
@@ -186,8 +196,26 @@ class Federation:
             self.seed,
             recorder,
             self.hospitals if self.entry.pools_data else None,
+            self._privacy(silo),
         )
         return _Party(site, folder.party(silo.name, site) if folder else NoCheckpoints())
+
+    def _privacy(self, silo: Silo) -> Privacy | None:
+        """What the party may spend: from its ledger, if the settings or the run have a place."""
+        dp = self.training.dp
+        if dp is None:
+            return None
+        place = Path(dp.ledger) if dp.ledger else self.folder and self.folder / "parties"
+        run = os.urandom(8) if self.folder is None else str(self.folder.resolve()).encode()
+        return Privacy(
+            silo.name,
+            dp,
+            sampling_units(silo.train, dp, silo.name),
+            self.training.batch_size,
+            passes=self.algorithm.rounds * self.algorithm.epochs,
+            ledger=open_ledger(place / silo.name, silo.name) if place else None,
+            run=sha256(run).hexdigest()[:16],  # the same when it is resumed
+        )
 
     def _listener(self, folder: RunFolder | None) -> Listener:
         def listen(event: Event) -> None:
@@ -198,15 +226,17 @@ class Federation:
 
         return listen
 
-    def _document(self, parties: Sequence[_Party], seconds: float) -> dict[str, Any]:
+    def _document(self, parties: Sequence[_Party], seconds: Mapping[str, Any]) -> dict[str, Any]:
         recorders = [party.site.recorder for party in parties]
         metric = next(iter(self.tasks.values())).metric
+        spending = {p.site.name: p.site.privacy for p in parties if p.site.privacy is not None}
         return {
             "schema": SCHEMA,
             "status": "finished",
             "algorithm": self.algorithm.name,
             "algorithm_settings": self.algorithm.model_dump(mode="json"),
-            "protection": self.protection.model_dump(mode="json") | {"parties": len(self.silos)},
+            "protection": self._protection(),
+            "privacy": document(self.training.dp, spending) if self.training.dp else None,
             "task": self.task_settings.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
             "parties": [silo.name for silo in self.hospitals],
@@ -216,9 +246,22 @@ class Federation:
             "metrics": summarise(recorders, metric),
             "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
             "bytes": {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders},
-            "seconds": {"total": seconds, "party": {r.party: dict(r.seconds) for r in recorders}},
+            "seconds": seconds,
             "versions": dict(versions()),
             "machine": dict(machine()),
+        }
+
+    def _protection(self) -> dict[str, Any]:
+        parties = len(self.silos) - (self.rules.host is not None)
+        bound = collusion_bound(parties, self.rules.threshold)
+        return self.protection.model_dump(mode="json") | {
+            "parties": parties,
+            "threshold": self.rules.threshold,
+            "collusion_bound": {
+                "honest_coordinator": bound.honest,
+                "lying_coordinator": bound.lying,
+            },
+            "statement": _statement(self.protection.mode, bound.sentence()),
         }
 
     def _result(self, parties: Sequence[_Party], document: Mapping[str, Any]) -> Result:
@@ -266,6 +309,14 @@ class _Party:
     checkpoints: Checkpoints
 
 
+def _statement(mode: str, sentence: str) -> str:
+    if mode == "none":
+        return "UNPROTECTED: the coordinator can read every update."
+    if mode == "he":
+        return "Any party together with the coordinator can read every update."
+    return sentence
+
+
 def _pool(silos: Sequence[Silo]) -> Silo:
     everything = tuple(example for silo in silos for example in silo.train)
     return replace(silos[0], name="all-records", train=everything, dev=(), test=())
@@ -287,9 +338,11 @@ def _rules(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) 
             "each sees the other",
         )
     threshold = protection.threshold or default_threshold(parties)
-    if threshold > parties:
+    if not parties / 2 < threshold <= parties:
         raise SettingsError(
-            f"a threshold of {threshold} cannot be met by {parties} parties",
+            f"a threshold of {threshold} does not fit {parties} parties",
+            fix=f"take {parties // 2 + 1} to {parties}: with half or fewer, a coordinator that "
+            "lies about dropouts could unmask everybody",
             field="protection.threshold",
         )
     return Rules(hosts[0] if hosts else None, protection.min_cohort, threshold)

@@ -1,4 +1,7 @@
-"""From the settings' protection mode to keys, and to the two halves of a sum."""
+"""From the settings' protection mode to keys, and to the party's half of a sum.
+
+The coordinator's half is `totals`: its process never loads this file, which can use secret keys.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from secure_fl.coordinator import Rules
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ClearTotal, ProtectedTotal
+from secure_fl.crypto import secret
 from secure_fl.crypto.clear_sum import ClearSum
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.scheme import COHORT, HOST
 from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
-from secure_fl.protocol import Audience, BlindTotal, NewTotal, Offered, PartySum
+from secure_fl.protocol import PartySum
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
-
-ENCRYPTED = ("he", "he+secagg")
-MASKED = ("secagg", "he+secagg")
+from secure_fl.totals import ENCRYPTED, MASKED
 
 
 def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dict[str, PartyKeys]:
@@ -61,31 +60,3 @@ def party_sum(
         host_sums=protection.host_sums,
         rng=np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name))),
     )
-
-
-def blind_totals(
-    protection: ProtectionSettings, members: Sequence[str], rules: Rules, run: bytes
-) -> NewTotal:
-    """The coordinator's half: how each sum of a run is added up."""
-    numbers = {name: number for number, name in enumerate(sorted(members), 1)}
-    masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
-
-    def new_total(audience: Audience, offered: Offered) -> BlindTotal:
-        if protection.mode == "none":
-            return ClearTotal()
-        for_host = audience == "host"
-        sealed = encrypted and not (for_host and masks and protection.host_sums == "masks")
-        scheme = HOST if for_host and sealed else COHORT
-        context = public.load(public.context_bytes(scheme)) if sealed else None
-        return ProtectedTotal(
-            scheme.modulus,
-            context,
-            masks=masks,
-            offered=offered,
-            numbers=numbers,
-            host=rules.host,
-            threshold=rules.threshold,
-            run=run,
-        )
-
-    return new_total

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.wire import Offer, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
 
 Audience: TypeAlias = Literal["parties", "host"]
 Vector: TypeAlias = NDArray[np.float32]
@@ -29,16 +29,20 @@ class Group:
 
 
 class Noise(Protocol):
-    """A party's share of a sum's differential-privacy noise, in integers."""
+    """A party's share of a sum's differential-privacy noise (`crypto.noise.SkellamNoise`)."""
 
     @property
-    def extra_bits(self) -> int:
-        """Head-room that the noise needs above the values."""
+    def scale(self) -> float:
+        """Grid steps per unit."""
 
-    def draw(self, size: int) -> NDArray[np.int64]:
-        """Fresh noise from the operating system."""
+    @property
+    def reach(self) -> float:
+        """What no party's noised integer exceeds, but with negligible probability."""
 
-    def check(self, survivors: int) -> None:
+    def share(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Clip, put on the grid, and add fresh noise from the operating system."""
+
+    def check_survivors(self, survivors: int) -> None:
         """Refuse to open a sum that lost too much of its noise."""
 
 
@@ -66,8 +70,8 @@ class PartySum(Protocol):
     def offer(self, members: Sequence[str]) -> Offer | None:
         """Fresh keys and shares for the next sum, or None where a mode needs none."""
 
-    def accept(self, offers: Mapping[str, Offer]) -> None:
-        """The other parties' keys and shares for the next sum."""
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        """The keys and shares of all other members for the next sum."""
 
     def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
         """What must be summed first so that all parties share a scale (often nothing)."""
@@ -78,7 +82,10 @@ class PartySum(Protocol):
     def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
         """Encode, noise, mask and encrypt."""
 
-    def reveal(self, unmask: Unmask) -> Reveal:
+    def confirm(self, unmask: Unmask) -> Confirm | None:
+        """A signature under lists that name somebody as dropped; None where nobody is."""
+
+    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> Reveal:
         """Shares that let the coordinator remove masks, once per sum, or a refusal."""
 
     def open(

@@ -14,6 +14,8 @@ from secure_fl.recorder import Recorder
 SCHEMA = "secure-fl/result/1"
 PACKAGES = ("secure-fl", "torch", "transformers", "tenseal", "opacus", "cryptography", "numpy")
 
+PROTECTING = ("seal", "unmask", "open")
+
 Scores = dict[str, dict[str, float]]  # split -> metric -> value
 
 
@@ -48,6 +50,23 @@ def _mean(scores: Sequence[Scores]) -> Scores:
         common = set.intersection(*(set(f) for f in found))
         mean[split] = {name: fmean(f[name] for f in found) for name in sorted(common)}
     return mean
+
+
+def spent(recorders: Sequence[Recorder], total: float) -> dict[str, Any]:
+    """Seconds per phase, and which share of the rounds went into protecting sums.
+
+    The first recorder is the coordinator's, and all ran one after the other in one process.
+    """
+    coordinator, *parties = recorders
+    protecting = sum(r.seconds.get(phase, 0.0) for r in parties for phase in PROTECTING)
+    protecting += sum(coordinator.seconds.get(phase, 0.0) for phase in ("add", "answer"))
+    rounds = coordinator.seconds["run"] - sum(r.seconds.get("load model", 0.0) for r in parties)
+    return {
+        "total": total,
+        "party": {r.party: dict(r.seconds) for r in parties},
+        "coordinator": dict(coordinator.seconds),
+        "privacy_share": protecting / max(rounds, 1e-9),
+    }
 
 
 def versions() -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from secure_fl.errors import CohortError, RunError
 from secure_fl.recorder import Event
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
-OPENED = "opened.jsonl"  # over whom this party let sums be opened, since its last checkpoint
+OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
 
 
@@ -47,20 +47,10 @@ class RunFolder:
                 f"the run's folder cannot be written ({error.strerror})", file=path
             ) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError("another process is working in this run", file=path) from None
-        found = path / SETTINGS
-        if resume:
-            _require_same(found, settings)
-        elif found.exists():
-            raise RunError(
-                "there is a run in this folder already",
-                fix="choose another folder, or add --resume to go on with it",
-                file=path,
-            )
-        else:
-            found.write_text(settings)
+            _claim(path, lock, settings, resume=resume)
+        except RunError:
+            lock.close()
+            raise
         return cls(path, lock)
 
     def party(self, name: str, site: Stateful) -> PartyCheckpoints:
@@ -72,11 +62,18 @@ class RunFolder:
         file = self.path / EVENTS
         if event["event"] == "crossing":
             file = self.path / "parties" / str(event["party"]) / "transcript.jsonl"
-        if file not in self._files:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._files[file] = file.open("a")
-        self._files[file].write(json.dumps(event) + "\n")
-        self._files[file].flush()
+        try:
+            if file not in self._files:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self._files[file] = file.open("a")
+            self._files[file].write(json.dumps(event) + "\n")
+            self._files[file].flush()
+        except OSError as error:
+            raise RunError(
+                f"what happened cannot be written down ({error.strerror})",
+                fix="free disk space, then run again with --resume",
+                file=file,
+            ) from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the outcome."""
@@ -109,7 +106,6 @@ class PartyCheckpoints:
             "site": self._site.state_dict(),
         }
         checkpoint.save(self._path(round), state)
-        (self._folder / OPENED).unlink(missing_ok=True)
         for old in self.available():
             if old <= round - KEPT or old > round:  # later ones are of a run that was rolled back
                 shutil.rmtree(self._path(old))
@@ -179,6 +175,24 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         partial.replace(path)
     except OSError as error:
         raise RunError(f"the file cannot be written ({error.strerror})", file=path) from error
+
+
+def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise RunError("another process is working in this run", file=path) from None
+    found = path / SETTINGS
+    if resume:
+        _require_same(found, settings)
+    elif found.exists():
+        raise RunError(
+            "there is a run in this folder already",
+            fix="choose another folder, or add --resume to go on with it",
+            file=path,
+        )
+    else:
+        found.write_text(settings)
 
 
 def _require_same(found: Path, settings: str) -> None:

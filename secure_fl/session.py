@@ -38,6 +38,7 @@ class Session:
         self.party = cohort.me
         self.error: SecureFLError | None = None
         self.done = False
+        self._begun = False
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
         self._surroundings = surroundings
@@ -76,14 +77,15 @@ class Session:
                 raise CohortError(
                     f"the coordinator stopped the run ({code})", party=party or self.party
                 )
-            case wire.Start(members=members):
+            case wire.Start(members=members) if not self._cohort.members:
                 self._cohort.members = members
                 offer = self._sums.offer(members)
                 return wire.Ready(self._checkpoints.available(), offer), b""
-            case wire.Begin() if self._running is None and not self.done:
-                self._cohort.members = message.members
+            case wire.Begin() if not self._begun:
+                self._begun = True  # once: the same inputs, summed twice, could be told apart
+                self._cohort.enter(message.members)
                 self._cohort.resume_after = message.after_round
-                self._sums.accept(message.offers)
+                self._sums.accept(message.offers, message.members)
                 self._running = self._program(self._cohort)
                 return self._resume(None)
             case _:

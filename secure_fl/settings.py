@@ -5,9 +5,18 @@ Nothing here imports torch. `config.py` reads them from TOML together with the a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 Kind = Literal["classification", "pair", "regression", "ner", "ranking"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
@@ -38,6 +47,49 @@ class ModelSettings(Section):
     freeze_embeddings: bool = True  # their rows would tell which words a hospital uses
 
 
+def _beside_the_file(text: str, info: ValidationInfo) -> str:
+    """Take a path as relative to the settings file."""
+    base = (info.context or {}).get("base")
+    return text if base is None else str(base / Path(text).expanduser())
+
+
+class DPSettings(Section):
+    """DP-SGD: what one record (or patient) may cost, and how its gradient is bounded and hidden.
+
+    The noise is either given, or found so that all planned rounds together cost `target_epsilon`.
+    """
+
+    epsilon: Annotated[float, Field(gt=0)]  # the budget of the silo's ledger, never exceeded
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    target_epsilon: Annotated[float, Field(gt=0)] | None = None  # None: the whole budget
+    noise_multiplier: Annotated[float, Field(gt=0)] | None = None  # σ; None: from target_epsilon
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0  # C, of one unit's gradient
+    unit: Literal["record", "patient"] = "record"  # patient: what Example.id says before "/"
+    accountant: Literal["rdp", "prv"] = "prv"  # prv is tighter; the ledger checks by both
+    clipping: Literal["per_sample", "ghost"] = "per_sample"  # ghost: less memory
+    physical_batch: Positive | None = None  # units held in memory at once; None: all of a batch
+    ledger: Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)] | None = None
+    # a folder that outlives runs, with PARTY/ledger.sqlite; None: the run's own parties/
+
+    @field_validator("accountant", mode="before")
+    @classmethod
+    def _no_gdp(cls, value: object) -> object:
+        if value == "gdp":
+            raise ValueError("rdp or prv; gdp reports less than is spent when batches are sampled")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DPSettings:
+        if self.target_epsilon is not None:
+            if self.noise_multiplier is not None:
+                raise ValueError("one of noise_multiplier and target_epsilon, not both")
+            if self.target_epsilon > self.epsilon:
+                raise ValueError("a target_epsilon up to the budget epsilon")
+        if self.unit == "patient" and self.clipping == "ghost":
+            raise ValueError("clipping per_sample for patients: ghost norms are of single records")
+        return self
+
+
 class TrainingSettings(Section):
     """How a party trains on its own records."""
 
@@ -48,6 +100,13 @@ class TrainingSettings(Section):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
+    dp: DPSettings | None = None  # with it, dp.max_grad_norm takes the place of max_grad_norm
+
+    @model_validator(mode="after")
+    def _exact_norms(self) -> TrainingSettings:
+        if self.dp is not None and self.precision == "bfloat16":
+            raise ValueError("precision float32 with dp: bfloat16 norms miss the bound by 1%")
+        return self
 
 
 class ProtectionSettings(Section):

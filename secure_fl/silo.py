@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from secure_fl.privacy import Privacy
     from secure_fl.tasks import Encoded, Task
 
 SPLITS = ("dev", "test")
@@ -64,6 +65,7 @@ class Site:
         seed: int,
         recorder: Recorder,
         hospitals: Sequence[Silo] | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         from secure_fl.training import pick_device
 
@@ -72,6 +74,7 @@ class Site:
         self.training, self.seed, self.recorder = training, seed, recorder
         self.hospitals = (silo,) if hospitals is None else tuple(hospitals)  # who is measured
         self.device = pick_device(training.device)
+        self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self._rng = _Randomness(seed_for(seed, silo.name), self.device)
 
@@ -104,7 +107,7 @@ class Site:
         return model.to(self.device)
 
     def fit(self, model: torch.nn.Module, epochs: int) -> float:
-        """Train on the local records with a fresh optimiser; return the mean loss."""
+        """Train on the local records with a fresh optimiser; return the mean loss (DP-SGD: NaN)."""
         from secure_fl.training import fit
 
         with self.recorder.phase("train"):
@@ -145,12 +148,15 @@ class Site:
 
     def state_dict(self) -> dict[str, Any]:
         """Random state and history, for checkpoints."""
-        return {"rng": self._rng.state(), "history": list(self.recorder.history)}
+        state = {"rng": self._rng.state(), "history": list(self.recorder.history)}
+        return state if self.privacy is None else state | {"privacy": self.privacy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self._rng.restore(state["rng"])
         self.recorder.history[:] = state["history"]
+        if self.privacy is not None:
+            self.privacy.load_state_dict(state["privacy"])
 
     @cached_property
     def _measured(self) -> dict[tuple[str, str], Encoded]:

@@ -114,6 +114,7 @@ class SumStep(Step):
         self.total: BlindTotal | None = None
         self.audience: Audience = "parties"
         self.keys: dict[str, tuple[bytes, ...]] = {}
+        self.survivors: tuple[str, ...] = ()
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, wire.SumInput)  # noqa: S101
@@ -129,6 +130,7 @@ class SumStep(Step):
     def reply(self, members: tuple[str, ...]) -> Reply:
         assert self.total is not None  # noqa: S101 - set by the first answer
         self._check_contributors(members)
+        self.survivors = members
         if self.total.needs_unmasking():
             dropped = tuple(m for m in self.answers.members if m not in members)
             return Reply({m: wire.Unmask(members, dropped) for m in members}, pending=self)
@@ -178,6 +180,24 @@ class SumStep(Step):
             )
 
 
+class ConfirmStep(Step):
+    """Collects signatures under the lists of a sum that lost somebody, and shows them to all."""
+
+    takes = wire.Confirm
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers)
+        self.signatures: dict[str, bytes] = {}
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, wire.Confirm)  # noqa: S101
+        self.signatures[party] = message.signature
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        message = wire.Confirmed(self.signatures)
+        return Reply(dict.fromkeys(members, message), pending=self.answers.pending)
+
+
 class RevealStep(Step):
     """Collects the shares that remove the masks of the sum before it."""
 
@@ -188,7 +208,7 @@ class RevealStep(Step):
         if answers.pending is None:
             raise CohortError("shares arrived although no sum waits for them")
         self.sum = answers.pending
-        self.survivors = answers.members
+        self.survivors = answers.pending.survivors
         self.offers: dict[str, Offer] = {}
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
@@ -291,6 +311,7 @@ STEPS: Mapping[type, type[Step]] = {
         ReadyStep,
         DeclareStep,
         SumStep,
+        ConfirmStep,
         RevealStep,
         BroadcastStep,
         ShareStep,
@@ -304,7 +325,7 @@ STEPS: Mapping[type, type[Step]] = {
 def open_step(step: Step | None, message: FromParty, answers: Answers, party: str) -> Step:
     """The step that this message belongs to: opened by the first, the same for all others."""
     if step is None:
-        if (answers.pending is None) == isinstance(message, wire.Reveal):
+        if (answers.pending is None) == isinstance(message, wire.Confirm | wire.Reveal):
             raise CohortError("this party did not answer the sum it is in", party=party)
         return STEPS[type(message)](answers)
     if type(message) is not step.takes:

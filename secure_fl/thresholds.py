@@ -12,6 +12,14 @@ def default_threshold(n: int) -> int:
     return min(n, 2 * n // 3 + 1)
 
 
+def holders(n: int) -> int:
+    """How many hold shares of one party's secrets: all up to 32 parties, then its neighbours.
+
+    The size of a closed neighbourhood in the graph of `crypto.masking`, which a test compares.
+    """
+    return n if n <= 32 else 2 * (n - 1).bit_length() + 1
+
+
 @dataclass(frozen=True, slots=True)
 class CollusionBound:
     """How many of n parties may join the coordinator and learn no more than the others' sum."""
@@ -45,5 +53,7 @@ def collusion_bound(n: int, t: int) -> CollusionBound:
     """P3 of the design: c <= min(t-1, n-2), and c < 2t-n when the coordinator lies as well."""
     if not 1 <= t <= n:
         raise KeyringError(f"a threshold of {t} does not fit {n} parties", fix=f"take 1 to {n}")
-    honest = min(t - 1, n - 2)
-    return CollusionBound(n, t, honest, max(-1, min(2 * t - n - 1, honest)))
+    m = holders(n)  # above 32 parties, the colluders may be the neighbours of one party
+    shares = t if m == n else min(t, default_threshold(m))
+    honest = min(shares - 1, m - 2)
+    return CollusionBound(n, t, honest, max(-1, min(2 * t - n, 2 * shares - m, honest + 1) - 1))

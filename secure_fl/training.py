@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from secure_fl.errors import ModelError, TrainingError
+from secure_fl.errors import ModelError, SettingsError, TrainingError
 from secure_fl.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -42,8 +42,12 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.
 
 
 def fit(site: Site, model: nn.Module, epochs: int) -> float:
-    """Train for whole passes over the site's records; return the mean loss."""
+    """Train for whole passes over the site's records; return the mean loss (by DP-SGD: NaN)."""
     settings = site.training
+    if settings.dp is not None:
+        from secure_fl.private_training import fit_privately
+
+        return fit_privately(site, model, epochs)
     optimizer = make_optimizer(model, settings)
     steps = epochs * -(-len(site.train) // settings.batch_size)
     report_every = max(1, steps // REPORTS_PER_ROUND)
@@ -69,6 +73,12 @@ def step(
 ) -> torch.Tensor:
     """One optimiser step; returns the loss without waiting for the device."""
     settings = site.training
+    if settings.dp is not None:
+        raise SettingsError(
+            "this algorithm makes steps of its own, which DP-SGD does not protect",
+            fix="remove training.dp, or use an algorithm that trains by site.fit",
+            field="training.dp",
+        )
     optimizer.zero_grad(set_to_none=True)
     bf16 = settings.precision == "bfloat16"
     with torch.autocast(site.device.type, dtype=torch.bfloat16, enabled=bf16):

@@ -29,6 +29,7 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BULK)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
+Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Secret16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
@@ -113,6 +114,12 @@ class Failed(Message, frozen=True, tag=10):
     code: Code
 
 
+class Confirm(Message, frozen=True, tag=11):
+    """The party's signature under the survivors and the dropped of a sum, before it reveals."""
+
+    signature: Signature
+
+
 # --- coordinator to party ----------------------------------------------------------------------
 
 
@@ -176,11 +183,27 @@ class Stop(Message, frozen=True, tag=28):
     party: str = ""
 
 
+class Confirmed(Message, frozen=True, tag=29):
+    """The signatures of all who confirmed the lists of a sum that lost somebody."""
+
+    signatures: dict[Name, Signature]
+
+
 FromParty: TypeAlias = (
-    Ready | Declare | SumInput | Reveal | Broadcast | Share | Agree | Boundary | Done | Failed
+    Ready
+    | Declare
+    | SumInput
+    | Confirm
+    | Reveal
+    | Broadcast
+    | Share
+    | Agree
+    | Boundary
+    | Done
+    | Failed
 )
 FromCoordinator: TypeAlias = (
-    Start | Begin | Owners | Unmask | Total | Relayed | Agreed | Continue | Stop
+    Start | Begin | Owners | Unmask | Confirmed | Total | Relayed | Agreed | Continue | Stop
 )
 
 

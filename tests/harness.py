@@ -12,12 +12,13 @@ from secure_fl.coordinator import Coordinator, Rules
 from secure_fl.crypto.identity import Identity
 from secure_fl.engines.local import LocalEngine
 from secure_fl.link import Link
-from secure_fl.protection import blind_totals, make_keys, party_sum
+from secure_fl.protection import make_keys, party_sum
 from secure_fl.recorder import Event, Recorder
 from secure_fl.runs import NoCheckpoints
 from secure_fl.session import Session
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
+from secure_fl.totals import blind_totals
 from secure_fl.wire import Frame
 
 Program = Callable[[Cohort], Coroutine[Any, Any, Any]]
@@ -65,6 +66,7 @@ def federate(
     engine: Callable[[Mapping[str, Session]], Any] = LocalEngine,
     keys: Any = None,
     new_total: Any = None,
+    lead: Callable[..., Coordinator] = Coordinator,
     catch: bool = False,
 ) -> Federated:
     """Run one program per party through the real sessions and the real coordinator."""
@@ -104,12 +106,12 @@ def federate(
             checkpoints=NoCheckpoints(),
             recorder=recorder,
         )
-    coordinator = Coordinator(
+    coordinator = lead(
         links,
         engine(out.sessions),
         rules,
         new_total or blind_totals(protection, list(programs), rules, run),
-        out.events.append,
+        Recorder(COORDINATOR, out.events.append),
     )
     try:
         coordinator.run()

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Literal, TypeAlias
 from zlib import crc32
 
-from secure_fl.corpora import ade
+from secure_fl.corpora import ade, ner, news, pairs
 from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
+from secure_fl.data import Splits
 from secure_fl.errors import DataError
 from secure_fl.examples import Example, Impression, Tagged
 
-if TYPE_CHECKING:
-    from secure_fl.data import Splits
-
 __all__ = ["NAMES", "lexicon", "make", "public"]
+
+
+_Draw: TypeAlias = Callable[[Voice, Random, str], Example]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,18 @@ class _Corpus:
     """A grammar, who writes examples with it, and how many and how different by default."""
 
     rules: Rules
-    draw: Callable[[Voice, Random, str], Example]
+    draw: _Draw
     size: int  # training examples of a hospital
     shift: float
+    shared: _Draw | None = None  # with the label set of all hospitals together; None: as `draw`
 
 
 _CORPORA: Mapping[str, _Corpus] = {
-    "ade": _Corpus(ade.RULES, ade.draw, 480, 0.8),
+    "ade": _Corpus(ade.RULES, ade.draw, 500, 0.5),
+    "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 1000, 0.5),
+    "similarity": _Corpus(pairs.RULES, pairs.draw_score, 1000, 0.5),
+    "ner": _Corpus(ner.RULES, ner.draw_own, 400, 0.5, ner.draw),
+    "news": _Corpus(news.RULES, news.draw, 400, 0.5),
 }
 NAMES: tuple[str, ...] = tuple(_CORPORA)
 _PUBLIC = 4  # one text in so many can only be public, the others only a hospital's
@@ -50,6 +56,7 @@ def make(
     seed: int,
     size: int | Sequence[int] | None = None,
     shift: float | None = None,
+    labels: Literal["own", "shared"] = "own",
 ) -> list[Splits]:
     """Write the corpus of each hospital.
 
@@ -59,10 +66,9 @@ def make(
         seed: the same seed writes the same text everywhere.
         size: training examples, for all or for each; a quarter as many for dev, half for test.
         shift: from 0 (hospitals alike) to 1 (each has its own favourites and label prior).
+        labels: in `ner`, tag each hospital's own label set or everybody's; the texts are the same.
 
     """
-    from secure_fl.data import Splits  # data.py reads our names
-
     corpus = _corpus(name)
     shift = corpus.shift if shift is None else shift
     sizes = _sizes(corpus.size if size is None else size, parties)
@@ -72,7 +78,8 @@ def make(
     for party, count in enumerate(sizes):
         by = voice(corpus.rules, seed=seed, party=party, parties=parties, shift=shift)
         counts = {"train": count, "dev": max(1, count // 4), "test": max(1, count // 2)}
-        drawn = _draw(name, by, rng(name, seed, party), counts, f"h{party + 1}")
+        draw = corpus.shared if corpus.shared and labels == "shared" else corpus.draw
+        drawn = _draw(name, draw, by, rng(name, seed, party), counts, f"h{party + 1}")
         splits.append(Splits(**drawn))
     return splits
 
@@ -82,8 +89,12 @@ def public(name: str, *, seed: int, size: int) -> tuple[Example, ...]:
 
     None of its texts occurs in a hospital's corpus, whatever the seeds.
     """
-    by = voice(_corpus(name).rules, seed=seed, party=0, parties=1, shift=0.0)
-    return _draw(name, by, rng(name, seed, "public"), {"public": size}, "")["public"]
+    if size < 1:
+        raise DataError(f"a public set of {size}", fix="ask for one example or more", corpus=name)
+    corpus = _corpus(name)
+    by = voice(corpus.rules, seed=seed, party=0, parties=1, shift=0.0)
+    source, counts = rng(name, seed, "public"), {"public": size}
+    return _draw(name, corpus.shared or corpus.draw, by, source, counts, "")["public"]
 
 
 @cache
@@ -111,16 +122,16 @@ def _sizes(size: int | Sequence[int], parties: int) -> list[int]:
 
 
 def _draw(
-    name: str, by: Voice, source: Random, counts: Mapping[str, int], owner: str
+    name: str, draw: _Draw, by: Voice, source: Random, counts: Mapping[str, int], owner: str
 ) -> dict[str, tuple[Example, ...]]:
     """Draw distinct examples for each split; no text lands in two splits."""
-    corpus, seen, drawn = _CORPORA[name], set[str](), dict[str, tuple[Example, ...]]()
+    seen, drawn = set[str](), dict[str, tuple[Example, ...]]()
     for split, count in counts.items():
         part: list[Example] = []
         tries = _PATIENCE * (count + 10)
         while len(part) < count:
             ident = "-".join(filter(None, (name, owner, split, f"{len(part) + 1:05d}")))
-            example = corpus.draw(by, source, ident)
+            example = draw(by, source, ident)
             text = _text(example)
             if text not in seen and (crc32(text.encode()) % _PUBLIC == 0) == (not owner):
                 seen.add(text)

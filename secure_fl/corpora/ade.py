@@ -1,9 +1,8 @@
-"""Adverse drug events: does this sentence report harm by a drug?
+"""Adverse drug events: whether a sentence reports harm by a drug.
 
 Harm is told in some dozens of ways, and every hospital has its favourites, so each hospital
-alone has seldom seen what its colleagues often write. Onset after a start and relief after a stop
-are harm; relief after a start is a cure and onset after a stop a relapse: single words do not
-tell. Some sentences are coded wrongly, as in any hospital.
+alone has seldom seen what its colleagues often write. The same words serve both: relief after
+a stop is harm, relief after a start is a cure. Some sentences are coded wrongly, as anywhere.
 """
 
 from __future__ import annotations
@@ -18,15 +17,20 @@ LABELS = ("no-ade", "ade")
 _PRIOR, _SPREAD = 0.32, 0.12
 _MISCODED = 0.03
 
-RULES: Rules = SHARED | {
-    "note.ade": ("{harm}", "{lead}, {harm}", "{harm}; {tail}", "{harm}; {alarm}"),
-    "note.no-ade": ("{fine}", "{lead}, {fine}", "{fine}; {tail}", "{fine}; {calm}"),
-    "lead": (
-        "on day {number}", "overnight", "at review", "in clinic", "by phone",
+RULES: Rules = {
+    **SHARED,
+    "note.ade": ("{harm}", "{harm}; {tail}", "{harm}; {alarm}"),
+    "note.no-ade": ("{fine}", "{fine}; {tail}", "{fine}; {calm}"),
+    "tail": (
+        "bloods sent", "to be reviewed", "seen by {department}", "{dose} daily",
+        "gp informed",
     ),
-    "tail": ("bloods sent", "to be reviewed", "seen by {department}", "{dose} daily", "gp informed"),
-    "alarm": ("alert added", "event reported", "antidote given", "safety desk called", "rescue needed"),
-    "calm": ("plan unchanged", "refill sent", "therapy goes on", "repeat issued", "content with it"),
+    "alarm": (
+        "alert added", "event reported", "antidote given", "safety desk called", "rescue needed",
+    ),
+    "calm": (
+        "plan unchanged", "refill sent", "therapy goes on", "repeat issued", "content with it",
+    ),
     "harm": (
         "{who} {onset} {finding} {after} {start} {drug}",
         "{finding} {relief} {after} {stop} {drug}",
@@ -48,7 +52,8 @@ RULES: Rules = SHARED | {
         "{who} {told} {finding} with {drug}",
     ),
     "onset": (
-        "developed", "noticed", "reported", "showed", "suffered", "had", "described", "presented with",
+        "developed", "noticed", "reported", "showed", "suffered", "had", "described",
+        "presented with",
     ),
     "relief": (
         "resolved", "settled", "cleared", "eased", "subsided", "faded", "improved", "vanished",
@@ -56,47 +61,59 @@ RULES: Rules = SHARED | {
     "relapsed": ("relapsed", "returned", "came back", "rebounded", "resurfaced", "awoke"),
     "after": ("after", "following", "upon", "since"),
     "start": (
-        "starting", "commencing", "adding", "beginning", "increasing", "loading", "doubling", "initiating",
+        "starting", "commencing", "adding", "beginning", "increasing", "loading", "doubling",
+        "initiating",
     ),
     "stop": (
-        "stopping", "discontinuing", "holding", "omitting", "withdrawing", "ceasing", "missing", "tapering",
+        "stopping", "discontinuing", "holding", "omitting", "withdrawing", "ceasing", "missing",
+        "tapering",
     ),
     "blamed": (
-        "attributed to", "secondary to", "ascribed to", "blamed on", "due to", "induced by", "provoked by", "precipitated by", "imputed to", "explained by",
+        "attributed to", "secondary to", "ascribed to", "blamed on", "due to", "induced by",
+        "provoked by", "precipitated by", "imputed to", "explained by",
     ),
-    "halted": (
-        "stopped", "held", "discontinued", "withdrawn", "ceased", "suspended",
-    ),
+    "halted": ("stopped", "held", "discontinued", "withdrawn", "ceased", "suspended"),
     "because": ("because of", "owing to", "in view of", "for", "given", "on account of"),
     "reason": (
-        "cost", "a shortage", "patient preference", "the formulary", "completion", "pregnancy", "duplication", "travel", "fasting",
+        "cost", "a shortage", "patient preference", "the formulary", "completion", "pregnancy",
+        "duplication", "travel", "fasting",
     ),
     "intolerant": (
-        "could not tolerate", "is intolerant of", "is allergic to", "reacted to", "is hypersensitive to", "was poisoned by", "was harmed by", "collapsed on", "became unwell on",
+        "could not tolerate", "is intolerant of", "is allergic to", "reacted to",
+        "is hypersensitive to", "was poisoned by", "was harmed by", "collapsed on",
+        "became unwell on",
     ),
     "caused": (
-        "caused", "produced", "unmasked", "aggravated", "worsened", "triggered", "led to", "kindled", "elicited",
+        "caused", "produced", "unmasked", "aggravated", "worsened", "triggered", "led to",
+        "kindled", "elicited",
     ),
     "again": (
-        "returned on rechallenge with", "recurred with", "reappeared with", "dose dependent on", "flared under", "peaking after", "tracked",
+        "returned on rechallenge with", "recurred with", "reappeared with", "dose dependent on",
+        "flared under", "peaking after", "tracked",
     ),
     "managed": (
-        "treated with", "managed with", "controlled on", "stable on", "covered by", "awaiting", "responding to", "an indication for",
+        "treated with", "managed with", "controlled on", "stable on", "covered by", "awaiting",
+        "responding to", "an indication for",
     ),
     "given": (
-        "given for", "prescribed for", "started for", "continued for", "recommended for", "requested for", "licensed for", "trialled for",
+        "given for", "prescribed for", "started for", "continued for", "recommended for",
+        "requested for", "licensed for", "trialled for",
     ),
     "helped": (
-        "relieved", "prevented", "controlled", "suppressed", "cured", "reduced", "helped", "calmed", "shortened",
+        "relieved", "prevented", "controlled", "suppressed", "cured", "reduced", "helped", "calmed",
+        "shortened",
     ),
     "denies": (
-        "denies", "reports no", "is without", "is free of", "never had", "screened negative for", "was spared",
+        "denies", "reports no", "is without", "is free of", "never had", "screened negative for",
+        "was spared",
     ),
     "notblamed": (
-        "unrelated to", "predating", "long before", "older than", "independent of", "chronic despite", "not due to",
+        "unrelated to", "predating", "long before", "older than", "independent of",
+        "chronic despite", "not due to",
     ),
     "told": (
-        "was counselled about", "was warned of", "was advised on", "asked about", "worries about", "fears", "was informed of",
+        "was counselled about", "was warned of", "was advised on", "asked about", "worries about",
+        "fears", "was informed of",
     ),
 }  # fmt: skip
 

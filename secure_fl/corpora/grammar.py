@@ -1,9 +1,10 @@
 """Weighted grammars: what can be written, and how often one hospital writes it.
 
-A grammar maps a symbol to its alternatives; `{name}` inside an alternative stands for a symbol.
-In a department a symbol is looked up as `name.department` first. A voice gives each alternative
-a weight: with shift 0 all are equal, with shift 1 each hospital has favourites of its own and
-a long tail of forms that it uses seldom and others use often.
+A grammar maps a symbol to its alternatives; `{name}` inside an alternative stands for a symbol,
+looked up as `name.scope` first (a scope is a department or a topic), and `[text]Label` marks a span
+to be found. A voice gives each alternative a weight: with shift 0 all are equal, with shift 1 each
+hospital has favourites of its own and a long tail of forms that it uses seldom and others use
+often.
 
 The same seed gives the same text on every platform and Python version: only `Random.random()`
 is called, generators are seeded with text, and weights come from +, * and / alone.
@@ -24,7 +25,8 @@ Rules: TypeAlias = Mapping[str, tuple[str, ...]]
 Ladder: TypeAlias = tuple[float, ...]  # cumulative shares, the last is 1
 
 _SLOT = re.compile(r"\{(\w+)\}")
-_WORD = re.compile(r"[a-z0-9]+|[^\sa-z0-9]")
+_MARK = re.compile(r"\[|\][A-Z][a-z]*")
+_WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,14 @@ def chance(share: float, source: Random) -> bool:
     return source.random() < share
 
 
-def say(by: Voice, symbol: str, source: Random, department: str = "") -> str:
-    """Write out a symbol in a hospital's voice."""
-    scoped = f"{symbol}.{department}"
-    key = scoped if scoped in by.parts else symbol
+def say(by: Voice, symbol: str, source: Random, *scopes: str) -> str:
+    """Write out a symbol in a hospital's voice, with its meaning in the scopes where it has one."""
+    key = next((k for scope in scopes if (k := f"{symbol}.{scope}") in by.parts), symbol)
     parts = by.parts[key][climb(by.ladders[key], source)]
     if len(parts) == 1:
         return parts[0]
     return "".join(
-        say(by, part, source, department) if i % 2 else part for i, part in enumerate(parts)
+        say(by, part, source, *scopes) if i % 2 else part for i, part in enumerate(parts)
     )
 
 
@@ -102,7 +103,12 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def tokens(text: str) -> list[str]:
+    """Cut a text into words and punctuation marks."""
+    return _WORD.findall(text)
+
+
 def words(rules: Rules) -> set[str]:
     """Return all lower-case words and punctuation marks that these rules can produce."""
-    plain = (_SLOT.sub(" ", text).lower() for alts in rules.values() for text in alts)
-    return {"."} | {word for text in plain for word in _WORD.findall(text)}
+    plain = (_MARK.sub(" ", _SLOT.sub(" ", text)) for alts in rules.values() for text in alts)
+    return {"."} | {word.lower() for text in plain for word in tokens(text)}

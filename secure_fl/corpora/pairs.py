@@ -1,8 +1,7 @@
-"""Pairs of notes: do both tell of the same event (`pairs`), and how alike are they (`similarity`)?
+"""Pairs of notes: whether both tell of the same event, and how alike they are.
 
-Each note tells three facts in the writer's words: a finding, its course, and where it was seen.
-Pairs agree on some of them; the same fact is often told by another word. Two notes are the same
-event if finding and course agree, and a pair scores 5 if everything does.
+A note tells three facts in its writer's words: the problem, its course, and where it was seen.
+Two notes tell of the same event if problem and course agree, whatever words tell them.
 """
 
 from __future__ import annotations
@@ -16,21 +15,69 @@ from secure_fl.examples import Text
 LABELS = ("different", "same")
 _PRIOR, _SPREAD = 0.45, 0.12
 _MISCODED = 0.03
-_WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of agreeing on this fact; together 5
+_WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of agreeing on this fact: together 5
+_AGREE = {"problem": 0.6, "course": 0.6, "place": 0.5}
+_UNSURE = 0.4  # two raters differ by about so much
 
 RULES: Rules = {
-    "problem": ("chest", "gut", "skin", "mind"),
+    "problem": ("chest", "gut", "skin"),
     "course": ("better", "worse"),
     "place": ("home", "ward"),
-    "problem.chest": ("dyspnoea", "wheeze", "cough", "chest pain"),
-    "problem.gut": ("nausea", "vomiting", "bloating", "belly pain"),
-    "problem.skin": ("rash", "itching", "blisters", "hives"),
-    "problem.mind": ("agitation", "low mood", "panic", "insomnia"),
-    "course.better": ("improving", "settling", "easing", "resolved", "less severe"),
-    "course.worse": ("worsening", "persistent", "progressing", "unrelieved", "more severe"),
-    "place.home": ("at home", "by phone", "in the community"),
-    "place.ward": ("on the ward", "at the bedside", "in hospital"),
+    "problem.chest": ("dyspnoea", "wheeze", "cough"),
+    "problem.gut": ("nausea", "vomiting", "bloating"),
+    "problem.skin": ("rash", "itching", "blisters"),
+    "course.better": ("improving", "settling", "easing"),
+    "course.worse": ("worsening", "persisting", "progressing"),
+    "place.home": ("at home", "by phone"),
+    "place.ward": ("on the ward", "in hospital"),
+    "note": (
+        "{problem} {course} {place}",
+        "{who} with {problem} {course} {place}",
+        "{place}, {problem} {course}",
+        "day {number}: {problem} {course} {place}",
+    ),
     "who": SHARED["who"],
     "age": SHARED["age"],
     "number": SHARED["number"],
 }  # fmt: skip
+
+
+def _other(symbol: str, fact: str, source: Random) -> str:
+    rest = [other for other in RULES[symbol] if other != fact]
+    return rest[int(source.random() * len(rest))]
+
+
+def _note(by: Voice, facts: dict[str, str], source: Random) -> str:
+    return sentence(say(by, "note", source, *facts.values()))
+
+
+def _facts(by: Voice, source: Random) -> dict[str, str]:
+    return {symbol: say(by, symbol, source) for symbol in _WORTH}
+
+
+def draw_pair(by: Voice, source: Random, name: str) -> Text:
+    """Write two notes and whether they tell of the same event."""
+    same = chance(_PRIOR + _SPREAD * by.lean, source)
+    first = _facts(by, source)
+    second = dict(first)
+    if not same:
+        symbol = "problem" if chance(0.6, source) else "course"
+        second[symbol] = _other(symbol, first[symbol], source)
+    if chance(0.4, source):
+        second["place"] = _other("place", first["place"], source)
+    coded = LABELS[same != chance(_MISCODED, source)]
+    return Text(name, _note(by, first, source), _note(by, second, source), coded)
+
+
+def draw_score(by: Voice, source: Random, name: str) -> Text:
+    """Write two notes and how alike they are, from 0 to 5."""
+    first = _facts(by, source)
+    second, score = dict(first), 0.0
+    for symbol, share in _AGREE.items():
+        if chance(share + _SPREAD * by.lean, source):
+            score += _WORTH[symbol]
+        else:
+            second[symbol] = _other(symbol, first[symbol], source)
+    rated = score + _UNSURE * (2 * source.random() - 1)
+    label = round(min(5.0, max(0.0, rated)), 1)
+    return Text(name, _note(by, first, source), _note(by, second, source), label)

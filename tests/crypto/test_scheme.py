@@ -12,11 +12,9 @@ from secure_fl.crypto.scheme import (
     REAL,
     SCHEMES,
     check_cohort,
-    check_header,
     check_slots,
     largest_cohort,
     seal_context,
-    unframe,
 )
 from secure_fl.errors import CryptoError
 
@@ -92,18 +90,3 @@ def test_cohorts_that_do_not_fit_are_refused(scheme):
 def test_bad_slots_are_refused(slots):
     with pytest.raises(CryptoError):
         check_slots(COHORT, slots)
-
-
-def test_headers_must_name_their_own_length():
-    good = b"\x5e\xa1\x10\x04\x03\x02\x00\x00" + (20).to_bytes(8, "little") + b"data"
-    check_header(good, "test")
-    for bad in (b"", good[:-1], good + b"x", b"\0" + good[1:], good[:5] + b"\0" + good[6:]):
-        with pytest.raises(CryptoError):
-            check_header(bad, "test")
-
-
-def test_serialised_forms_are_closed():
-    with pytest.raises(CryptoError):
-        unframe(b"SFLS", COHORT, b"SFLS\x02\x01", "secret key")  # another version
-    with pytest.raises(CryptoError):
-        unframe(b"SFLS", COHORT, b"SFLS\x01\x02", "secret key")  # another scheme

@@ -1,0 +1,84 @@
+"""The two halves of protected sums, the real ones, in one process and without a wire."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.coordinator import Rules
+from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
+from secure_fl.protection import make_keys, party_sum
+from secure_fl.protocol import Audience, BlindTotal, Group, NewTotal, Offered, Rule
+from secure_fl.settings import ProtectionSettings
+from secure_fl.steps import offers_to
+from secure_fl.thresholds import default_threshold
+from secure_fl.totals import blind_totals
+from secure_fl.wire import Offer, Reveal, Unmask
+
+HOST = "host"
+
+
+@dataclass(slots=True)
+class Halves:
+    """A run of sums: every party's half, and the coordinator's."""
+
+    protection: ProtectionSettings
+    parties: Sequence[str]
+    host: str | None = None
+    keys: Mapping[str, PartyKeys] = field(default_factory=dict)  # drawn where none are given
+    sums: dict[str, SecureSum] = field(default_factory=dict, init=False)
+    offers: dict[str, Offer] = field(default_factory=dict, init=False)
+    _new_total: NewTotal = field(init=False)
+
+    def __post_init__(self) -> None:
+        run = os.urandom(16)
+        rules = Rules(self.host, 2, default_threshold(len(self.parties)))
+        self.keys = self.keys or make_keys(self.protection.mode, self.members, self.host)
+        for seed, name in enumerate(self.members):
+            half = party_sum(self.protection, self.keys[name], rules, run=run, seed=seed)
+            assert isinstance(half, SecureSum)  # noqa: S101 - mode none is measured elsewhere
+            self.sums[name] = half
+        self._new_total = blind_totals(self.protection, self.members, rules, run)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The parties, and the host if there is one."""
+        return (*self.parties, *([self.host] if self.host else []))
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums need keys and unmasking."""
+        return "secagg" in self.protection.mode
+
+    def offer(self, party: str) -> None:
+        """A party draws its keys of the next sum."""
+        offer = self.sums[party].offer(self.members)
+        if offer is not None:
+            self.offers[party] = offer
+
+    def accept(self, party: str) -> None:
+        """A party takes the others' keys."""
+        self.sums[party].accept(offers_to(party, self.offers), self.members)
+
+    def total(self, audience: Audience) -> BlindTotal:
+        """The coordinator begins a sum."""
+        return self._new_total(audience, Offered(self.members, self.offers, 1))
+
+    def reveal(self, party: str) -> Reveal:
+        """A party reveals what unmasks the sum when nobody dropped out."""
+        self.sums[party].confirm(Unmask(self.members, ()))
+        return self.sums[party].reveal(Unmask(self.members, ()), None)
+
+    def teach(self, groups: Mapping[str, Sequence[Group]], rule: Rule) -> None:
+        """Give all parties the scales that a first sum of norms would have given them."""
+        norms: dict[str, NDArray[np.float64]] = {}
+        for name in self.parties:
+            for group in self.sums[name].unscaled(groups[name], rule):
+                for vector, norm in group.vectors.items():
+                    norms[vector] = norms.get(vector, np.zeros(1)) + norm
+        for half in self.sums.values():
+            half.learn(norms)

@@ -1,0 +1,114 @@
+"""A federation of simulated parties with real sessions, links and coordinator, and with clocks.
+
+Whatever is not spent inside a party's session is the coordinator's: unpacking, adding, packing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from secure_fl.cohort import Cohort
+from secure_fl.coordinator import Coordinator, Rules
+from secure_fl.crypto.identity import Identity
+from secure_fl.link import Link
+from secure_fl.protection import make_keys, party_sum
+from secure_fl.recorder import Recorder
+from secure_fl.runs import NoCheckpoints
+from secure_fl.session import Session
+from secure_fl.settings import ProtectionSettings
+from secure_fl.thresholds import default_threshold
+from secure_fl.totals import blind_totals
+from secure_fl.wire import Frame
+
+Program = Callable[[Cohort], Coroutine[Any, Any, None]]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One question to all parties and their answers: CPU seconds and bytes."""
+
+    parties: float = 0.0  # seconds of all parties together
+    coordinator: float = 0.0  # until the next question is ready
+    up: int = 0
+    down: int = 0
+
+
+@dataclass(slots=True)
+class ClockedEngine:
+    """The local engine, with a clock on either side of the door."""
+
+    sessions: Mapping[str, Session]
+    exchanges: list[Exchange] = field(default_factory=list)
+    _since: float = field(default_factory=time.process_time)
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Deliver the frames one by one and note what each side spends."""
+        if self.exchanges:
+            self.lap()
+        here = Exchange()
+        self.exchanges.append(here)
+        for party, frame in frames.items():
+            self.lap()
+            answer = self.sessions[party].step(frame)
+            here.parties += self._spent()
+            here.up += answer.size
+            here.down += frame.size
+            yield party, answer
+
+    def lap(self) -> None:
+        """Charge the coordinator for the time since the last note."""
+        self.exchanges[-1].coordinator += self._spent()
+
+    def _spent(self) -> float:
+        now = time.process_time()
+        spent, self._since = now - self._since, now
+        return spent
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a simulated run spent."""
+
+    setup: float  # CPU seconds per party, before the first message: keys of the run, channels
+    exchanges: list[Exchange]
+    recorders: Mapping[str, Recorder]
+
+
+def simulate(protection: ProtectionSettings, parties: int, program: Program) -> Simulated:
+    """Run one program at every party."""
+    names = [f"p{number:04d}" for number in range(parties)]
+    rules = Rules(None, protection.min_cohort, default_threshold(parties))
+    keys = make_keys(protection.mode, names, None)
+    me, run = Identity.generate("coordinator"), os.urandom(16)
+    start = time.process_time()
+    sessions, recorders = {}, {}
+    for name in names:
+        recorders[name] = recorder = Recorder(name)
+        sums = party_sum(protection, keys[name], rules, run=run, seed=0)
+        cohort = Cohort(
+            name,
+            host=None,
+            min_cohort=rules.min_cohort,
+            threshold=rules.threshold,
+            sums=sums,
+            checkpoints=NoCheckpoints(),
+            recorder=recorder,
+        )
+        sessions[name] = Session(
+            program,
+            cohort,
+            Link(run, keys[name].identity, me.public, asks=False),
+            sums=sums,
+            checkpoints=NoCheckpoints(),
+            recorder=recorder,
+        )
+    setup = (time.process_time() - start) / parties
+    engine = ClockedEngine(sessions)
+    links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
+    Coordinator(links, engine, rules, blind_totals(protection, names, rules, run)).run()
+    engine.lap()
+    return Simulated(setup, engine.exchanges, recorders)

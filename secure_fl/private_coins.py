@@ -1,0 +1,100 @@
+"""The randomness of DP-SGD: who is in a batch, dropout, and the noise. All of it must be secret.
+
+Nothing here depends on the run's seed, which every party knows: with it, others could repeat the
+sampling (and amplification by sampling would be gone) and the noise. So neither does a resumed run
+repeat it, on purpose: its models differ from those of a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secure_fl.crypto.poisson import Uniforms, secure_uniforms
+
+CHUNK = 1 << 21  # normals made at once, in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Coins:
+    """Sampling, noise and seeds out of one stream of uniforms in (0, 1) with 53 bits each."""
+
+    uniforms: Uniforms
+
+    @classmethod
+    def secret(cls) -> Coins:
+        """AES-256-CTR under a fresh key of the operating system."""
+        return cls(secure_uniforms())
+
+    @classmethod
+    def of(cls, generator: torch.Generator) -> Coins:
+        """Coins that can be repeated: for tests, never for records."""
+
+        def draw(n: int) -> torch.Tensor:
+            return 1 - torch.rand(n, generator=generator, dtype=torch.float64)
+
+        return cls(lambda n: draw(n).numpy())
+
+    def sample(self, count: int, rate: float) -> list[int]:
+        """Take each of `count` units with probability `rate`, independently."""
+        found: list[int] = (self.uniforms(count) < rate).nonzero()[0].tolist()
+        return found
+
+    def seed(self) -> int:
+        """A seed for torch's own generators."""
+        return int(self.uniforms(1)[0] * 2**53)
+
+    def add_normal(self, values: Tensor, std: float) -> Tensor:
+        """Return values + N(0, std²), added in float64 and rounded once.
+
+        Noise added in float32 would let the low bits of the sum tell what was in it (Mironov, CCS
+        2012; arXiv 2112.05307).
+        """
+        home = torch.device("cpu") if values.device.type == "mps" else values.device
+        total = values.to(home, torch.float64, copy=True).flatten()
+        for start in range(0, len(total), CHUNK):
+            part = total[start : start + CHUNK]
+            part.add_(self._normal(len(part), home), alpha=std)
+        return total.view_as(values).to(values.device, values.dtype)
+
+    def _normal(self, count: int, device: torch.device) -> Tensor:
+        """Independent standard normals, by Box and Muller."""
+        pairs = -(-count // 2)
+        first, second = torch.from_numpy(self.uniforms(2 * pairs)).to(device).view(2, pairs)
+        radius, angle = (-2 * first.log()).sqrt_(), second * (2 * math.pi)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonBatches:
+    """A pass over the units: every batch takes each with probability 1/steps (it may be empty)."""
+
+    units: int
+    steps: int
+    coins: Coins
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.steps):
+            yield self.coins.sample(self.units, 1 / self.steps)
+
+
+@contextmanager
+def secret_dropout(coins: Coins, device: torch.device) -> Iterator[None]:
+    """Use torch's global generators with secret seeds inside; their states come back outside.
+
+    The clipped sum is bounded for equal dropout masks of equal records. That is of use only if
+    nobody can tell the masks: with known ones, one record more shifts those of all others.
+    """
+    devices = [device] if device.type in ("cuda", "mps") else []
+    kind = device.type if devices else "cuda"
+    with torch.random.fork_rng(devices=devices, device_type=kind):
+        torch.manual_seed(coins.seed())
+        yield

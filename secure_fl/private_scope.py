@@ -1,0 +1,73 @@
+"""What DP-SGD can protect: for which runs, whose records count as one unit, and in which ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.vault import check_private
+from secure_fl.errors import DataError, SettingsError
+from secure_fl.examples import Example
+from secure_fl.privacy import Units
+from secure_fl.settings import DPSettings
+
+LEDGER, KEY = "ledger.sqlite", "ledger.key"
+# Their parties train through `Site.fit` alone, so nothing steers a model past DP-SGD.
+THROUGH_FIT = frozenset({"fedavg", "fedadam", "local", "centralized"})
+
+
+def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str) -> Units:
+    """Rows of each unit: every record by itself, or all records of a patient together.
+
+    A patient's records share what stands before "/" in their ids.
+    """
+    if settings.unit == "record":
+        return [(row,) for row in range(len(examples))]
+    rows: dict[str, list[int]] = {}
+    for row, example in enumerate(examples):
+        patient, slash, _ = example.id.partition("/")
+        if not (patient and slash):
+            raise DataError(
+                "the record does not say whose it is, so patients cannot be protected",
+                fix='give ids as PATIENT/NOTE, or set training.dp.unit = "record": then k records '
+                "of one patient are protected with about k·ε only",
+                party=party,
+                row=row,
+                field="id",
+            )
+        rows.setdefault(patient, []).append(row)
+    return list(rows.values())
+
+
+def require_private(kind: str, algorithm: str) -> None:
+    """Refuse what DP-SGD could not protect, before anything is computed."""
+    if kind == "ranking":
+        raise SettingsError(
+            "DP-SGD needs a gradient per reader, and rows of a ranking batch are titles",
+            fix="remove training.dp, or choose another task",
+            field="training.dp",
+        )
+    if algorithm not in THROUGH_FIT:
+        raise SettingsError(
+            f"{algorithm} steers its models by more than local training, which DP-SGD alone does "
+            "not protect",
+            fix=f"remove training.dp, or use one of {', '.join(sorted(THROUGH_FIT))}",
+            field="training.dp",
+        )
+
+
+def open_ledger(folder: Path, party: str) -> Ledger:
+    """Open (or begin) the ledger of a party that is simulated on this machine.
+
+    Its signing key lies beside it: that finds damage, not somebody who may write in the folder. A
+    hospital passes a `Ledger` with the identity of its key ring instead.
+    """
+    key = folder / KEY
+    if not key.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(key, Identity.generate(party).to_private_bytes(), mode=0o600)
+    check_private(key, 0o600)
+    return Ledger(folder / LEDGER, Identity.from_private_bytes(key.read_bytes()))

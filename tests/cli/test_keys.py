@@ -1,0 +1,151 @@
+"""The whole key exchange by the commands alone, and how each failure ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from secure_fl.cli.keys import keys
+from secure_fl.cli.main import main
+
+NAMES = ("north", "south", "east")
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, ["keys", *arguments], prog_name="secure-fl")
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECURE_FL_PASSPHRASE", "correct horse battery")
+    monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
+    return tmp_path
+
+
+def assemble(*extra: str, output: str = "roster.json") -> None:
+    cards = [f"{n}.card.json" for n in NAMES]
+    run("roster", *cards, "--coordinator", "hub.card.json", "-o", output, *extra)
+    for name in NAMES:
+        run("sign", output, "--yes", "--keys", name)
+
+
+def cohort_line(result: Result) -> str:
+    return next(line for line in result.output.splitlines() if "cohort fingerprint" in line)
+
+
+@pytest.fixture
+def sites(workplace: Path) -> None:
+    for name in (*NAMES, "hub"):
+        run("identity", name, "--keys", name)
+
+
+@pytest.mark.usefixtures("sites")
+def test_from_identities_to_rotation() -> None:
+    assemble("--tier", "north=large")
+    dealt = cohort_line(run("ceremony", "roster.json", "--keys", "north"))
+    for name in NAMES[1:]:
+        kept = run("accept", "roster.json", f"bundles/{name}.bundle", "--keys", name)
+        assert cohort_line(kept) == dealt
+        assert dealt in run("show", "--keys", name).output
+    shown = run("show", "roster.json").output
+    assert "signed by all members" in shown and "north  party (large)" in shown
+    assert "The coordinator and up to 1 of the 3 parties" in shown
+
+    assemble("--after", "roster.json", output="second.json")
+    run("rotate", "roster.json", "--keys", "north", code=6)
+    rotated = cohort_line(run("rotate", "second.json", "--keys", "north", "-o", "new"))
+    assert rotated != dealt
+    run("accept", "second.json", "new/south.bundle", "--keys", "south")
+    assert Path("south/archive/cohort-1.key").exists()
+    facts = json.loads(run("show", "--json", "--keys", "south").output)
+    assert facts["cohort keys for roster version"] == 2
+
+
+@pytest.mark.usefixtures("sites")
+def test_copies_are_signed_apart_and_merged() -> None:
+    cards = [f"{n}.card.json" for n in NAMES]
+    run("roster", *cards, "--coordinator", "hub.card.json")
+    for name in NAMES:
+        Path(f"{name}.json").write_bytes(Path("roster.json").read_bytes())
+        run("sign", f"{name}.json", "--yes", "--keys", name)
+    partly = run("merge", "roster.json", "north.json")
+    assert "still to sign: east, south" in partly.output
+    run("ceremony", "roster.json", "--keys", "north", code=6)
+    merged = run("merge", "roster.json", "south.json", "east.json")
+    assert "signed by all members" in merged.output
+
+
+@pytest.mark.usefixtures("sites")
+def test_a_host_makes_its_own_pair() -> None:
+    assemble("--host", "east")
+    assert "signed; give it" in run("host", "roster.json", "--keys", "east").output
+    assert Path("host.public").stat().st_size > 1000
+    refused = run("host", "roster.json", "--keys", "north", code=6)
+    assert "not the host" in refused.output
+
+
+@pytest.mark.usefixtures("sites")
+def test_signing_asks_first() -> None:
+    run("roster", *[f"{n}.card.json" for n in NAMES], "--coordinator", "hub.card.json")
+    before = Path("roster.json").read_bytes()
+    done = CliRunner().invoke(main, ["keys", "sign", "roster.json", "--keys", "north"], input="n\n")
+    assert done.exit_code == 6 and "not signed" in done.output
+    assert Path("roster.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("sites")
+def test_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "exists here already" in run("identity", "north", "--keys", "north", code=6).output
+    assert (
+        "is not NAME=TIER"
+        in run(
+            "roster", "north.card.json", "--coordinator", "hub.card.json", "--tier", "x", code=6
+        ).output
+    )
+    assert (
+        "no card is of west"
+        in run(
+            "roster", "north.card.json", "--coordinator", "hub.card.json", "--host", "west", code=6
+        ).output
+    )
+    assert "cannot be read" in run("show", "nothing.json", code=6).output
+    assert "fingerprint" in run("show", "north.card.json").output
+    monkeypatch.setenv("SECURE_FL_PASSPHRASE", "another passphrase")
+    wrong = run("show", "--keys", "north", code=6)
+    assert "passphrase is wrong" in wrong.output and "another passphrase" not in wrong.output
+
+
+def test_the_passphrase_comes_from_a_private_file_or_a_prompt(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SECURE_FL_PASSPHRASE")
+    file = workplace / "pass"
+    file.write_text("a long enough one\n")
+    file.chmod(0o644)
+    options = ("--keys", "north", "--passphrase-file", str(file))
+    assert "others may open it" in run("identity", "north", *options, code=6).output
+    file.chmod(0o600)
+    run("identity", "north", *options)
+    typed = CliRunner().invoke(
+        main, ["keys", "show", "--keys", "north"], input="a long enough one\n"
+    )
+    assert typed.exit_code == 0 and "a long enough one" not in typed.output
+    assert "no passphrase was given" in run("show", "--keys", "north", code=6).output
+
+
+def test_a_short_passphrase_is_refused_for_fresh_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECURE_FL_PASSPHRASE", "short")
+    assert "shorter than 12" in run("identity", "north", "--keys", "north", code=6).output
+    assert not Path("north").exists()
+
+
+@pytest.mark.parametrize("command", ["", *sorted(keys.commands)])
+def test_every_command_has_help(command: str) -> None:
+    shown = run(*([command] if command else []), "--help").output
+    assert "Usage: secure-fl keys" in shown and len(shown.splitlines()) > 5

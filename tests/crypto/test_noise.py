@@ -1,0 +1,185 @@
+"""Skellam noise: its distribution, its shares, its sensitivity, its ε."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from secure_fl.crypto.noise import (
+    Gaussian,
+    SkellamNoise,
+    calibrated_gaussian,
+    calibrated_skellam,
+    clip_norm,
+    prediction_sensitivity,
+    to_grid,
+)
+from secure_fl.crypto.poisson import Uniforms, poisson, secure_uniforms, skellam
+from secure_fl.errors import BudgetError, CryptoError
+
+DELTA = 1e-5
+
+
+def seeded(seed: int) -> Uniforms:
+    generator = np.random.default_rng(seed)
+    return lambda n: np.clip(generator.random(n), 1e-300, None)
+
+
+def make(**changes: object) -> SkellamNoise:
+    base = SkellamNoise(
+        mu=400.0, scale=64.0, clip=1.0, dimension=100, parties=5, dropouts=1, colluders=1
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def chi_square(sample: np.ndarray, law: stats.rv_discrete) -> float:
+    """Give p of the sample under the law, over bins that expect 20 or more."""
+    low, high = int(law.ppf(1e-4)), int(law.ppf(1 - 1e-4))
+    width = max(1, (high - low) // 60)
+    edges = np.arange(low, high + width, width)
+    expected = np.diff(law.cdf(edges))
+    expected = np.concatenate(([law.cdf(edges[0])], expected, [law.sf(edges[-1])])) * sample.size
+    which = np.searchsorted(edges, sample, side="left")
+    seen = np.bincount(which, minlength=expected.size).astype(float)
+    few = expected < 20
+    seen = np.append(seen[~few], seen[few].sum())
+    expected = np.append(expected[~few], expected[few].sum())
+    keep = expected > 0
+    return float(stats.chisquare(seen[keep], expected[keep] * seen.sum() / expected[keep].sum())[1])
+
+
+@pytest.mark.parametrize("mean", [0.3, 5.0, 9.99, 10.0, 42.5, 1e3, 1e6])
+def test_poisson_against_theory(mean: float) -> None:
+    sample = poisson(mean, 100_000, seeded(1))
+    assert chi_square(sample, stats.poisson(mean)) > 1e-4
+
+
+@pytest.mark.parametrize("variance", [0.5, 8.0, 50.0, 4e4])
+def test_skellam_against_theory(variance: float) -> None:
+    sample = skellam(variance, 100_000, seeded(2))
+    assert abs(sample.mean()) < 5 * math.sqrt(variance / sample.size)
+    assert sample.var() == pytest.approx(variance, rel=0.03)
+    assert chi_square(sample, stats.skellam(variance / 2, variance / 2)) > 1e-4
+
+
+@pytest.mark.parametrize("variance", [1e9, 1e12])
+def test_large_variances_keep_their_shape(variance: float) -> None:
+    sample = skellam(variance, 100_000, seeded(3)) / math.sqrt(variance)
+    assert stats.kstest(sample, "norm").pvalue > 1e-4
+
+
+def test_secure_uniforms_are_uniform_and_fresh() -> None:
+    one, two = secure_uniforms()(50_000), secure_uniforms()(50_000)
+    assert stats.kstest(one, "uniform").pvalue > 1e-6
+    assert 0 < one.min() and one.max() < 1
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.03 and not np.any(one == two)
+
+
+def test_shares_of_n_parties_sum_to_one_skellam() -> None:
+    noise = make(mu=36.0, dimension=50_000, parties=4, dropouts=0, colluders=0)
+    x = np.zeros(noise.dimension)
+    total = sum(noise.share(x, seeded(10 + i)) for i in range(4))
+    assert chi_square(np.asarray(total), stats.skellam(18.0, 18.0)) > 1e-4
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_after_dropouts_and_collusion_the_promised_variance_is_left(missing: int) -> None:
+    noise = make(mu=900.0, dimension=20_000, parties=6, dropouts=2, colluders=1)
+    shares = [noise.share(np.zeros(noise.dimension), seeded(i)) for i in range(6)]
+    there = shares[: 6 - missing]
+    noise.check_survivors(len(there))
+    unknown_to_a_colluder = np.sum(there[1:], axis=0)  # it subtracts its own share
+    assert unknown_to_a_colluder.var() >= noise.mu * 0.97
+    with pytest.raises(BudgetError, match="less noise than promised"):
+        noise.check_survivors(3)
+
+
+def test_a_share_is_the_rounded_clipped_vector_plus_noise() -> None:
+    noise = make(mu=4.0, dimension=3)
+    x = np.array([3.0, 0.0, -4.0])
+    shares = np.array([noise.share(x) for _ in range(3000)])
+    clean = np.rint(64.0 * x / 5)
+    assert np.abs(shares.mean(axis=0) - clean).max() < 6 * math.sqrt(noise.share_variance / 3000)
+    assert len({tuple(s) for s in shares}) > 50  # never the same noise
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_no_clipped_vector_exceeds_its_sensitivity(rounding: str) -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        noise = make(scale=float(generator.uniform(0.5, 50)), rounding=rounding)
+        x = clip_norm(generator.normal(size=100) * generator.uniform(0, 3), noise.clip)
+        k = to_grid(x, noise.scale, noise.rounding, seeded(1))
+        assert np.linalg.norm(k) <= noise.l2
+        assert np.abs(k).sum() <= noise.l1
+        two = replace(noise, adjacency="replace-one")
+        other = to_grid(-x, noise.scale, noise.rounding, seeded(2))
+        assert np.linalg.norm(k - other) <= two.l2 == 2 * noise.l2
+
+
+def test_stochastic_rounding_is_unbiased() -> None:
+    x = np.full(100_000, 0.3)
+    assert to_grid(x, 1.0, "stochastic", seeded(1)).mean() == pytest.approx(0.3, abs=0.01)
+
+
+def test_clipping_refuses_nan() -> None:
+    assert np.linalg.norm(clip_norm(np.array([3.0, 4.0]), 1.0)) <= 1.0
+    assert clip_norm(np.array([0.3, 0.4]), 1.0).tolist() == [0.3, 0.4]
+    for bad in (math.nan, math.inf):
+        with pytest.raises(CryptoError, match="NaN or infinity"):
+            clip_norm(np.array([bad, 1.0]), 1.0)
+
+
+@pytest.mark.parametrize("scale", [16.0, 64.0, 1024.0])
+@pytest.mark.parametrize("order", [2, 8, 32])
+def test_rdp_equals_the_gaussians_to_four_decimals(scale: float, order: int) -> None:
+    """The design's example: 1,000 binary predictions, std 13.4 on their sum."""
+    bound = prediction_sensitivity(1000, 2)
+    noise = make(mu=(13.4 * scale) ** 2, scale=scale, clip=bound, dimension=2000)
+    gaussian = Gaussian(math.sqrt(noise.mu), noise.l2)
+    assert noise.rdp(order) / gaussian.rdp(order) == pytest.approx(1.0, abs=5e-5)
+    assert noise.rdp(order) > gaussian.rdp(order)
+
+
+def test_the_bound_is_the_papers() -> None:
+    noise = make()
+    l2, l1, mu = noise.l2, noise.l1, noise.mu
+    assert l2 == 64 * 1.0 + math.sqrt(100) / 2
+    assert l1 == min(math.sqrt(100) * l2, l2**2)
+    for α in (2, 5, 60):
+        fine = min(((2 * α - 1) * l2**2 + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
+        assert noise.rdp(α) == pytest.approx(α * l2**2 / (2 * mu) + fine)
+
+
+@pytest.mark.parametrize(("target", "exchanges"), [(1.0, 1), (8.0, 1), (8.0, 20)])
+def test_calibration_round_trips(target: float, exchanges: int) -> None:
+    noise = calibrated_skellam(make(), target, DELTA, exchanges)
+    assert target * (1 - 1e-4) <= noise.epsilon(DELTA, exchanges) <= target
+    central = calibrated_gaussian(1.0, target, DELTA, exchanges, "rdp")
+    assert central.epsilon(DELTA, exchanges) <= target
+    assert 1.0 < noise.std / central.sigma < 1.2  # the price of the grid and of whole orders
+
+
+def test_an_impossible_calibration_is_refused() -> None:
+    with pytest.raises(BudgetError, match="even noise"):
+        calibrated_skellam(make(scale=1e6), 0.01, DELTA)
+
+
+def test_headroom_and_size_limits() -> None:
+    noise = make(mu=1e4)
+    reach = 5 * (64 * 1.0 + 1) + 6 * math.sqrt(noise.total_variance)
+    noise.check_headroom(2 * math.ceil(reach) + 2)
+    with pytest.raises(CryptoError, match="a slot holds"):
+        noise.check_headroom(2 * math.floor(reach))
+    with pytest.raises(BudgetError, match="more than 1e\\+12"):
+        make(mu=9e11)  # its total of 5 shares for 3
+    with pytest.raises(BudgetError, match="nobody is left"):
+        make(dropouts=3, colluders=2)
+    with pytest.raises(CryptoError, match="out of range"):
+        skellam(2e12, 1)
+    with pytest.raises(CryptoError, match="was sized for 100"):
+        noise.share(np.zeros(3))

@@ -1,0 +1,71 @@
+"""From key files to a protected sum: a roster signed by all, a ceremony, and a run with its keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.cohort import Cohort, Reveal
+from secure_fl.crypto import secret
+from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.errors import KeyringError, SecureFLError
+from secure_fl.roster import Roster
+from secure_fl.settings import Protection
+from secure_fl.site_keys import site_keys
+from tests.crypto.sites import CHEAP, signed, site
+from tests.harness import Program, federate
+
+NAMES = ("east", "hub-host", "north", "west")
+HOST = "hub-host"
+
+
+def ceremony(folder: Path, roster: Roster) -> dict[str, PartyKeys]:
+    rings = {}
+    for name in roster.names:
+        rings[name] = KeyRing(folder / name, f"passphrase of {name}", CHEAP)
+        rings[name].create(site(name))
+    bundles = rings["east"].ceremony(roster, secret.generate().to_bytes())
+    pair = secret.generate_host()
+    host_key = rings[HOST].install_host(pair.to_bytes(), pair.public().to_bytes(), roster)
+    for name, ring in rings.items():
+        ring.accept(roster, bundles[name])
+    return {name: site_keys(ring, roster, host_key) for name, ring in rings.items()}
+
+
+def program(name: str) -> Program:
+    async def run(cohort: Cohort) -> Any:
+        values = {"x": np.full(20, 0.25)}
+        shared = await cohort.sum({} if name == HOST else values)
+        hosted = await cohort.sum(values, reveal=Reveal.HOST, bound=1.0)
+        return shared, hosted
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["he", "he+secagg"])
+def test_a_run_with_keys_of_a_ceremony(tmp_path: Path, mode: Protection) -> None:
+    keys = ceremony(tmp_path, signed(*NAMES, host=HOST))
+    out = federate({n: program(n) for n in NAMES}, mode=mode, host=HOST, keys=keys)
+    np.testing.assert_allclose(out.results["north"][0]["x"], 0.75, atol=1e-3)
+    np.testing.assert_allclose(out.results[HOST][1]["x"], 0.75, atol=1e-3)
+
+
+def test_keys_of_two_ceremonies_do_not_mix(tmp_path: Path) -> None:
+    roster = signed(*NAMES, host=HOST)
+    mixed = ceremony(tmp_path / "one", roster) | {
+        "north": ceremony(tmp_path / "two", roster)["north"]
+    }
+    out = federate({n: program(n) for n in NAMES}, mode="he", host=HOST, keys=mixed, catch=True)
+    assert isinstance(out.error, SecureFLError) and out.results == {}
+
+
+def test_keys_need_the_roster_they_were_made_for(tmp_path: Path) -> None:
+    roster = signed(*NAMES, host=HOST)
+    ceremony(tmp_path, roster)
+    ring = KeyRing(tmp_path / "north", "passphrase of north", CHEAP)
+    with pytest.raises(KeyringError, match="another roster"):
+        site_keys(ring, signed(*NAMES, host=HOST, version=2))

@@ -1,0 +1,180 @@
+"""P1: the coordinator learns nothing about any value. P2: a party learns the sum only. P4: hosts.
+
+Each test reads the wire in a weaker mode first, and succeeds there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl import wire
+from secure_fl.cohort import Reveal
+from secure_fl.crypto import public, secret
+from secure_fl.crypto.blind_sum import ProtectedTotal, to_parts, to_slots
+from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.errors import CryptoError, SecureFLError
+from secure_fl.protection import make_keys
+from secure_fl.protocol import Offered
+from secure_fl.settings import Protection
+from tests.harness import federate
+from tests.security.attacker import NAMES, Wiretap, looks_uniform, marked, summing
+
+BLIND = (
+    "import sys, secure_fl.coordinator, secure_fl.totals, secure_fl.crypto.blind_sum, "
+    "secure_fl.crypto.public;"
+    "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
+    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', 'secure_fl.protection', "
+    "'secure_fl.algorithms', 'secure_fl.models'} & set(sys.modules)))"
+)
+
+
+def test_a_coordinators_process_never_loads_what_could_open() -> None:
+    done = subprocess.run([sys.executable, "-c", BLIND], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    party = BLIND.replace("import sys,", "import sys, secure_fl.protection,")
+    done = subprocess.run([sys.executable, "-c", party], capture_output=True, text=True, check=True)
+    assert "secure_fl.crypto.secret" in done.stdout  # the check can fail
+
+
+@pytest.mark.parametrize("make", [secret.generate, secret.generate_host, secret.generate_real])
+def test_a_coordinator_offered_a_secret_key_refuses_to_start(make: Any) -> None:
+    key = make()
+    with pytest.raises(CryptoError, match="secret key was offered"):
+        public.load(key.to_bytes())
+    for offered in (key, key.to_bytes()):
+        with pytest.raises(CryptoError, match="not a public context"):
+            ProtectedTotal(
+                COHORT.modulus,
+                offered,
+                masks=True,
+                offered=Offered(),
+                numbers={},
+                host=None,
+                threshold=1,
+                run=b"",
+            )
+
+
+def listen(mode: Protection, **options: Any) -> tuple[Wiretap, Any]:
+    tap, keys = Wiretap(), make_keys(mode, NAMES, None)
+    federate(marked(**options), mode=mode, engine=tap, keys=keys)
+    return tap, keys["north"]
+
+
+def upload(tap: Wiretap, party: str) -> tuple[bytes, int]:
+    heard = next(h for h in tap.of(wire.SumInput, party))
+    return heard.bulk, heard.message.segments[0].slots
+
+
+def packed(slots: Slots) -> bool:
+    """A constant vector in fixed point: nearly all slots look alike."""
+    return len(np.unique(slots >> np.uint64(24))) < 8
+
+
+def test_without_protection_the_coordinator_reads_every_update() -> None:
+    tap, _ = listen("none")
+    for value, name in enumerate(NAMES, 1):
+        data, _count = upload(tap, name)
+        np.testing.assert_array_equal(np.frombuffer(data, "<f4"), np.full(4000, value))
+
+
+def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
+    tap, _ = listen("secagg")
+    total = tap.of(wire.Total, "east")[0].bulk
+    data, count = upload(tap, "east")
+    assert packed(to_slots(total, count)[:-1])  # the sum is there to be read
+    for name in NAMES:
+        assert looks_uniform(to_slots(upload(tap, name)[0], count), COHORT.modulus)
+
+
+def test_with_both_the_coordinator_reads_neither() -> None:
+    tap, _ = listen("he+secagg")
+    total = tap.of(wire.Total, "east")[0].bulk
+    for data in (total, upload(tap, "east")[0]):
+        bytes_seen = np.frombuffer(b"".join(p[1:20000] for p in to_parts(data)), np.uint8)
+        assert looks_uniform(bytes_seen.astype(np.uint64), 256)
+
+
+def test_a_party_that_gets_anothers_upload_opens_it_in_he_and_gets_noise_in_both() -> None:
+    opened = {}
+    for mode in ("he", "he+secagg"):
+        tap, curious = listen(mode)
+        data, count = upload(tap, "east")
+        assert curious.cohort is not None
+        opened[mode] = secret.open(curious.cohort, to_parts(data), count)[:-1]
+    assert packed(opened["he"]) and not looks_uniform(opened["he"], COHORT.modulus)
+    assert not packed(opened["he+secagg"])
+    assert looks_uniform(opened["he+secagg"], COHORT.modulus)
+
+
+def test_under_masks_uploads_do_not_depend_on_inputs() -> None:
+    """Opened with the key, the difference of two parties' uploads is as uniform as each."""
+    tap, curious = listen("he+secagg")
+    assert curious.cohort is not None
+    slots = []
+    for name in NAMES[:2]:
+        data, count = upload(tap, name)
+        slots.append(secret.open(curious.cohort, to_parts(data), count))
+    difference = (slots[0] + (np.uint64(COHORT.modulus) - slots[1])) % np.uint64(COHORT.modulus)
+    assert looks_uniform(difference, COHORT.modulus)
+
+
+@pytest.mark.parametrize("mode", ["he", "secagg", "he+secagg"])
+def test_two_runs_with_other_inputs_look_alike(mode: Protection) -> None:
+    def shape(values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        tap = Wiretap()
+        federate({n: summing(values, 2, carry=True) for n in NAMES}, mode=mode, engine=tap)
+        return [(h.party, h.direction, type(h.message), h.size) for h in tap.heard]
+
+    rng = np.random.default_rng(5)
+    dull = {"w": np.zeros(5000, np.float32), "loss": 0.0}
+    vivid = {"w": 1e4 * rng.normal(size=5000).astype(np.float32), "loss": 1e9}
+    assert shape(dull) == shape(vivid)
+
+
+def host_run(mode: Protection) -> tuple[Wiretap, Any]:
+    tap = Wiretap()
+    parties = marked(reveal=Reveal.HOST)
+    hub = summing({"x": np.zeros(4000, np.float32)}, reveal=Reveal.HOST, bound=8.0)
+    keys = make_keys(mode, (*NAMES, "hub"), "hub")
+    out = federate(parties | {"hub": hub}, host="hub", mode=mode, engine=tap, keys=keys)
+    np.testing.assert_allclose(out.results["hub"][0]["x"], np.full(4000, 10.0), atol=1e-2)
+    return tap, keys
+
+
+def test_without_protection_a_host_sum_is_read_on_its_way() -> None:
+    tap, _ = host_run("none")
+    total = np.frombuffer(tap.of(wire.Total, "hub")[0].bulk, "<f4")
+    np.testing.assert_array_equal(total, np.full(4000, 10.0))
+
+
+@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
+def test_a_host_sum_is_noise_to_the_coordinator_and_to_the_other_parties(mode: Protection) -> None:
+    tap, keys = host_run(mode)
+    assert all(h.bulk == b"" for n in NAMES for h in tap.of(wire.Total, n))
+    data, count = tap.of(wire.Total, "hub")[0].bulk, tap.of(wire.SumInput, "hub")[0].message
+    slots = to_slots(data, count.segments[0].slots)
+    assert looks_uniform(slots, COHORT.modulus)
+    if mode == "he+secagg":  # a party's own key does not help
+        with pytest.raises(SecureFLError):
+            secret.open(keys["north"].cohort, to_parts(data), slots.size)
+
+
+def test_a_sealed_host_sum_opens_with_the_hosts_key_only() -> None:
+    tap, keys = host_run("he")
+    data = tap.of(wire.Total, "hub")[0].bulk
+    count = tap.of(wire.SumInput, "hub")[0].message.segments[0].slots
+    opened = secret.open_host(keys["hub"].host_secret, to_parts(data), count)
+    assert packed(opened[:-1])  # whoever had this key could read it
+    assert all(keys[name].host_secret is None for name in NAMES)
+    try:
+        other = secret.open(keys["north"].cohort, to_parts(data), count)
+    except CryptoError:
+        return
+    assert not packed(other[:-1])

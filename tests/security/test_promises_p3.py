@@ -1,0 +1,144 @@
+"""P3: the coordinator and c parties learn only the sum of the honest ones; one more, and they do.
+
+Every (n, t, c) up to n = 8, with the attack carried out on the real keys of a real step.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from secure_fl.crypto import masking
+from secure_fl.thresholds import collusion_bound, default_threshold, holders
+from tests.security.collusion import MaskedStep
+
+SMALL = [(n, t) for n in range(3, 9) for t in range(n // 2 + 1, n + 1)]
+
+
+def check(step: MaskedStep, found: dict[str, masking.Slots]) -> set[str]:
+    """What was computed is what was put in: the attack is real."""
+    for party, slots in found.items():
+        np.testing.assert_array_equal(slots, step.inputs[party])
+    return set(found)
+
+
+def honest_coordinator(n: int, t: int, c: int) -> set[str]:
+    step = MaskedStep(n, t)
+    colluders = step.names[:c]
+    reveals = step.tell({p: () for p in step.names[c:]}, colluders)
+    return check(step, step.exposed(colluders, reveals))
+
+
+@pytest.mark.parametrize(("n", "t"), SMALL)
+def test_an_honest_coordinator_and_colluders(n: int, t: int) -> None:
+    bound = collusion_bound(n, t).honest
+    for c in range(bound + 1):
+        assert honest_coordinator(n, t, c) == set()
+    assert honest_coordinator(n, t, bound + 1)  # just beyond
+
+
+def two_stories(n: int, t: int, c: int, told: int) -> set[str]:
+    """`told` honest parties hear that the last one is gone, the others that nobody is."""
+    step = MaskedStep(n, t)
+    colluders, honest, victim = step.names[:c], step.names[c:], step.names[-1]
+    lists = {p: (victim,) if i < told else () for i, p in enumerate(honest)}
+    reveals = step.tell(lists, colluders)
+    return check(step, step.exposed(colluders, reveals))
+
+
+@pytest.mark.parametrize(("n", "t"), SMALL)
+def test_a_coordinator_that_lies_about_dropouts(n: int, t: int) -> None:
+    bound = collusion_bound(n, t).lying
+    for c in range(bound + 1):
+        for told in range(n - c):
+            assert two_stories(n, t, c, told) == set()
+    if t < n:  # just beyond: both secrets of the victim come together
+        c = bound + 1
+        assert names_of_last(n) in two_stories(n, t, c, t - c)
+
+
+def names_of_last(n: int) -> str:
+    return f"p{n - 1:02d}"
+
+
+@pytest.mark.parametrize(("n", "t"), SMALL)
+def test_no_assignment_of_lists_separates_anybody(n: int, t: int) -> None:
+    rng = random.Random(n * 100 + t)
+    c = collusion_bound(n, t).lying
+    for _ in range(6):
+        step = MaskedStep(n, t)
+        colluders, honest = step.names[:c], step.names[c:]
+        stories = [rng.sample(honest, rng.randint(0, n - t)) for _ in range(2)]
+        lists = {p: rng.choice(stories) for p in honest}
+        assert step.exposed(colluders, step.tell(lists, colluders)) == {}
+
+
+def partial_view(n: int, t: int, c: int, quorum: int | None) -> set[str]:
+    """The victim is shown t parties only; then its honest neighbours are called gone.
+
+    The others, who know of everybody, hand out the victim's self seed and the neighbours' keys.
+    """
+    names = MaskedStep(n, t).names
+    colluders, victim = names[:c], names[-1]
+    near = names[c : t - 1]  # honest, and in the victim's view
+    step = MaskedStep(n, t, views={victim: (*colluders, *near, victim)}, quorum=quorum)
+    lists = {p: [q for q in near if q != p] for p in names[c:-1]}
+    return check(step, step.exposed(colluders, step.tell(lists, colluders)))
+
+
+def test_different_views_and_lists_need_the_confirmation() -> None:
+    """7 parties, threshold 5, 2 colluders: within the bound, and lost without signed lists."""
+    assert collusion_bound(7, 5).lying == 2
+    assert names_of_last(7) in partial_view(7, 5, 2, quorum=1)
+    assert partial_view(7, 5, 2, quorum=None) == set()
+
+
+def test_a_lying_coordinator_cannot_make_the_sum_smaller_than_the_threshold() -> None:
+    """10 parties, nobody colludes: without confirmation 4 keys come out, and a sum over 6."""
+    rows = [(p, {(p + k) % 10 for k in (1, 2, 3)}) for p in range(10)]
+
+    def revealed(quorum: int | None) -> int:
+        step = MaskedStep(10, 7, quorum=quorum)
+        lists = {step.names[p]: sorted(step.names[q] for q in gone) for p, gone in rows}
+        return len([r for r in step.tell(lists).values() if r.keys])
+
+    assert revealed(quorum=1) == 10
+    assert revealed(quorum=None) == 0
+
+
+@pytest.mark.parametrize("n", [33, 40, 100, 1000])
+def test_above_32_parties_the_bound_is_that_of_a_neighbourhood(n: int) -> None:
+    m = masking.degree_for(n) + 1
+    assert holders(n) == m
+    bound = collusion_bound(n, default_threshold(n))
+    assert bound.honest == min(default_threshold(m) - 1, m - 2)
+    assert bound.lying == 2 * default_threshold(m) - m - 1
+
+
+def test_above_32_parties_the_neighbours_of_one_party_are_the_colluders() -> None:
+    n, t = 40, default_threshold(40)
+    bound = collusion_bound(n, t)
+    step = MaskedStep(n, t)
+    victim = step.names[-1]
+    near = step.circle.neighbours[victim]
+    for c, found in ((bound.honest, set()), (bound.honest + 1, {victim})):
+        fresh = MaskedStep(n, t)
+        reveals = fresh.tell({p: () for p in fresh.names if p not in near[:c]}, near[:c])
+        assert check(fresh, fresh.exposed(near[:c], reveals)) & {victim} == found
+
+
+def test_above_32_parties_neighbours_cannot_be_called_gone_to_some_only() -> None:
+    """Alone, a coordinator tells the victim's neighbours of each other's loss, and isolates it."""
+    n, t = 40, default_threshold(40)
+
+    def attacked(quorum: int | None) -> set[str]:
+        step = MaskedStep(n, t, quorum=quorum)
+        victim = step.names[-1]
+        near = set(step.circle.neighbours[victim])
+        lists = {p: sorted(near - {p}) for p in step.names}
+        return check(step, step.exposed((), step.tell(lists)))
+
+    assert names_of_last(n) in attacked(quorum=1)
+    assert attacked(quorum=None) == set()
