@@ -109,6 +109,7 @@ def simulate(protection: ProtectionSettings, parties: int, program: Program) -> 
     setup = (time.process_time() - start) / parties
     engine = ClockedEngine(sessions)
     links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
-    Coordinator(links, engine, rules, blind_totals(protection, names, rules, run)).run()
+    totals = blind_totals(protection, names, rules, run)
+    Coordinator(links, engine, rules, totals, Recorder("coordinator")).run()
     engine.lap()
     return Simulated(setup, engine.exchanges, recorders)

@@ -110,6 +110,7 @@ class Cohort:
         self.members: tuple[str, ...] = ()
         self.resume_after = 0
         self._survivors: tuple[str, ...] = ()
+        self._scales = False  # whether the last sum was of scales, and its values follow
         self._opened = 0  # sums opened in this round
         self._relayed = 0  # values passed on in this run: no old one can be passed on again
         self._sums = sums
@@ -171,8 +172,10 @@ class Cohort:
         self._refuse_small(groups)
         scales = self._sums.unscaled(groups, rule)
         if scales:
-            self._sums.learn(await self._add(scales, Rule()))
+            self._sums.learn(await self._add(scales, Rule(), scales=True))
         opened = await self._add(groups, rule)
+        while self._scales:  # the parties summed scales first; the host waits for the values
+            opened = await self._add(groups, rule)
         shapes = {name: np.shape(value) for name, value in values.items()}
         return {name: vector.reshape(shapes[name]) for name, vector in opened.items()}
 
@@ -268,10 +271,11 @@ class Cohort:
                     party=self.me,
                 )
 
-    async def _add(self, groups: Sequence[Group], rule: Rule) -> Arrays:
+    async def _add(self, groups: Sequence[Group], rule: Rule, *, scales: bool = False) -> Arrays:
         with self._recorder.phase("seal"):
             sealed = self._sums.seal(groups, rule)
-        answer, data = await _Exchange(wire.SumInput(rule.audience, sealed.segments), sealed.data)
+        message = wire.SumInput(rule.audience, sealed.segments, scales)
+        answer, data = await _Exchange(message, sealed.data)
         if isinstance(answer, wire.Unmask):
             self._admit(groups, answer.survivors)
             with self._recorder.phase("unmask"):
@@ -288,6 +292,7 @@ class Cohort:
         if answer.survivors != self._survivors:
             raise CohortError("the coordinator changed its mind about who took part in a sum")
         self.enter(answer.members)
+        self._scales = answer.scales
         with self._recorder.phase("open"):
             opened = self._sums.open(_parts(data, answer.sizes), answer.survivors)
             self._sums.accept(answer.offers, answer.members)

@@ -115,6 +115,7 @@ class SumStep(Step):
         self.audience: Audience = "parties"
         self.keys: dict[str, tuple[bytes, ...]] = {}
         self.survivors: tuple[str, ...] = ()
+        self.scales: bool | None = None
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, wire.SumInput)  # noqa: S101
@@ -124,8 +125,12 @@ class SumStep(Step):
         if self.audience != message.audience:
             raise Disagreement("the parties want different audiences for one sum", party=party)
         self.keys[party] = tuple(s.key for s in message.segments)
-        if party != self.answers.rules.host:
-            self.total.add(party, message.segments, bulk)
+        if party == self.answers.rules.host:
+            return
+        self.scales = message.scales if self.scales is None else self.scales
+        if self.scales != message.scales:
+            raise Disagreement("some parties know the scales of a sum, others do not", party=party)
+        self.total.add(party, message.segments, bulk)
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         assert self.total is not None  # noqa: S101 - set by the first answer
@@ -154,7 +159,7 @@ class SumStep(Step):
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
             messages[member] = wire.Total(
-                survivors, members, sizes, offers_to(member, offers or {})
+                survivors, members, sizes, offers_to(member, offers or {}), bool(self.scales)
             )
             bulks[member] = shared[keys]
         return Reply(messages, bulks)

@@ -74,6 +74,7 @@ class SumInput(Message, frozen=True, tag=3):
 
     audience: Annotated[str, msgspec.Meta(pattern="^(parties|host)$")]
     segments: tuple[Segment, ...]
+    scales: bool = False  # the scales of the values that follow in the next sum
 
 
 class Reveal(Message, frozen=True, tag=4):
@@ -157,6 +158,7 @@ class Total(Message, frozen=True, tag=24):
     members: Names  # who goes on: a survivor can be lost while masks are removed
     sizes: tuple[Size, ...]
     offers: dict[Name, Offer] = {}
+    scales: bool = False
 
 
 class Relayed(Message, frozen=True, tag=25):

@@ -1,4 +1,4 @@
-"""From key files to a protected sum: a roster signed by all, a ceremony, and a run with its keys."""
+"""From key files to a protected sum: a signed roster, a ceremony, and a run with its keys."""
 
 from __future__ import annotations
 
