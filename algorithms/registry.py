@@ -21,16 +21,27 @@ class Entry:
     program: Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
     pools_data: bool = False  # a yardstick that puts all records in one place
     own_labels: bool = False  # parties may have different label sets
+    through_fit: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
     summary: str = ""
 
 
 ALGORITHMS: Mapping[str, Entry] = {
-    "fedavg": Entry(FedAvg, fedavg, summary="mean of the parties' model updates"),
-    "fedadam": Entry(FedAdam, fedadam, summary="FedAvg with Adam as the server's step"),
+    "fedavg": Entry(FedAvg, fedavg, through_fit=True, summary="mean of the parties' model updates"),
+    "fedadam": Entry(
+        FedAdam, fedadam, through_fit=True, summary="FedAvg with Adam as the server's step"
+    ),
     "local": Entry(
-        Local, local, own_labels=True, summary="every party for itself; nothing is sent"
+        Local,
+        local,
+        own_labels=True,
+        through_fit=True,
+        summary="every party for itself; nothing is sent",
     ),
     "centralized": Entry(
-        Centralized, local, pools_data=True, summary="all records in one place; a yardstick"
+        Centralized,
+        local,
+        pools_data=True,
+        through_fit=True,
+        summary="all records in one place; a yardstick",
     ),
 }

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -48,7 +47,7 @@ def measure(
     started = time.perf_counter()
     rng = np.random.default_rng(seed)
     vectors = [rng.normal(0, SPREAD, values).astype(np.float32) for _ in range(parties)]
-    truth = np.sum(vectors, axis=0, dtype=np.float64)
+    truth: Reals = np.sum(vectors, axis=0, dtype=np.float64)
     ways = every_way(parties)
     samples: dict[str, list[Sample]] = {name: [] for name in ways}
     for _ in range(repeats):
@@ -73,9 +72,7 @@ def measure(
     )
 
 
-def _row(
-    name: str, bits: int | None, samples: Sequence[Sample], truth: Reals, parties: int
-) -> Row:
+def _row(name: str, bits: int | None, samples: Sequence[Sample], truth: Reals, parties: int) -> Row:
     values = truth.size
     last = samples[-1]
     exact = None if last.exact is None else all(sample.exact for sample in samples)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,8 +79,13 @@ class Simulated:
     recorders: Mapping[str, Recorder]
 
 
-def simulate(protection: ProtectionSettings, parties: int, program: Program) -> Simulated:
-    """Run one program at every party."""
+def simulate(
+    protection: ProtectionSettings,
+    parties: int,
+    program: Program,
+    surroundings: Mapping[str, Callable[[], AbstractContextManager[None]]] | None = None,
+) -> Simulated:
+    """Run one program at every party, named p0000 and so on, each in its own surroundings."""
     names = [f"p{number:04d}" for number in range(parties)]
     rules = Rules(None, protection.min_cohort, default_threshold(parties))
     keys = make_keys(protection.mode, names, None)
@@ -105,6 +111,7 @@ def simulate(protection: ProtectionSettings, parties: int, program: Program) -> 
             sums=sums,
             checkpoints=NoCheckpoints(),
             recorder=recorder,
+            surroundings=surroundings[name] if surroundings else nullcontext,
         )
     setup = (time.process_time() - start) / parties
     engine = ClockedEngine(sessions)

@@ -117,15 +117,15 @@ def _expected(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule)
 
     Rounding is random, so it repeats what each party is about to draw, from a copy of its state.
     """
-    total: NDArray[np.int64] | int = 0
+    total = np.zeros(groups[halves.parties[0]][0].vectors[NAME].size, np.int64)
     for name in halves.parties:
         half, group = halves.sums[name], groups[name][0]
         layout = half._layout(group, rule)
         rng = np.random.Generator(np.random.PCG64())
         rng.bit_generator.state = half.state()["rng"]
         clip = layout.packed[0].clip or 0.0
-        total = total + packing.quantize(layout.codec, group.vectors[NAME], clip, rng)[0]
-    return packing.dequantize(layout.codec, np.asarray(total, np.int64), clip)
+        total += packing.quantize(layout.codec, group.vectors[NAME], clip, rng)[0]
+    return packing.dequantize(layout.codec, total, clip)
 
 
 def reals(key: secret.RealSecretKey) -> Way:

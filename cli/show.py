@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
@@ -85,7 +85,8 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> T
     """Lay out a table: names to the left, figures to the right."""
     table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+        side: Literal["left", "right"] = "left" if index == 0 else "right"
+        table.add_column(column, justify=side, no_wrap=index > 0, overflow="fold")
     for row in rows:
         last = row[0] == "mean"
         table.add_row(*row, style="bold" if last else None)

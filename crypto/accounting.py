@@ -12,6 +12,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -163,6 +164,7 @@ def _rdp(steps: Steps, skellam: list[tuple[SkellamRelease, int]], delta: float) 
     return max(0.0, float(value))
 
 
+@lru_cache(maxsize=4096)
 def _sampled_gaussian(σ: float, q: float, α: float) -> float:
     from opacus.accountants.analysis.rdp import compute_rdp
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,29 @@ class _Sent:
     leftovers: Mapping[str, Vector]
 
 
+class _Channels(Mapping[str, Channel]):
+    """Channels to the other parties, agreed on when first used: most are not, in large cohorts."""
+
+    def __init__(self, keys: PartyKeys, context: bytes) -> None:
+        self._me, self._context = keys.identity, context
+        self._peers = {name: p for name, p in keys.peers.items() if name != keys.identity.name}
+        self._open: dict[str, Channel] = {}
+
+    def __getitem__(self, name: str) -> Channel:
+        if name not in self._open:
+            self._open[name] = channel(self._me, self._peers[name], self._context)
+        return self._open[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._peers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peers)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+
 class SecureSum:
     """All sums of one run at one party."""
 
@@ -83,12 +106,7 @@ class SecureSum:
         self._parties = len(members) - (host is not None)
         if keys.cohort is not None:
             check_cohort(COHORT, self._parties)
-        context = b"secure-fl run " + run
-        self._channels: dict[str, Channel] = {
-            name: channel(keys.identity, peer, context)
-            for name, peer in keys.peers.items()
-            if name != self.me
-        }
+        self._channels = _Channels(keys, b"secure-fl run " + run)
         self._envelopes = AESGCM(derive(keys.channel_key, b"secure-fl envelope", run))
         self._agree_key = derive(keys.channel_key, b"secure-fl agree", run)
         self._rng = rng
@@ -225,9 +243,10 @@ class SecureSum:
         if for_me and len(data) != len(self._sent):
             raise TamperError("the coordinator sent back another number of sums", party=self.me)
         opened: dict[str, NDArray[np.float64]] = {}
+        alive = set(survivors)
         for sent, part in zip(self._sent, data, strict=False):
             self._check_noise(sent, survivors)
-            owners = [p for p in sent.group.owners if p in survivors]
+            owners = [p for p in sent.group.owners if p in alive]
             slots = self._unprotect(part, sent, owners)
             numbers = [self._numbers[p] for p in owners]
             modulus = self._modulus(self._rule)

@@ -14,7 +14,7 @@ collect self seeds here and mask keys there, and sum over fewer parties than any
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,24 @@ from secure_fl.wire import Offer, Reveal
 
 KEY = 32
 PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Named(Mapping[str, tuple[str, ...]]):
+    """A graph of numbers read by names: a party looks up itself, and need not name everybody."""
+
+    numbers: Mapping[str, int]
+    names: Mapping[int, str]  # of the graph's members
+    graph: Mapping[int, tuple[int, ...]]
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return tuple(self.names[number] for number in self.graph[self.numbers[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names.values())
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +74,7 @@ class Circle:
             return cls(numbers, others, threshold, threshold)
         names = {numbers[p]: p for p in parties}
         graph = masking.neighbours(sorted(names), index.to_bytes(8, "big"))
-        near = {names[n]: tuple(names[m] for m in around) for n, around in graph.items()}
-        return cls(numbers, near, None, threshold)
+        return cls(numbers, _Named(numbers, names, graph), None, threshold)
 
     def shares_needed(self, party: str) -> int:
         """How many shares recover a secret of this party (its neighbours and itself hold them)."""
@@ -242,23 +259,31 @@ def unmasking(
     reveals: Mapping[str, Reveal],
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """At the coordinator: the survivors' self seeds and the dropped parties' mask seeds."""
-    selves = {p: _recover(circle, p, reveals, "seeds") for p in survivors}
+    seeds = _shares(circle, {holder: reveal.seeds for holder, reveal in reveals.items()})
+    selves = {p: _recover(circle, p, seeds) for p in survivors}
     touched = {q for p in survivors for q in circle.neighbours[p]} & set(run_keys)
-    keys = {p: _recover(circle, p, reveals, "keys") for p in sorted(touched - set(survivors))}
+    halves = _shares(circle, {holder: reveal.keys for holder, reveal in reveals.items()})
+    keys = {p: _recover(circle, p, halves) for p in sorted(touched - set(survivors))}
     for party, seed in keys.items():
         if masking.public_key(seed) != run_keys[party]:
             raise CryptoError("the shares of a dropped party's key are wrong", party=party)
     return selves, keys
 
 
-def _recover(circle: Circle, party: str, reveals: Mapping[str, Reveal], kind: str) -> bytes:
-    shares = {
-        circle.numbers[holder]: getattr(reveal, kind)[party]
-        for holder, reveal in reveals.items()
-        if party in getattr(reveal, kind)
-    }
+def _shares(
+    circle: Circle, reveals: Mapping[str, Mapping[str, bytes]]
+) -> dict[str, dict[int, bytes]]:
+    """What was revealed, by the party it is about, then by its holder's number."""
+    found: dict[str, dict[int, bytes]] = {}
+    for holder, shares in reveals.items():
+        for party, share in shares.items():
+            found.setdefault(party, {})[circle.numbers[holder]] = share
+    return found
+
+
+def _recover(circle: Circle, party: str, shares: Mapping[str, Mapping[int, bytes]]) -> bytes:
     try:
-        return sharing.combine(shares, circle.shares_needed(party))
+        return sharing.combine(shares.get(party, {}), circle.shares_needed(party))
     except CryptoError as error:
         raise error.at(party=party) from error
 

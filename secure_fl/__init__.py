@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from secure_fl.cohort import Cohort as Cohort
     from secure_fl.errors import SecureFLError as SecureFLError
     from secure_fl.federation import Federation as Federation
-    from secure_fl.federation import Result as Result
+    from secure_fl.result import Result as Result
     from secure_fl.settings import ModelSettings as ModelSettings
     from secure_fl.settings import ProtectionSettings as ProtectionSettings
     from secure_fl.settings import TaskSettings as TaskSettings
@@ -34,7 +34,7 @@ _HOMES = {
     "Local": "secure_fl.algorithms.baselines.local",
     "ModelSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",
-    "Result": "secure_fl.federation",
+    "Result": "secure_fl.result",
     "SecureFLError": "secure_fl.errors",
     "Silo": "secure_fl.silo",
     "Site": "secure_fl.silo",

@@ -6,7 +6,7 @@ message to the `Session`, which puts it on the wire and resumes the program with
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -17,7 +17,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from secure_fl import wire
-from secure_fl.errors import CohortError, CryptoError, TooFewParties, TrainingError
+from secure_fl.errors import BudgetError, CohortError, CryptoError, TooFewParties, TrainingError
 from secure_fl.protocol import Group, Noise, PartySum, Rule, Vector
 from secure_fl.recorder import Recorder
 from secure_fl.wire import FromCoordinator, FromParty, Name
@@ -102,6 +102,7 @@ class Cohort:
         sums: PartySum,
         checkpoints: Checkpoints,
         recorder: Recorder,
+        ledger: Callable[[Noise, int, int], None] | None = None,
     ) -> None:
         self.me = me
         self.host = host
@@ -116,6 +117,8 @@ class Cohort:
         self._sums = sums
         self._checkpoints = checkpoints
         self._recorder = recorder
+        self._ledger = ledger  # (noise, releases, round): enters them durably, or refuses
+        self._reserved: dict[Noise, int] = {}
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -166,6 +169,7 @@ class Cohort:
         of which only names and shapes count; to any other sum it passes {}.
         Returns the sums that this party may see.
         """
+        self._spend(noise)
         rule = Rule(reveal.value, carry, bound, noise)
         vectors = {name: self._vector(name, value) for name, value in sorted(values.items())}
         groups = await self._groups(vectors, reveal, partial)
@@ -178,6 +182,20 @@ class Cohort:
             opened = await self._add(groups, rule)
         shapes = {name: np.shape(value) for name, value in values.items()}
         return {name: vector.reshape(shapes[name]) for name, vector in opened.items()}
+
+    def reserve(self, noise: Noise, releases: int) -> None:
+        """Enter so many noised sums into this party's ledger, before any of them is computed.
+
+        A crash does not give them back; a spent budget refuses.
+        """
+        if self._ledger is None:
+            raise BudgetError(
+                "this party has no ledger, so it may not release anything under noise",
+                fix="give the run a ledger and a budget",
+                party=self.me,
+            )
+        self._ledger(noise, releases, self._recorder.round)
+        self._reserved[noise] = self._reserved.get(noise, 0) + releases
 
     async def broadcast(self, value: Values | None = None) -> dict[str, NDArray[Any]]:
         """The host's value, at every party; only the host passes one."""
@@ -223,6 +241,17 @@ class Cohort:
     def _restore(self, keep: Mapping[str, Stateful]) -> None:
         if self.resume_after:
             self._sums.restore(self._checkpoints.restore(self.resume_after, keep))
+
+    def _spend(self, noise: Noise | None) -> None:
+        if noise is None or self.is_host:  # the host adds no noise: it only opens the sum
+            return
+        if not self._reserved.get(noise):
+            raise BudgetError(
+                "a noised sum was to be sent that is not in the ledger",
+                fix="call cohort.reserve(noise, releases) before the sums of a round",
+                party=self.me,
+            )
+        self._reserved[noise] -= 1
 
     def _relay_context(self, kind: str, sender: str) -> bytes:
         self._relayed += 1

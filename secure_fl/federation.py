@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.cohort import Checkpoints, Cohort
-from secure_fl.coordinator import Coordinator, Engine, Rules
+from secure_fl.coordinator import Coordinator, Engine
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.engines.local import LocalEngine
-from secure_fl.errors import DataError, SecureFLError, SettingsError, TooFewParties
+from secure_fl.errors import SecureFLError
+from secure_fl.ground_rules import pooled, rules_of, statement, tasks_of
 from secure_fl.link import Link
 from secure_fl.privacy import Privacy, document
 from secure_fl.private_scope import open_ledger, require_private, sampling_units
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.recorder import Event, Recorder
-from secure_fl.result import SCHEMA, machine, spent, summarise, versions
+from secure_fl.result import SCHEMA, Result, machine, spent, summarise, versions
 from secure_fl.runs import NoCheckpoints, RunFolder
 from secure_fl.session import Session
 from secure_fl.settings import (
@@ -33,46 +34,11 @@ from secure_fl.settings import (
     TrainingSettings,
 )
 from secure_fl.silo import Silo, Site
-from secure_fl.tasks import Task, labels_of, make_task
-from secure_fl.thresholds import collusion_bound, default_threshold
+from secure_fl.thresholds import collusion_bound
 from secure_fl.totals import blind_totals
-
-if TYPE_CHECKING:
-    import torch
 
 COORDINATOR = "coordinator"
 Listener = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run came to: its document (as in result.json), and its models."""
-
-    document: Mapping[str, Any]
-    models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
-    task: Task
-    tokenizers: Mapping[str, Any]
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The shared model."""
-        return self.models["model"]
-
-    def mean(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
-        """The metrics of the last (or best) round, averaged over parties."""
-        scores: Mapping[str, float] = self.document["metrics"][which]["mean"][split]
-        return scores
-
-    def predict(self, texts: Sequence[str], model: str = "model") -> list[dict[str, Any]]:
-        """Readable predictions for texts."""
-        from secure_fl.examples import Text
-
-        examples = [Text(str(i), text) for i, text in enumerate(texts)]
-        return self.task.predict(self.models[model], examples, self.tokenizers[model])
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of result.json."""
-        return dict(self.document)
 
 
 class Federation:
@@ -95,7 +61,7 @@ class Federation:
     ) -> None:
         self.algorithm, self.entry = algorithm, ALGORITHMS[algorithm.name]
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
-        self.silos = (_pool(self.hospitals),) if self.entry.pools_data else self.hospitals
+        self.silos = (pooled(self.hospitals),) if self.entry.pools_data else self.hospitals
         self.task_settings = task or TaskSettings()
         self.model = model or ModelSettings()
         self.training = training or TrainingSettings()
@@ -103,10 +69,11 @@ class Federation:
         self.seed, self.resume, self.listener = seed, resume, listener
         self.folder = None if folder is None else Path(folder)
         self._settings = settings or self._describe()
-        self.rules = _rules(self.silos, self.protection, self.entry)
-        self.tasks = _tasks(self.task_settings, self.silos, self.entry)
+        self.rules = rules_of(self.silos, self.protection, self.entry)
+        self.tasks = tasks_of(self.task_settings, self.silos, self.entry)
         if self.training.dp is not None:
-            require_private(self.task_settings.kind, algorithm.name)
+            kind, through_fit = self.task_settings.kind, self.entry.through_fit
+            require_private(kind, algorithm.name, through_fit=through_fit)
 
     def run(self, engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine) -> Result:
         """Train from the first round (or the last checkpoint) to the end."""
@@ -261,11 +228,11 @@ class Federation:
                 "honest_coordinator": bound.honest,
                 "lying_coordinator": bound.lying,
             },
-            "statement": _statement(self.protection.mode, bound.sentence()),
+            "statement": statement(self.protection.mode, bound.sentence()),
         }
 
     def _result(self, parties: Sequence[_Party], document: Mapping[str, Any]) -> Result:
-        models: dict[str, torch.nn.Module] = {}
+        models: dict[str, Any] = {}
         tokenizers: dict[str, Any] = {}
         for party in parties:
             for name, delivery in party.site.delivered.items():
@@ -307,61 +274,3 @@ class Federation:
 class _Party:
     site: Site
     checkpoints: Checkpoints
-
-
-def _statement(mode: str, sentence: str) -> str:
-    if mode == "none":
-        return "UNPROTECTED: the coordinator can read every update."
-    if mode == "he":
-        return "Any party together with the coordinator can read every update."
-    return sentence
-
-
-def _pool(silos: Sequence[Silo]) -> Silo:
-    everything = tuple(example for silo in silos for example in silo.train)
-    return replace(silos[0], name="all-records", train=everything, dev=(), test=())
-
-
-def _rules(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
-    names = [silo.name for silo in silos]
-    if len(set(names)) != len(names):
-        raise SettingsError(f"two parties have the same name: {sorted(names)}")
-    hosts = [silo.name for silo in silos if silo.role == "host"]
-    if len(hosts) > 1:
-        raise SettingsError(f"there can be one host, not {len(hosts)} ({', '.join(hosts)})")
-    parties = len(silos) - len(hosts)
-    alone = entry.pools_data or entry.own_labels  # nothing is ever summed
-    if parties < protection.min_cohort and not alone:
-        raise TooFewParties(
-            f"{parties} parties can never form a sum over min_cohort = {protection.min_cohort}",
-            fix="add parties, or set protection.min_cohort lower knowingly: in a sum over two, "
-            "each sees the other",
-        )
-    threshold = protection.threshold or default_threshold(parties)
-    if not parties / 2 < threshold <= parties:
-        raise SettingsError(
-            f"a threshold of {threshold} does not fit {parties} parties",
-            fix=f"take {parties // 2 + 1} to {parties}: with half or fewer, a coordinator that "
-            "lies about dropouts could unmask everybody",
-            field="protection.threshold",
-        )
-    return Rules(hosts[0] if hosts else None, protection.min_cohort, threshold)
-
-
-def _tasks(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:
-    """Each party's task: one label set for all, unless the algorithm lets parties differ."""
-    if settings.labels is None and not entry.own_labels:
-        found = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
-        if len(set(found.values())) > 1:
-            every = set().union(*found.values())
-            lacking = "; ".join(
-                f"{name} lacks {', '.join(sorted(every - set(labels)))}"
-                for name, labels in found.items()
-                if set(labels) != every
-            )
-            raise DataError(
-                f"the parties have different label sets, and this algorithm needs one: {lacking}",
-                fix="declare all labels in task.labels, or use an algorithm with local heads",
-                field="task.labels",
-            )
-    return {silo.name: make_task(settings, silo.train) for silo in silos}

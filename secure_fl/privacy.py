@@ -12,17 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from secure_fl.crypto.accounting import Event, calibrate, decode_event, encode_event, epsilon
 from secure_fl.crypto.events import DpSgdSteps
-from secure_fl.crypto.ledger import Account, Budget, Ledger, Reservation, events_of, load_chain
+from secure_fl.crypto.ledger import Account, Budget, Ledger, events_of, load_chain
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
 ADJACENCY: Literal["add-remove"] = "add-remove"  # what sampling is accounted for
 
 Units = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What was reserved, and ε with it and with all that is planned."""
+
+    event: DpSgdSteps
+    epsilon: float
+    planned: float | None
 
 
 class Privacy:
@@ -47,6 +57,8 @@ class Privacy:
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._noise = settings.noise_multiplier
+        self._planned: float | None = None
+        self._known: dict[tuple[Event, ...], float] = {}
         self._mine = self._mine_in_ledger()  # spent by this run, also before it was resumed
         if settings.delta >= 1 / len(units):
             raise BudgetError(
@@ -75,14 +87,23 @@ class Privacy:
     def planned(self) -> float | None:
         """ε once the planned passes are done, or None where their number is not known."""
         ahead = self._ahead(self.noise_multiplier)
-        return self._epsilon([*self._held(), *ahead]) if ahead else None
+        if ahead and self._planned is None:  # holds until the run ends
+            self._planned = self._epsilon([*self._held(), *ahead])
+        return self._planned
 
     @contextmanager
-    def spend(self, passes: int, round: int) -> Iterator[DpSgdSteps]:
+    def spend(self, passes: int, round: int) -> Iterator[Spending]:
         """Reserve the steps of some passes, durably, before they are computed inside."""
+        planned = self.planned()
         event = DpSgdSteps(self.noise_multiplier, self.sample_rate, passes * self.steps_per_pass)
-        reservation = self._reserve(event, round)
-        yield event
+        spent = self._allowed(event, round)
+        reservation = None
+        if self.ledger is not None:
+            reservation = self.ledger.reserve(
+                event, self.account, self.budget, run=self.run, round=round
+            )
+        self._mine.append(event)
+        yield Spending(event, spent, planned)
         if self.ledger is not None and reservation is not None:
             self.ledger.commit(reservation)
         self._done += passes
@@ -110,31 +131,25 @@ class Privacy:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint: noise is found anew, for what a crash wasted is spent too."""
         self.opacus, self._done = state["opacus"], state["done"]
-        self._noise = self.settings.noise_multiplier
+        self._noise, self._planned = self.settings.noise_multiplier, None
         saved = [decode_event(text) for text in state["spent"]]
         self._mine = max(saved, self._mine, key=len)  # what was spent stays spent
 
-    def _reserve(self, event: DpSgdSteps, round: int) -> Reservation | None:
+    def _allowed(self, event: DpSgdSteps, round: int) -> float:
+        """ε with this event, if the budget has room for it."""
         held = self._held()
         after = self._epsilon([*held, event])
-        if not after <= self.budget.epsilon:
-            raise BudgetError(
-                f"the privacy budget is ε = {self.budget.epsilon:g} at δ = {self.budget.delta:g} "
-                f"per {self.settings.unit}; {self._epsilon(held) if held else 0:.4g} is spent, and "
-                f"{event.steps} more steps would make it {after:.4g}",
-                fix="stop here, or plan fewer rounds or more noise with `secure-fl budget`; a "
-                "larger budget is a decision of those who answer for the data. "
-                "Nothing was computed",
-                party=self.account.dataset,
-                round=round,
-            )
-        reservation = None
-        if self.ledger is not None:
-            reservation = self.ledger.reserve(
-                event, self.account, self.budget, run=self.run, round=round
-            )
-        self._mine.append(event)
-        return reservation
+        if after <= self.budget.epsilon:
+            return after
+        raise BudgetError(
+            f"the privacy budget is ε = {self.budget.epsilon:g} at δ = {self.budget.delta:g} per "
+            f"{self.settings.unit}; {self._epsilon(held) if held else 0:.4g} is spent, and "
+            f"{event.steps} more steps would make it {after:.4g}",
+            fix="stop here, or plan fewer rounds or more noise with `secure-fl budget`; a larger "
+            "budget is a decision of those who answer for the data. Nothing was computed",
+            party=self.account.dataset,
+            round=round,
+        )
 
     def _calibrated(self) -> float:
         target = self.settings.target_epsilon or self.budget.epsilon
@@ -169,7 +184,12 @@ class Privacy:
         return [DpSgdSteps(σ, self.sample_rate, left * self.steps_per_pass)] if left > 0 else []
 
     def _epsilon(self, events: Sequence[Event]) -> float:
-        return epsilon(events, self.settings.delta, accountant=self.settings.accountant)
+        """Compose; what was composed before is known (PRV takes seconds for long histories)."""
+        key = tuple(events)
+        if key not in self._known:
+            dp = self.settings
+            self._known[key] = epsilon(events, dp.delta, accountant=dp.accountant)
+        return self._known[key]
 
     def _held(self) -> list[Event]:
         if self.ledger is None:

@@ -93,8 +93,11 @@ def secret_dropout(coins: Coins, device: torch.device) -> Iterator[None]:
     The clipped sum is bounded for equal dropout masks of equal records. That is of use only if
     nobody can tell the masks: with known ones, one record more shifts those of all others.
     """
-    devices = [device] if device.type in ("cuda", "mps") else []
-    kind = device.type if devices else "cuda"
-    with torch.random.fork_rng(devices=devices, device_type=kind):
-        torch.manual_seed(coins.seed())
-        yield
+    mps = torch.mps.get_rng_state() if device.type == "mps" else None
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            torch.manual_seed(coins.seed())
+            yield
+        finally:
+            if mps is not None:
+                torch.mps.set_rng_state(mps)

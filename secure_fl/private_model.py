@@ -1,13 +1,11 @@
 """A model under Opacus' PrivacyEngine for a while: gradients per record, clipped sums, noise.
 
-Opacus 1.6 does not fit transformers 5 as they are. What is done about it stands here: ids of
-positions and token types for every record, steps of empty batches, gradients merged per patient,
-noise from secret coins, and everything taken off again afterwards.
+What Opacus does not do by itself: steps of empty batches, gradients merged per patient, noise and
+sampling from secret coins.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from secure_fl.anatomy import embeddings
 from secure_fl.errors import ModelError
 from secure_fl.private_coins import Coins, PoissonBatches
+from secure_fl.private_layers import ids_per_record, require_rows, require_supported, tidy
 from secure_fl.tasks.base import Batch
 
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]  # one value per record, from it alone
@@ -55,6 +53,8 @@ class PrivateModel:
         losses = self.nothing() if batch is None else self.backward(batch, owners)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        for p in self.optimizer.params:
+            p.__dict__.pop("_norm_sample", None)  # a layer that is left out must not keep its last
         return losses
 
     def backward(self, batch: Batch, owners: Tensor | None = None) -> Tensor:
@@ -62,15 +62,18 @@ class PrivateModel:
         rows = len(next(iter(batch.values())))
         if self.criterion is not None:
             losses = self.criterion(self.module, batch)
-            _require_rows(losses.loss_per_sample, rows, "the loss")
-            _backward(losses)
+            require_rows(losses.loss_per_sample, rows, "the loss")
+            try:
+                _backward(losses)
+            except (AttributeError, NotImplementedError):  # weights without a norm, or tied ones
+                require_rows(None, rows, "a layer's gradient")
             found: Tensor = losses.loss_per_sample.detach()
             return found
         found = self.loss(self.module, batch)
-        _require_rows(found, rows, "the loss")
+        require_rows(found, rows, "the loss")
         _backward(found.mean())
         for parameter in self.optimizer.params:
-            _require_rows(parameter.grad_sample, rows, "a layer's gradient")
+            require_rows(parameter.grad_sample, rows, "a layer's gradient")
             if owners is not None:
                 parameter.grad_sample = _mean_per_owner(parameter.grad_sample, owners)
         return found.detach()
@@ -108,8 +111,8 @@ def privately(
     """Wrap a model inside; outside it is as it was, names and all. `state` is an accountant's."""
     from opacus import PrivacyEngine
 
-    _require_supported(model)
-    hook = _ids_per_record(model)
+    require_supported(model)
+    hook = ids_per_record(model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Secure RNG turned off")  # ours is: see `Coins`
         engine = PrivacyEngine(accountant=bounds.accountant)
@@ -138,7 +141,7 @@ def privately(
         hook()
         if wrapped is not None:
             wrapped.to_standard_module()
-        _tidy(model)
+        tidy(model)
 
 
 def _made(engine: Any, **parts: Any) -> tuple[Any, ...]:
@@ -184,58 +187,3 @@ def _mean_per_owner(rows: Tensor, owners: Tensor) -> Tensor:
     sizes = torch.bincount(owners).to(rows.dtype)
     total = rows.new_zeros(len(sizes), *rows.shape[1:]).index_add_(0, owners, rows)
     return total / sizes.view(-1, *(1 for _ in rows.shape[1:]))
-
-
-def _require_rows(found: Any, rows: int, what: str) -> None:
-    if not isinstance(found, Tensor) or found.shape[:1] != (rows,):
-        raise ModelError(
-            f"{what} does not come one per record, so no record can be bounded",
-            fix="use a task of texts or sentences, and a BERT-like encoder all of whose trained "
-            "weights take part in every batch",
-        )
-
-
-def _require_supported(model: nn.Module) -> None:
-    norms = nn.modules.batchnorm._BatchNorm
-    if any(isinstance(module, norms) for module in model.modules()):
-        raise ModelError(
-            "batch normalisation mixes the records of a batch, even where it is frozen",
-            model=type(model).__name__,
-            fix="use a model with layer normalisation",
-        )
-
-
-def _ids_per_record(model: nn.Module) -> Callable[[], None]:
-    """Give the embeddings ids of positions and token types for every record; returns the undoing.
-
-    transformers makes one row of them for the whole batch, which Opacus takes for a batch of one.
-    """
-    module = embeddings(model)
-    signature = inspect.signature(module.forward)
-    own_positions = hasattr(module, "create_position_ids_from_input_ids")  # RoBERTa's, per record
-
-    def fill(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        given = signature.bind(*args, **kwargs).arguments
-        ids = given.get("input_ids")
-        if ids is None:
-            return args, kwargs
-        if given.get("position_ids") is None and not own_positions:
-            places = torch.arange(ids.shape[1], device=ids.device)
-            given["position_ids"] = places.expand(ids.shape).contiguous()
-        if given.get("token_type_ids") is None:
-            given["token_type_ids"] = torch.zeros_like(ids)
-        return (), {name: given[name] for name in given if name in signature.parameters}
-
-    if "position_ids" not in signature.parameters:
-        return lambda: None
-    return module.register_forward_pre_hook(fill, with_kwargs=True).remove
-
-
-def _tidy(model: nn.Module) -> None:
-    """Remove what Opacus leaves behind, most of all when a step was interrupted."""
-    for module in model.modules():
-        for name in ("activations", "max_batch_len"):
-            module.__dict__.pop(name, None)
-    for parameter in model.parameters():
-        parameter.grad = None
-        parameter.__dict__.pop("summed_grad", None)

@@ -9,14 +9,12 @@ from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Ledger
 from secure_fl.crypto.vault import check_private
-from secure_fl.errors import DataError, SettingsError
+from secure_fl.errors import DataError, KeyringError, SettingsError
 from secure_fl.examples import Example
 from secure_fl.privacy import Units
 from secure_fl.settings import DPSettings
 
 LEDGER, KEY = "ledger.sqlite", "ledger.key"
-# Their parties train through `Site.fit` alone, so nothing steers a model past DP-SGD.
-THROUGH_FIT = frozenset({"fedavg", "fedadam", "local", "centralized"})
 
 
 def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str) -> Units:
@@ -42,7 +40,7 @@ def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str
     return list(rows.values())
 
 
-def require_private(kind: str, algorithm: str) -> None:
+def require_private(kind: str, algorithm: str, *, through_fit: bool) -> None:
     """Refuse what DP-SGD could not protect, before anything is computed."""
     if kind == "ranking":
         raise SettingsError(
@@ -50,11 +48,11 @@ def require_private(kind: str, algorithm: str) -> None:
             fix="remove training.dp, or choose another task",
             field="training.dp",
         )
-    if algorithm not in THROUGH_FIT:
+    if not through_fit:
         raise SettingsError(
             f"{algorithm} steers its models by more than local training, which DP-SGD alone does "
             "not protect",
-            fix=f"remove training.dp, or use one of {', '.join(sorted(THROUGH_FIT))}",
+            fix="remove training.dp, or use an algorithm that trains through Site.fit only",
             field="training.dp",
         )
 
@@ -67,6 +65,13 @@ def open_ledger(folder: Path, party: str) -> Ledger:
     """
     key = folder / KEY
     if not key.exists():
+        if (folder / LEDGER).exists():
+            raise KeyringError(
+                "the key of this ledger is gone, so nothing can be added to it",
+                fix="put the key back; without it, this budget is closed",
+                party=party,
+                file=key,
+            )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(key, Identity.generate(party).to_private_bytes(), mode=0o600)
     check_private(key, 0o600)

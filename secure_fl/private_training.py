@@ -25,7 +25,7 @@ from secure_fl.tasks import Batch
 from secure_fl.training import REPORTS_PER_ROUND, make_optimizer
 
 if TYPE_CHECKING:
-    from secure_fl.privacy import Privacy
+    from secure_fl.privacy import Privacy, Spending
     from secure_fl.silo import Site
 
 
@@ -40,37 +40,45 @@ def fit_privately(
     privacy = site.privacy
     if privacy is None or site.task.head == "ranking":
         raise SettingsError(
-            "this site cannot train by DP-SGD", party=site.name, field="training.dp"
+            "this site cannot train by DP-SGD",
+            fix="give the site a `Privacy`, and a task of texts or sentences",
+            party=site.name,
+            field="training.dp",
         )
     coins = Coins.secret() if generator is None else Coins.of(generator)
-    dp, rounds = privacy.settings, site.recorder.round
-    with privacy.spend(epochs, rounds) as event:
-        site.recorder.event(
-            "privacy",
-            round=rounds,
-            noise_multiplier=event.noise_multiplier,
-            sample_rate=event.sample_rate,
-            steps=event.steps,
-            epsilon=privacy.spent(),
-            epsilon_planned=privacy.planned(),
-            delta=dp.delta,
-        )
-        bounds = Bounds(dp.max_grad_norm, event.noise_multiplier, dp.accountant, dp.clipping)
-        batches = PoissonBatches(len(privacy.units), privacy.steps_per_pass, coins)
+    batches = PoissonBatches(len(privacy.units), privacy.steps_per_pass, coins)
+    dp = privacy.settings
+
+    def loss(wrapped: nn.Module, batch: Batch) -> Tensor:
+        return site.task.loss(site.task.forward(wrapped, batch), batch, reduction="none")
+
+    with privacy.spend(epochs, site.recorder.round) as spending:
+        _announce(site, spending, dp.delta)
+        σ = spending.event.noise_multiplier
+        bounds = Bounds(dp.max_grad_norm, σ, dp.accountant, dp.clipping)
         optimizer = make_optimizer(model, site.training)
-
-        def loss(wrapped: nn.Module, batch: Batch) -> Tensor:
-            return site.task.loss(site.task.forward(wrapped, batch), batch, reduction="none")
-
         model.train()
         with (
             secret_dropout(coins, site.device),
             privately(model, optimizer, loss, bounds, batches, state=privacy.opacus) as private,
         ):
             _run(site, private, epochs, privacy)
-            privacy.opacus = _agreed(private, privacy.opacus, event.steps)
+            privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
     _require_finite(model, site)
     return math.nan
+
+
+def _announce(site: Site, spending: Spending, delta: float) -> None:
+    site.recorder.event(
+        "privacy",
+        round=site.recorder.round,
+        noise_multiplier=spending.event.noise_multiplier,
+        sample_rate=spending.event.sample_rate,
+        steps=spending.event.steps,
+        epsilon=spending.epsilon,
+        epsilon_planned=spending.planned,
+        delta=delta,
+    )
 
 
 def _run(site: Site, private: PrivateModel, epochs: int, privacy: Privacy) -> None:
@@ -101,7 +109,9 @@ def _step(site: Site, private: PrivateModel, drawn: Sequence[int], privacy: Priv
         rows = [row for unit in members for row in unit]
         owners = None
         if privacy.settings.unit == "patient":
-            sizes = torch.tensor([len(unit) for unit in members], device=site.device)
+            sizes = torch.tensor(
+                [len(unit) for unit in members], dtype=torch.long, device=site.device
+            )
             owners = torch.repeat_interleave(sizes)
         batch = site.train.batch(rows, site.batches_rng, site.device) if rows else None
         losses.append(private.step(batch, owners, last=part is parts[-1]))

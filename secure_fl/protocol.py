@@ -42,6 +42,9 @@ class Noise(Protocol):
     def share(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """Clip, put on the grid, and add fresh noise from the operating system."""
 
+    def __hash__(self) -> int:
+        """Equal noise is the same mechanism: reservations are counted by it."""
+
     def check_survivors(self, survivors: int) -> None:
         """Refuse to open a sum that lost too much of its noise."""
 

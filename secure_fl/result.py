@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from secure_fl.recorder import Recorder
+
+if TYPE_CHECKING:
+    import torch
+
+    from secure_fl.tasks import Task
 
 SCHEMA = "secure-fl/result/1"
 PACKAGES = ("secure-fl", "torch", "transformers", "tenseal", "opacus", "cryptography", "numpy")
@@ -17,6 +23,37 @@ PACKAGES = ("secure-fl", "torch", "transformers", "tenseal", "opacus", "cryptogr
 PROTECTING = ("seal", "unmask", "open")
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> value
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to: its document (as in result.json), and its models."""
+
+    document: Mapping[str, Any]
+    models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
+    task: Task
+    tokenizers: Mapping[str, Any]
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The shared model."""
+        return self.models["model"]
+
+    def mean(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
+        """The metrics of the last (or best) round, averaged over parties."""
+        scores: Mapping[str, float] = self.document["metrics"][which]["mean"][split]
+        return scores
+
+    def predict(self, texts: Sequence[str], model: str = "model") -> list[dict[str, Any]]:
+        """Readable predictions for texts."""
+        from secure_fl.examples import Text
+
+        examples = [Text(str(i), text) for i, text in enumerate(texts)]
+        return self.task.predict(self.models[model], examples, self.tokenizers[model])
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of result.json."""
+        return dict(self.document)
 
 
 def summarise(recorders: Sequence[Recorder], metric: str) -> dict[str, Any]:

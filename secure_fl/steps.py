@@ -137,7 +137,8 @@ class SumStep(Step):
         self._check_contributors(members)
         self.survivors = members
         if self.total.needs_unmasking():
-            dropped = tuple(m for m in self.answers.members if m not in members)
+            # Also who was lost since the keys came: everybody masked with everybody's keys.
+            dropped = tuple(m for m in sorted(self.answers.offered.offers) if m not in members)
             return Reply({m: wire.Unmask(members, dropped) for m in members}, pending=self)
         return self.totals(members, members)
 

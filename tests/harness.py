@@ -13,6 +13,7 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.engines.local import LocalEngine
 from secure_fl.link import Link
 from secure_fl.protection import make_keys, party_sum
+from secure_fl.protocol import Noise
 from secure_fl.recorder import Event, Recorder
 from secure_fl.runs import NoCheckpoints
 from secure_fl.session import Session
@@ -67,14 +68,16 @@ def federate(
     keys: Any = None,
     new_total: Any = None,
     lead: Callable[..., Coordinator] = Coordinator,
+    run: bytes | None = None,
     catch: bool = False,
+    ledgers: Callable[[str], Callable[[Noise, int, int], None]] | None = None,
 ) -> Federated:
     """Run one program per party through the real sessions and the real coordinator."""
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
     parties = [name for name in programs if name != host]
     rules = Rules(host, min_cohort, threshold or default_threshold(len(parties)))
     keys = keys or make_keys(mode, list(programs), host)
-    me, run = Identity.generate(COORDINATOR), os.urandom(16)
+    me, run = Identity.generate(COORDINATOR), run or os.urandom(16)
     out = Federated({}, {}, [], {})
 
     def program(name: str) -> Program:
@@ -96,6 +99,7 @@ def federate(
             sums=sums,
             checkpoints=NoCheckpoints(),
             recorder=recorder,
+            ledger=ledgers(name) if ledgers else None,
         )
         link = Link(run, keys[name].identity, me.public, asks=False)
         out.sessions[name] = Session(

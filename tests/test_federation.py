@@ -15,11 +15,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from secure_fl import Centralized, FedAdam, FedAvg, Local, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.engines.local import LocalEngine
-from secure_fl.federation import Result
 from secure_fl.models import trainable
+from secure_fl.result import Result
 from secure_fl.settings import Protection
 from tests.hospitals import silos, small
-
 
 MODES: tuple[Protection, Protection] = ("none", "he+secagg")
 

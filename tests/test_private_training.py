@@ -1,119 +1,51 @@
-"""DP-SGD: what bounds a record, what is spent for it and when, and that it can be undone."""
+"""DP-SGD: what bounds a record, how it is hidden, and that all of it can be taken off again."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
 
-from secure_fl.algorithms.baselines.centralized import Centralized
-from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto.accounting import epsilon
-from secure_fl.crypto.events import DpSgdSteps
-from secure_fl.crypto.ledger import Account, Ledger, events_of, load_chain
 from secure_fl.errors import (
     BudgetError,
     DataError,
     ModelError,
     SettingsError,
-    TamperError,
     TrainingError,
 )
-from secure_fl.examples import Tagged, Text
-from secure_fl.federation import Federation
+from secure_fl.examples import Tagged
 from secure_fl.models import freeze_embeddings, trainable
 from secure_fl.privacy import Privacy
 from secure_fl.private_coins import Coins, PoissonBatches
 from secure_fl.private_model import Bounds, privately
-from secure_fl.private_scope import open_ledger, require_private, sampling_units
+from secure_fl.private_scope import require_private, sampling_units
 from secure_fl.private_training import clipped_sum, fit_privately, neighbour_ratio
-from secure_fl.recorder import Event, Recorder
+from secure_fl.recorder import Recorder
 from secure_fl.settings import (
-    DPSettings,
     ModelSettings,
-    ProtectionSettings,
     TaskSettings,
     TrainingSettings,
 )
 from secure_fl.silo import Silo, Site
-from secure_fl.tasks import Batch, Task, make_task
+from secure_fl.tasks import Batch, make_task
 from secure_fl.training import make_optimizer, step
-
-ROWS, LENGTH, VOCABULARY = 6, 7, 50
-TASKS: dict[str, Task] = {
-    "bert": make_task(TaskSettings(labels=("no", "yes"))),
-    "distilbert": make_task(TaskSettings(labels=("no", "yes"))),
-    "roberta": make_task(TaskSettings(labels=("no", "yes"))),
-    "ner": make_task(TaskSettings(kind="ner", labels=("DRUG",))),
-    "regression": make_task(TaskSettings(kind="regression")),
-}
-FAMILIES = tuple(TASKS)
-
-
-def make_model(family: str, dropout: float = 0.0) -> PreTrainedModel:
-    shape = {"vocab_size": VOCABULARY, "pad_token_id": 0}
-    bert = shape | {
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 12,
-        "max_position_embeddings": 16,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-        "initializer_range": 0.3,
-        "num_labels": TASKS[family].outputs_per_row,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        if family == "distilbert":
-            config = DistilBertConfig(
-                **shape, dim=8, n_layers=2, n_heads=2, hidden_dim=12, num_labels=2, dropout=dropout,
-                attention_dropout=dropout, seq_classif_dropout=dropout, initializer_range=0.3,
-            )  # fmt: skip
-            return DistilBertForSequenceClassification(config)
-        if family == "roberta":
-            return RobertaForSequenceClassification(RobertaConfig(**bert, type_vocab_size=1))
-        if family == "ner":
-            return BertForTokenClassification(BertConfig(**bert))
-        return BertForSequenceClassification(BertConfig(**bert))
-
-
-def make_batch(family: str, rows: int = ROWS) -> Batch:
-    rng = torch.Generator().manual_seed(5)
-    lengths = torch.randint(3, LENGTH + 1, (rows,), generator=rng)
-    lengths[0] = LENGTH
-    mask = (torch.arange(LENGTH) < lengths[:, None]).long()
-    ids = torch.randint(3, VOCABULARY, (rows, LENGTH), generator=rng) * mask
-    labels: Tensor = torch.randint(0, 2, (rows,), generator=rng)
-    if family == "ner":
-        labels = torch.randint(0, 3, (rows, LENGTH), generator=rng).masked_fill(mask == 0, -100)
-    if family == "regression":
-        labels = labels * 4.0
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
-
-
-def loss_of(family: str) -> Any:
-    task = TASKS[family]
-    return lambda model, batch: task.loss(task.forward(model, batch), batch, reduction="none")
+from tests.private import (
+    FAMILIES,
+    ROWS,
+    dp_settings,
+    loss_of,
+    make_batch,
+    make_model,
+    make_site,
+    notes,
+    seeded,
+)
 
 
 def gradients_one_by_one(family: str, model: nn.Module, batch: Batch) -> list[Tensor]:
@@ -164,56 +96,11 @@ def test_a_weight_from_the_whole_batch_breaks_the_bound(family: str, clipping: A
 
     def weighted(module: nn.Module, rows: Batch) -> Tensor:
         losses: Tensor = loss_of(family)(module, rows)
-        return losses * (losses.detach().mean() < mean - 1e-6)
+        return losses * float(losses.detach().mean() < mean - 1e-6)
 
     bounds = Bounds(0.05, clipping=clipping)
     ratios = [neighbour_ratio(model, weighted, batch, bounds, row) for row in range(24)]
     assert max(ratios) > 1.5
-
-
-def notes(count: int, name: str = "a", patients: int | None = None) -> list[Text]:
-    """Records that are easy to tell apart."""
-    words = {"yes": "bleeding after warfarin", "no": "no complaints today"}
-    found = []
-    for i in range(count):
-        label = "yes" if i % 2 else "no"
-        key = f"{name}{i}" if patients is None else f"{name}{i % patients}/{i}"
-        found.append(Text(key, words[label], label=label))
-    return found
-
-
-def dp_settings(**fields: Any) -> DPSettings:
-    return DPSettings(**{"epsilon": 50.0, "noise_multiplier": 1.0, "accountant": "rdp"} | fields)
-
-
-def make_site(
-    records: Sequence[Text] | None = None,
-    *,
-    batch_size: int = 10,
-    ledger: Ledger | None = None,
-    passes: int | None = None,
-    learning_rate: float = 1e-3,
-    optimizer: Any = "adamw",
-    listener: Any = None,
-    **fields: Any,
-) -> Site:
-    dp = dp_settings(**fields)
-    training = TrainingSettings(
-        dp=dp, batch_size=batch_size, device="cpu", learning_rate=learning_rate,
-        optimizer=optimizer, weight_decay=0.0,
-    )  # fmt: skip
-    silo = Silo("north", records or notes(40))
-    task = make_task(TaskSettings(labels=("no", "yes")))
-    units = sampling_units(silo.train, dp, silo.name)
-    privacy = Privacy(
-        silo.name, dp, units, batch_size, passes=passes, ledger=ledger, run="this run"
-    )
-    model = ModelSettings(layers=1)
-    return Site(silo, task, model, training, 1, Recorder("north", listener), privacy=privacy)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
@@ -247,7 +134,7 @@ def privately_toy(model: nn.Module, optimizer: Any, bounds: Bounds, batch: float
     @contextmanager
     def opened() -> Any:
         coins, none = Coins.secret(), nn.Module()
-        none.embeddings = nn.Identity()  # type: ignore[assignment]
+        none.embeddings = nn.Identity()
         none.inner = model
         batches = PoissonBatches(int(batch * 10), 10, coins)
         with privately(none, optimizer, lambda m, b: b["x"], bounds, batches) as private:
@@ -308,133 +195,10 @@ def test_empty_batches_are_steps(clipping: Any) -> None:
     assert site.privacy.statement()["steps"] == 24
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "prv"])
-def test_epsilon_is_that_of_dp_accounting_and_of_opacus(accountant: Any) -> None:
-    from dp_accounting import dp_event, rdp
-    from dp_accounting.pld import PLDAccountant
-    from opacus.accountants import PRVAccountant, RDPAccountant
-
-    site = make_site(notes(60), batch_size=10, accountant=accountant, delta=1e-4)
-    for round in (1, 2):
-        site.recorder.round = round
-        fit_privately(site, site.model(), 2)
-    privacy = site.privacy
-    assert privacy is not None and privacy.opacus is not None
-    said = privacy.statement()
-    assert (said["sample_rate"], said["steps"]) == (1 / 6, 24)
-    one = dp_event.PoissonSampledDpEvent(1 / 6, dp_event.GaussianDpEvent(1.0))
-    events = dp_event.SelfComposedDpEvent(one, 24)
-    exact = PLDAccountant().compose(events).get_epsilon(1e-4)
-    looser = rdp.RdpAccountant().compose(events).get_epsilon(1e-4)
-    theirs = {"rdp": RDPAccountant, "prv": PRVAccountant}[accountant]()
-    theirs.load_state_dict(privacy.opacus)
-    assert said["epsilon"] == pytest.approx(looser if accountant == "rdp" else exact, rel=0.02)
-    assert said["epsilon"] >= exact - 1e-3
-    assert said["epsilon"] == pytest.approx(theirs.get_epsilon(1e-4), rel=0.01)
-
-
-def ledger_events(ledger: Ledger) -> list[Any]:
-    return list(events_of(load_chain(ledger.path), "north", "record"))
-
-
-def test_a_round_is_on_the_ledger_before_its_first_step(tmp_path: Path) -> None:
-    ledger = open_ledger(tmp_path / "north", "north")
-    site = make_site(ledger=ledger)
-    seen: list[list[Any]] = []
-    real = site.train.batch
-
-    class Crash(Exception):  # noqa: N818
-        pass
-
-    class Watched:
-        def __len__(self) -> int:
-            return len(site.silo.train)
-
-        def batch(self, *args: Any) -> Any:
-            seen.append(ledger_events(ledger))
-            if len(seen) == 3:
-                raise Crash
-            return real(*args)
-
-    site.__dict__["train"] = Watched()
-    model = site.model()
-    names = [name for name, _ in model.named_parameters()]
-    with pytest.raises(Crash):
-        fit_privately(site, model, 1)
-    whole = [DpSgdSteps(1.0, 0.25, 4)]
-    assert seen == [whole] * 3
-    assert ledger_events(ledger) == whole  # one step was made, and four are spent
-    states = [entry.state for entry in load_chain(ledger.path).entries]
-    assert states == ["opened", "reserved"]  # and never committed
-    assert [name for name, _ in model.named_parameters()] == names
-    resumed = make_site(ledger=open_ledger(tmp_path / "north", "north"))
-    fit_privately(resumed, model, 1)
-    assert resumed.privacy is not None
-    assert resumed.privacy.statement()["steps"] == 8
-    spent = ledger.spent(Account("north", "record"), 1e-5)
-    assert spent == pytest.approx(epsilon(whole * 2, 1e-5))
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_the_budget_refuses_before_anything_is_computed(tmp_path: Path, durable: bool) -> None:
-    ledger = open_ledger(tmp_path / "north", "north") if durable else None
-    one = epsilon([DpSgdSteps(1.0, 0.25, 4)], 1e-5, accountant="rdp")
-    two = epsilon([DpSgdSteps(1.0, 0.25, 8)], 1e-5, accountant="rdp")
-    site = make_site(ledger=ledger, epsilon=(one + two) / 2)
-    model = site.model()
-    fit_privately(site, model, 1)
-    before = {name: weight.clone() for name, weight in trainable(model).items()}
-    site.__dict__["train"] = None  # no record can be touched
-    with pytest.raises(BudgetError, match=r"4 more steps would make it"):
-        fit_privately(site, model, 1)
-    assert all(torch.equal(before[name], weight) for name, weight in trainable(model).items())
-    assert site.privacy is not None
-    assert site.privacy.statement()["epsilon"] == pytest.approx(one)
-
-
-def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_path: Path) -> None:
-    events: list[Event] = []
-    ledger = open_ledger(tmp_path / "north", "north")
-    settings = {"noise_multiplier": None, "epsilon": 3.0, "passes": 3, "delta": 1e-3}
-    site = make_site(ledger=ledger, listener=events.append, **settings)
-    assert site.privacy is not None
-    assert site.privacy.planned() == pytest.approx(3.0, rel=1e-3)
-    model = site.model()
-    fit_privately(site, model, 1)
-    saved = site.state_dict()
-    said = next(event for event in events if event["event"] == "privacy")
-    assert said["epsilon_planned"] <= 3.0 and said["epsilon"] < said["epsilon_planned"]
-    fit_privately(site, model, 1)  # a round that is lost: its checkpoint was never written
-    resumed = make_site(ledger=ledger, **settings)
-    resumed.load_state_dict(saved)
-    assert resumed.privacy is not None
-    assert resumed.privacy.noise_multiplier > site.privacy.noise_multiplier
-    for _ in range(2):
-        fit_privately(resumed, model, 1)
-    assert 2.9 < resumed.privacy.statement()["epsilon"] <= 3.0
-    with pytest.raises(BudgetError):
-        fit_privately(resumed, model, 1)
-
-
-def test_a_resumed_site_goes_on_with_its_accountant(tmp_path: Path) -> None:
-    from secure_fl import checkpoint
-
-    site = make_site()
-    fit_privately(site, site.model(), 1)
-    with site.surroundings():
-        checkpoint.save(tmp_path / "state", site.state_dict())
-    other = make_site()
-    other.load_state_dict(checkpoint.load(tmp_path / "state"))
-    fit_privately(other, other.model(), 2)
-    assert other.privacy is not None and other.privacy.opacus is not None
-    assert [tuple(entry) for entry in other.privacy.opacus["history"]] == [(1.0, 0.25, 12)]
-    assert other.privacy.statement()["steps"] == 12
-
-
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
 def test_three_rounds_leave_the_model_as_it_was_and_learn(clipping: Any) -> None:
     site = make_site(
-        notes(200), batch_size=50, learning_rate=5e-3, noise_multiplier=0.4, epsilon=1e3,
+        notes(200), batch_size=50, learning_rate=3e-2, noise_multiplier=0.4, epsilon=1e3,
         clipping=clipping,
     )  # fmt: skip
     model = site.model()
@@ -513,8 +277,7 @@ def test_no_model_comes_out_of_numbers_that_are_none(where: str) -> None:
         if where == "loss":
             model.classifier.bias.fill_(math.nan)
     if where == "gradient":  # finite losses, infinite slopes
-        model.classifier.weight.register_hook(lambda g: g)
-        site.__dict__["training"] = site.training.model_copy(update={"learning_rate": 1e38})
+        site.__dict__["training"] = site.training.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(TrainingError, match=r"nan|no numbers"):
         fit_privately(site, model, 1)
     assert site.privacy is not None
@@ -523,9 +286,9 @@ def test_no_model_comes_out_of_numbers_that_are_none(where: str) -> None:
 
 def test_what_cannot_be_bounded_is_refused() -> None:
     with pytest.raises(SettingsError, match="titles"):
-        require_private("ranking", "fedavg")
+        require_private("ranking", "fedavg", through_fit=True)
     with pytest.raises(SettingsError, match="steers"):
-        require_private("classification", "fedkd")
+        require_private("classification", "fedkd", through_fit=False)
     with pytest.raises(ValueError, match="bfloat16"):
         TrainingSettings(dp=dp_settings(), precision="bfloat16")
     with pytest.raises(ValueError, match="reports less"):
@@ -547,96 +310,11 @@ def test_what_cannot_be_bounded_is_refused() -> None:
 
 def test_a_weight_that_takes_no_part_is_refused() -> None:
     model, batch = make_model("bert"), make_batch("bert")
+    clipping: Any
     model.spare = nn.Linear(2, 2)
-    with pytest.raises((ModelError, AttributeError)):
-        clipped_sum(model, loss_of("bert"), batch, Bounds(1.0))
-
-
-def federation(records: int = 30, **options: Any) -> Federation:
-    dp = dp_settings(**options.pop("dp", {}))
-    silos = [
-        Silo(name, notes(records, name), dev=notes(6, f"{name}-dev"))
-        for name in ("north", "east", "south")
-    ]
-    return Federation(
-        silos,
-        options.pop("algorithm", FedAvg(rounds=2)),
-        model=ModelSettings(layers=1),
-        training=TrainingSettings(batch_size=10, dp=dp, device="cpu"),
-        protection=ProtectionSettings(mode=options.pop("mode", "none")),
-        **options,
-    )
-
-
-@pytest.mark.parametrize("mode", ["none", "he+secagg"])
-def test_a_federation_says_what_it_spent(mode: Any, tmp_path: Path) -> None:
-    result = federation(mode=mode, folder=tmp_path / "run").run()
-    said = result.document["privacy"]
-    ε = epsilon([DpSgdSteps(1.0, 1 / 3, 6)], 1e-5, accountant="rdp")
-    assert said["epsilon"] == {name: pytest.approx(ε) for name in ("east", "north", "south")}
-    assert said["overall_epsilon"] == pytest.approx(ε)
-    assert said["steps"]["north"] == 6 and said["sample_rate"]["north"] == pytest.approx(1 / 3)
-    assert said["noise_multiplier"]["north"] == 1.0 and said["durable"]["north"]
-    for key, value in {
-        "unit": "record",
-        "adjacency": "add-remove",
-        "delta": 1e-5,
-        "accountant": "rdp",
-        "max_grad_norm": 1.0,
-    }.items():
-        assert said[key] == value
-    ledger = load_chain(tmp_path / "run" / "parties" / "north" / "ledger.sqlite")
-    assert [e.state for e in ledger.entries] == ["opened", *["reserved", "committed"] * 2]
-    assert [e.round for e in ledger.entries[1::2]] == [1, 2]
-    assert bool(torch.isfinite(result.model.classifier.weight).all())
-
-
-def test_a_ledger_outlives_runs_and_stops_them(tmp_path: Path) -> None:
-    two = epsilon([DpSgdSteps(1.0, 1 / 3, 6)], 1e-5, accountant="rdp")
-    dp = {"ledger": str(tmp_path / "ledgers"), "epsilon": two * 1.01}
-    first = federation(dp=dp).run().document["privacy"]
-    assert first["epsilon"]["south"] == pytest.approx(two)
-    with pytest.raises(BudgetError, match="the privacy budget is"):
-        federation(dp=dp).run()
-    file = tmp_path / "ledgers" / "east" / "ledger.sqlite"
-    assert len(load_chain(file).entries) == 5
-    (tmp_path / "ledgers" / "east" / "ledger.key").unlink()
-    with pytest.raises(TamperError):
-        federation(dp=dp)  # somebody else's key
-        federation(dp=dp).run()
-
-
-def test_a_run_of_all_records_in_one_place_has_one_account() -> None:
-    result = federation(algorithm=Centralized(rounds=1)).run()
-    assert list(result.document["privacy"]["epsilon"]) == ["all-records"]
-    assert not any(result.document["privacy"]["durable"].values())
-
-
-def test_a_federation_resumes_with_what_it_spent(tmp_path: Path) -> None:
-    class Stop(Exception):  # noqa: N818
-        pass
-
-    def stop(event: Event) -> None:
-        if event["event"] == "privacy" and event["round"] == 2 and event["party"] == "south":
-            raise Stop
-
-    with pytest.raises(Exception):  # noqa: B017, PT011
-        federation(folder=tmp_path / "run", listener=stop).run()
-    said = federation(folder=tmp_path / "run", resume=True).run().document["privacy"]
-    assert said["steps"] == {"east": 9, "north": 9, "south": 9}  # round 2 was spent twice
-    ε = epsilon([DpSgdSteps(1.0, 1 / 3, 9)], 1e-5, accountant="rdp")
-    assert said["epsilon"]["south"] == pytest.approx(ε)
-
-
-def test_plain_runs_say_that_nothing_is_promised() -> None:
-    silos = [Silo(name, notes(8, name)) for name in ("north", "east", "south")]
-    result = Federation(
-        silos,
-        FedAvg(rounds=1),
-        model=ModelSettings(layers=1),
-        protection=ProtectionSettings(mode="none"),
-    ).run()
-    assert result.document["privacy"] is None
+    for clipping in ("per_sample", "ghost"):
+        with pytest.raises(ModelError, match="not come one per record"):
+            clipped_sum(model, loss_of("bert"), batch, Bounds(1.0, clipping=clipping))
 
 
 def test_sentences_train_privately_too() -> None:

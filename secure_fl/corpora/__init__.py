@@ -38,11 +38,11 @@ class _Corpus:
 
 
 _CORPORA: Mapping[str, _Corpus] = {
-    "ade": _Corpus(ade.RULES, ade.draw, 500, 0.5),
-    "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 1000, 0.5),
-    "similarity": _Corpus(pairs.RULES, pairs.draw_score, 1000, 0.5),
+    "ade": _Corpus(ade.RULES, ade.draw, 400, 0.5),
+    "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 600, 0.5),
+    "similarity": _Corpus(pairs.RULES, pairs.draw_score, 800, 0.5),
     "ner": _Corpus(ner.RULES, ner.draw_own, 400, 0.5, ner.draw),
-    "news": _Corpus(news.RULES, news.draw, 400, 0.5),
+    "news": _Corpus(news.RULES, news.draw, 300, 0.5),
 }
 NAMES: tuple[str, ...] = tuple(_CORPORA)
 _PUBLIC = 4  # one text in so many can only be public, the others only a hospital's
@@ -74,11 +74,13 @@ def make(
     sizes = _sizes(corpus.size if size is None else size, parties)
     if not 0 <= shift <= 1:
         raise DataError(f"shift is {shift}", fix="give a shift from 0 to 1", corpus=name)
+    if labels not in ("own", "shared"):
+        raise DataError(f"labels is {labels!r}", fix='say "own" or "shared"', corpus=name)
+    draw = corpus.shared if corpus.shared and labels == "shared" else corpus.draw
     splits = []
     for party, count in enumerate(sizes):
         by = voice(corpus.rules, seed=seed, party=party, parties=parties, shift=shift)
         counts = {"train": count, "dev": max(1, count // 4), "test": max(1, count // 2)}
-        draw = corpus.shared if corpus.shared and labels == "shared" else corpus.draw
         drawn = _draw(name, draw, by, rng(name, seed, party), counts, f"h{party + 1}")
         splits.append(Splits(**drawn))
     return splits

@@ -1,7 +1,8 @@
 """Pairs of notes: whether both tell of the same event, and how alike they are.
 
 A note tells three facts in its writer's words: the problem, its course, and where it was seen.
-Two notes tell of the same event if problem and course agree, whatever words tell them.
+Two notes tell of the same event if their problem agrees, whatever words tell it; some writers say
+how a note relates to the one before. How alike notes are counts the facts that agree.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from secure_fl.examples import Text
 LABELS = ("different", "same")
 _PRIOR, _SPREAD = 0.45, 0.12
 _MISCODED = 0.03
+_LINKED = 0.4  # share of second notes that say how they relate to the first
 _WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of agreeing on this fact: together 5
 _AGREE = {"problem": 0.6, "course": 0.6, "place": 0.5}
 _UNSURE = 0.4  # two raters differ by about so much
@@ -36,6 +38,8 @@ RULES: Rules = {
         "{place}, {problem} {course}",
         "day {number}: {problem} {course} {place}",
     ),
+    "link.same": ("as before", "still", "follow up", "once more", "likewise"),
+    "link.different": ("new", "first visit", "another matter", "separately", "unlike before"),
     "who": SHARED["who"],
     "age": SHARED["age"],
     "number": SHARED["number"],
@@ -47,8 +51,9 @@ def _other(symbol: str, fact: str, source: Random) -> str:
     return rest[int(source.random() * len(rest))]
 
 
-def _note(by: Voice, facts: dict[str, str], source: Random) -> str:
-    return sentence(say(by, "note", source, *facts.values()))
+def _note(by: Voice, facts: dict[str, str], source: Random, link: str = "") -> str:
+    text = say(by, "note", source, *facts.values())
+    return sentence(f"{say(by, f'link.{link}', source)}, {text}" if link else text)
 
 
 def _facts(by: Voice, source: Random) -> dict[str, str]:
@@ -58,15 +63,12 @@ def _facts(by: Voice, source: Random) -> dict[str, str]:
 def draw_pair(by: Voice, source: Random, name: str) -> Text:
     """Write two notes and whether they tell of the same event."""
     same = chance(_PRIOR + _SPREAD * by.lean, source)
-    first = _facts(by, source)
-    second = dict(first)
-    if not same:
-        symbol = "problem" if chance(0.6, source) else "course"
-        second[symbol] = _other(symbol, first[symbol], source)
-    if chance(0.4, source):
-        second["place"] = _other("place", first["place"], source)
+    first, second = _facts(by, source), _facts(by, source)
+    problem = first["problem"]
+    second["problem"] = problem if same else _other("problem", problem, source)
+    link = LABELS[same] if chance(_LINKED, source) else ""
     coded = LABELS[same != chance(_MISCODED, source)]
-    return Text(name, _note(by, first, source), _note(by, second, source), coded)
+    return Text(name, _note(by, first, source), _note(by, second, source, link), coded)
 
 
 def draw_score(by: Voice, source: Random, name: str) -> Text:

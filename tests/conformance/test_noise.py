@@ -1,14 +1,19 @@
-"""Noise through the door: it is in the sum before anybody opens it, and never below the claim."""
+"""Noise through the door: in the ledger first, in the sum before it is opened, never too little."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from secure_fl.cohort import Cohort, Reveal
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.ledger import Budget, Ledger, load_chain
 from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.errors import BudgetError, CohortError, CryptoError
 from secure_fl.settings import Protection
 from tests.harness import LossyEngine, Program, federate
@@ -31,15 +36,30 @@ def noise(dropouts: int = 1) -> SkellamNoise:
 
 def program(name: str, given: SkellamNoise | None = None) -> Program:
     async def run(cohort: Cohort) -> Any:
+        if not cohort.is_host:
+            cohort.reserve(given or noise(), 1)
         values = {"predictions": np.full(SIZE, 0.05)}  # its norm is 3.2: nothing is clipped
         return await cohort.sum(values, reveal=Reveal.HOST, bound=1.0, noise=given or noise())
 
     return run
 
 
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Callable[[str], NoiseLedger]:
+    def ledger_of(name: str) -> NoiseLedger:
+        return NoiseLedger(
+            Ledger(tmp_path / name / "ledger.sqlite", Identity.generate(name)),
+            dataset=name,
+            budget=Budget(epsilon=12.0, delta=1e-5),
+            run="test",
+        )
+
+    return ledger_of
+
+
 @pytest.mark.parametrize("mode", ["secagg", "he", "he+secagg"])
-def test_the_host_opens_a_noised_sum(mode: Protection) -> None:
-    out = federate({n: program(n) for n in (*NAMES, "hub")}, host="hub", mode=mode, bits=8)
+def test_the_host_opens_a_noised_sum(mode: Protection, ledgers: Any) -> None:
+    out = federate({n: program(n) for n in (*NAMES, "hub")}, host="hub", mode=mode, ledgers=ledgers)
     opened = out.results["hub"]["predictions"]
     assert opened.mean() == pytest.approx(
         4 * 3 / 64, abs=5 * noise().std / SIZE**0.5
@@ -48,22 +68,24 @@ def test_the_host_opens_a_noised_sum(mode: Protection) -> None:
     assert opened.var() == pytest.approx(noise().std ** 2 * 4 / 3, rel=0.12)
 
 
-def test_with_the_planned_dropout_the_noise_is_as_promised() -> None:
+def test_with_the_planned_dropout_the_noise_is_as_promised(ledgers: Any) -> None:
     out = federate(
         {n: program(n) for n in (*NAMES, "hub")},
         host="hub",
         mode="he+secagg",
+        ledgers=ledgers,
         engine=lambda s: LossyEngine(s, lose={"west": 2}),
     )
     assert out.results["hub"]["predictions"].var() == pytest.approx(noise().std ** 2, rel=0.12)
 
 
-def test_more_dropouts_than_planned_are_not_opened() -> None:
+def test_more_dropouts_than_planned_are_not_opened(ledgers: Any) -> None:
     strict = noise(dropouts=0)
     out = federate(
         {n: program(n, strict) for n in (*NAMES, "hub")},
         host="hub",
         mode="he+secagg",
+        ledgers=ledgers,
         engine=lambda s: LossyEngine(s, lose={"west": 2}),
         catch=True,
     )
@@ -71,6 +93,49 @@ def test_more_dropouts_than_planned_are_not_opened() -> None:
     assert isinstance(out.sessions["east"].error, BudgetError)
 
 
-def test_noise_is_refused_where_every_share_would_be_seen() -> None:
-    out = federate({n: program(n) for n in (*NAMES, "hub")}, host="hub", mode="none", catch=True)
+def test_noise_is_refused_where_every_share_would_be_seen(ledgers: Any) -> None:
+    out = federate(
+        {n: program(n) for n in (*NAMES, "hub")},
+        host="hub",
+        mode="none",
+        ledgers=ledgers,
+        catch=True,
+    )
     assert isinstance(out.sessions["east"].error, CryptoError)
+
+
+def test_no_noise_without_a_ledger() -> None:
+    out = federate({n: program(n) for n in (*NAMES, "hub")}, host="hub", mode="secagg", catch=True)
+    assert "no ledger" in str(out.sessions["east"].error) and out.results == {}
+
+
+def test_every_noised_sum_is_reserved_first(ledgers: Any) -> None:
+    async def greedy(cohort: Cohort) -> Any:
+        if not cohort.is_host:
+            cohort.reserve(noise(), 1)
+        for _ in range(2):
+            values = {"predictions": np.full(SIZE, 0.05)}
+            await cohort.sum(values, reveal=Reveal.HOST, bound=1.0, noise=noise())
+
+    names = (*NAMES, "hub")
+    out = federate(
+        dict.fromkeys(names, greedy), host="hub", mode="secagg", ledgers=ledgers, catch=True
+    )
+    assert isinstance(out.sessions["east"].error, BudgetError)
+    assert "not in the ledger" in str(out.sessions["east"].error)
+
+
+def test_a_spent_budget_refuses_and_stays_spent(ledgers: Any, tmp_path: Path) -> None:
+    async def three_times(cohort: Cohort) -> Any:
+        for _ in range(3):
+            if not cohort.is_host:
+                cohort.reserve(noise(), 4)
+
+    names = (*NAMES, "hub")
+    out = federate(
+        dict.fromkeys(names, three_times), host="hub", mode="secagg", ledgers=ledgers, catch=True
+    )
+    assert isinstance(out.sessions["east"].error, BudgetError)
+    chain = load_chain(tmp_path / "east" / "ledger.sqlite")
+    spent = [e for e in chain.entries if e.state == "reserved"]
+    assert 1 <= len(spent) <= 2

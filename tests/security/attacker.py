@@ -71,9 +71,7 @@ class Wiretap:
 
     def of(self, kind: type, party: str | None = None) -> list[Heard]:
         """What was said of this kind (by or to this party)."""
-        return [
-            h for h in self.heard if isinstance(h.message, kind) and party in (None, h.party)
-        ]
+        return [h for h in self.heard if isinstance(h.message, kind) and party in (None, h.party)]
 
     def _note(self, party: str, direction: str, frame: Frame) -> None:
         message = wire.decode(frame, lambda *_: None).message
@@ -96,6 +94,15 @@ class Liar(Coordinator):
 def lying(lie: Lie) -> Callable[..., Coordinator]:
     """For `federate(lead=...)`."""
     return lambda *arguments: Liar(*arguments, lie=lie)
+
+
+def told(kind: type, lie: Lie, to: str | None = None) -> Lie:
+    """Lie about messages of this kind, to everybody or to one."""
+
+    def say(party: str, message: Any) -> Any:
+        return lie(party, message) if isinstance(message, kind) and to in (None, party) else message
+
+    return say
 
 
 class Tampering:

@@ -55,7 +55,8 @@ class MaskedStep:
         circle = Circle.of(self.names, None, numbers, threshold, 1)
         self.circle = circle if quorum is None else replace(circle, quorum=quorum)
         self.keys = {
-            name: StepKeys(name, None, "run", 1, self.circle, channels(n)[name]) for name in self.names
+            name: StepKeys(name, None, "run", 1, self.circle, channels(n)[name])
+            for name in self.names
         }
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         self.publics = {name: offer.public for name, offer in self.offers.items()}

@@ -87,7 +87,7 @@ def test_without_protection_the_coordinator_reads_every_update() -> None:
 def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
     tap, _ = listen("secagg")
     total = tap.of(wire.Total, "east")[0].bulk
-    data, count = upload(tap, "east")
+    _data, count = upload(tap, "east")
     assert packed(to_slots(total, count)[:-1])  # the sum is there to be read
     for name in NAMES:
         assert looks_uniform(to_slots(upload(tap, name)[0], count), COHORT.modulus)

@@ -6,12 +6,17 @@ Every (n, t, c) up to n = 8, with the attack carried out on the real keys of a r
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from secure_fl import wire
 from secure_fl.crypto import masking
+from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.thresholds import collusion_bound, default_threshold, holders
+from tests.harness import federate
+from tests.security.attacker import Wiretap, lying, summing, told
 from tests.security.collusion import MaskedStep
 
 SMALL = [(n, t) for n in range(3, 9) for t in range(n // 2 + 1, n + 1)]
@@ -39,11 +44,11 @@ def test_an_honest_coordinator_and_colluders(n: int, t: int) -> None:
     assert honest_coordinator(n, t, bound + 1)  # just beyond
 
 
-def two_stories(n: int, t: int, c: int, told: int) -> set[str]:
-    """`told` honest parties hear that the last one is gone, the others that nobody is."""
+def two_stories(n: int, t: int, c: int, some: int) -> set[str]:
+    """`some` honest parties hear that the last one is gone, the others that nobody is."""
     step = MaskedStep(n, t)
     colluders, honest, victim = step.names[:c], step.names[c:], step.names[-1]
-    lists = {p: (victim,) if i < told else () for i, p in enumerate(honest)}
+    lists = {p: (victim,) if i < some else () for i, p in enumerate(honest)}
     reveals = step.tell(lists, colluders)
     return check(step, step.exposed(colluders, reveals))
 
@@ -52,8 +57,8 @@ def two_stories(n: int, t: int, c: int, told: int) -> set[str]:
 def test_a_coordinator_that_lies_about_dropouts(n: int, t: int) -> None:
     bound = collusion_bound(n, t).lying
     for c in range(bound + 1):
-        for told in range(n - c):
-            assert two_stories(n, t, c, told) == set()
+        for some in range(n - c):
+            assert two_stories(n, t, c, some) == set()
     if t < n:  # just beyond: both secrets of the victim come together
         c = bound + 1
         assert names_of_last(n) in two_stories(n, t, c, t - c)
@@ -142,3 +147,25 @@ def test_above_32_parties_neighbours_cannot_be_called_gone_to_some_only() -> Non
 
     assert names_of_last(n) in attacked(quorum=1)
     assert attacked(quorum=None) == set()
+
+
+@pytest.mark.parametrize(("colluders", "sent"), [(("p0",), False), (("p0", "p1"), True)])
+def test_names_of_a_subset_are_protected_against_min_cohort_less_two(
+    colluders: tuple[str, ...], sent: bool
+) -> None:
+    """Who contributes a name is said by the coordinator, and colluders may say they do.
+
+    So the bound of a partial sum is min_cohort - 2, whatever the threshold: one more, and the
+    victim masks with nobody else.
+    """
+
+    def lie(party: str, owners: Any) -> Any:
+        return wire.Owners({"x": (*colluders, "p6")})
+
+    tap = Wiretap()
+    programs = {f"p{k}": summing({"x": np.ones(20)}, partial=True, bound=2.0) for k in range(7)}
+    lead = lying(told(wire.Owners, lie, "p6"))
+    out = federate(programs, mode="secagg", min_cohort=3, engine=tap, lead=lead, catch=True)
+    owners = [h.message.segments[0].owners for h in tap.of(wire.SumInput, "p6")]
+    assert owners == ([(*colluders, "p6")] if sent else [])
+    assert isinstance(out.sessions["p6"].error, CohortError if sent else TooFewParties)

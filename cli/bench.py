@@ -1,0 +1,118 @@
+"""`secure-fl bench`: measure what the documentation claims, on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from secure_fl.benchmarks.report import Report
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Sizes that show the structure of the figures in seconds; only the defaults are meant for quoting.
+QUICK: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "crypto": {"values": 100_000, "repeats": 1},
+        "overhead": {"parties": 3, "records": 64, "rounds": 2, "repeats": 1},
+        "memory": {"values": 100_000, "parties": (4, 16)},
+        "protocol": {"parties": (3, 10, 32, 100)},
+        "startup": {"repeats": 3},
+    }
+)
+
+
+@click.group()
+def bench() -> None:
+    """Measure this machine: CPU time, bytes and memory, beside the alternatives.
+
+    \b
+    Examples:
+      secure-fl bench crypto             ours beside NVFLARE's way, 1,000,000 values
+      secure-fl bench all --quick        small sizes: what is there to see, in a minute or two
+      secure-fl bench crypto --json --out crypto.json
+    """  # noqa: D301
+
+
+def _shared(command: F) -> F:
+    """The options of every benchmark."""
+    for option in (
+        click.option("--quick", is_flag=True, help="Small sizes; figures are not for quoting."),
+        click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
+    ):
+        command = option(command)
+    return command
+
+
+def _measure(name: str, quick: bool) -> Report:
+    measure = import_module(f"secure_fl.benchmarks.{name}").measure
+    report: Report = measure(**(QUICK[name] if quick else {}))
+    return report
+
+
+def _run(names: tuple[str, ...], as_json: bool, out: Path | None, quick: bool) -> None:
+    from rich.console import Console
+
+    from secure_fl.benchmarks.report import WIDTH
+
+    documents = {}
+    for name in names:
+        report = _measure(name, quick)
+        documents[name] = report.document()
+        if not as_json:
+            report.show(Console(width=WIDTH))
+    document = documents[names[0]] if len(names) == 1 else documents
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    if as_json:
+        click.echo(text)
+    if out is not None:
+        out.write_text(text + "\n")
+
+
+@bench.command()
+@_shared
+def crypto(as_json: bool, out: Path | None, quick: bool) -> None:
+    """One protected sum: bytes and CPU per value, ours beside CKKS and NVFLARE's way."""
+    _run(("crypto",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def overhead(as_json: bool, out: Path | None, quick: bool) -> None:
+    """The cohort machinery and the privacy layer over a bare training loop."""
+    _run(("overhead",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def memory(as_json: bool, out: Path | None, quick: bool) -> None:
+    """The coordinator's peak memory as cohorts grow."""
+    _run(("memory",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def protocol(as_json: bool, out: Path | None, quick: bool) -> None:
+    """Bytes and CPU of one sum in cohorts of 3 to 1000 parties."""
+    _run(("protocol",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def startup(as_json: bool, out: Path | None, quick: bool) -> None:
+    """How long the import and the help text take."""
+    _run(("startup",), as_json, out, quick)
+
+
+@bench.command(name="all")
+@_shared
+def everything(as_json: bool, out: Path | None, quick: bool) -> None:
+    """All of them, one after the other."""
+    _run(tuple(QUICK), as_json, out, quick)

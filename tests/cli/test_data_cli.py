@@ -1,0 +1,178 @@
+"""Commands around a run: data, init, doctor."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from secure_fl import config
+from secure_fl.cli.doctor import TESTED
+from secure_fl.cli.init import ALGORITHMS, CORPORA
+from secure_fl.cli.main import main
+from secure_fl.corpora import NAMES
+from secure_fl.data import load
+from secure_fl.federation import Federation
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    file = tmp_path / "notes.csv"
+    rows = [f"{k},secret text {k},{'ade' if k % 3 else 'none'}" for k in range(60)]
+    file.write_text("\n".join(["id,note,code", *rows, ""]))
+    return file
+
+
+COLUMNS = ("--column", "text=note", "--column", "label=code")
+
+
+def test_describing_counts_and_quotes_nothing(notes: Path) -> None:
+    found = run("data", "describe", notes, *COLUMNS)
+    assert found.exit_code == 0, found.output
+    assert "60 records" in found.stdout
+    assert "66.7 %" in found.stdout
+    assert "secret" not in found.stdout
+    counts = json.loads(run("data", "describe", notes, *COLUMNS, "--json").stdout)
+    assert counts["train"]["labels"] == {"ade": 40, "none": 20}
+
+
+def test_describing_tells_what_parts_share(notes: Path) -> None:
+    found = run("data", "describe", notes, notes, *COLUMNS)
+    assert "60 texts are in both train/dev" in found.stdout
+
+
+def test_splitting_loses_nothing_and_repeats(notes: Path, tmp_path: Path) -> None:
+    for out in ("a", "b"):
+        assert run("data", "split", notes, "--out", tmp_path / out, *COLUMNS).exit_code == 0
+    parts = {
+        part: load(tmp_path / "a" / f"{part}.jsonl", "classification")
+        for part in ("train", "dev", "test")
+    }
+    ids = [example.id for part in parts.values() for example in part]
+    assert sorted(ids, key=int) == [str(k) for k in range(60)]
+    for part in parts:
+        name = f"{part}.jsonl"
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_splitting_over_hospitals_gives_each_a_folder(notes: Path, tmp_path: Path) -> None:
+    options = ("--parties", 3, "--dev", 0, "--partition", "dirichlet_class", "--alpha", 9)
+    found = run("data", "split", notes, "--out", tmp_path / "h", *options, *COLUMNS)
+    assert found.exit_code == 0, found.output
+    files = sorted(p.relative_to(tmp_path / "h") for p in (tmp_path / "h").glob("*/*"))
+    assert files == [Path(f"hospital-{k}/{p}.jsonl") for k in (1, 2, 3) for p in ("test", "train")]
+    assert sum(len(load(tmp_path / "h" / f, "classification")) for f in files) == 60
+
+
+def test_files_are_replaced_only_when_asked(notes: Path, tmp_path: Path) -> None:
+    arguments = ("data", "split", notes, "--out", tmp_path / "a", *COLUMNS)
+    assert run(*arguments).exit_code == 0
+    (tmp_path / "a" / "dev.jsonl").unlink()
+    assert run(*arguments).exit_code == 2
+    assert not (tmp_path / "a" / "dev.jsonl").exists()  # all or nothing
+    assert run(*arguments, "--force").exit_code == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> None:
+    found = run("data", "make", name, "--out", tmp_path, "--parties", 2, "--size", 12)
+    assert found.exit_code == 0, found.output
+    kind = next(k for k, corpus in CORPORA.items() if corpus == name)
+    assert len(load(tmp_path / "hospital-2" / "train.jsonl", kind)) == 12  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("describe", "nowhere.csv"), "nowhere.csv"),
+        (("describe", "{notes}", "--column", "text=nothing"), "no such column"),
+        (("describe", "{notes}", "--column", "txt=note"), "FIELD=COLUMN"),
+        (("split", "{notes}", "--out", "{out}", *COLUMNS, "--alpha", "-1", "--parties", "2"), "0"),
+        (("split", "{notes}", "--out", "{out}", *COLUMNS, "--parties", "50"), "minimum"),
+        (("make", "adee", "--out", "{out}"), "did you mean ade?"),
+    ],
+)
+def test_wrong_data_exits_with_2(
+    arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path
+) -> None:
+    found = run("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments))
+    assert found.exit_code == 2
+    assert text in found.output
+    assert not (tmp_path / "out").exists()
+
+
+# --- init --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", CORPORA)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_file_that_init_writes_is_ready_to_run(
+    task: str, algorithm: str, tmp_path: Path
+) -> None:
+    found = run("init", tmp_path / "new", "--task", task, "--algorithm", algorithm)
+    assert found.exit_code == 0, found.output
+    settings = config.load(tmp_path / "new" / "federation.toml", ["data.size=12"])
+    assert settings.algorithm.name == algorithm
+    assert settings.protection.mode == "he+secagg"
+    made = config.federation(settings)  # reads the data, checks the labels and the rules
+    assert isinstance(made, Federation)
+    assert next(iter(made.tasks.values())).kind == task
+
+
+@pytest.mark.parametrize("parties", [1, 2, 5])
+def test_init_fits_min_cohort_to_the_parties(parties: int, tmp_path: Path) -> None:
+    assert run("init", tmp_path, "--parties", parties).exit_code == 0
+    settings = config.load(tmp_path / "federation.toml")
+    assert settings.protection.min_cohort == min(3, parties)
+
+
+def test_init_replaces_only_when_asked(tmp_path: Path) -> None:
+    assert run("init", tmp_path).exit_code == 0
+    (tmp_path / "federation.toml").write_text("mine")
+    assert run("init", tmp_path).exit_code == 4
+    assert (tmp_path / "federation.toml").read_text() == "mine"
+    assert run("init", tmp_path, "--force").exit_code == 0
+    assert "algorithm" in tomllib.loads((tmp_path / "federation.toml").read_text())
+
+
+# --- doctor ------------------------------------------------------------------
+
+
+def test_the_doctor_reports_on_everything() -> None:
+    found = run("doctor", "--json")
+    report = json.loads(found.stdout)
+    checks = {check["name"]: check for check in report["checks"]}
+    problems = [check for check in report["checks"] if check["status"] == "problem"]
+    assert found.exit_code == (1 if problems else 0)
+    assert report["healthy"] == (not problems)
+    assert {"python", "torch", "memory", "disk", "installation", "encryption"} <= set(checks)
+    assert checks["encryption"]["status"] == "ok", checks["encryption"]
+    assert all(check["fix"] for check in problems)
+    assert "encryption" in run("doctor").stdout
+
+
+def test_the_doctor_knows_the_versions_that_are_tested() -> None:
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line and not line.startswith("#")
+    )
+    assert {name: pins[name] for name in TESTED} == dict(TESTED)
+
+
+def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secure_fl.cli.doctor.TESTED", {"no-such-package": "1.0"})
+    monkeypatch.setattr("secure_fl.cli.doctor.LINKED", ("no_such_folder",))
+    found = run("doctor")
+    assert found.exit_code == 1
+    assert "pip install no-such-package==1.0" in found.stdout
+    assert "core.symlinks" in found.stdout

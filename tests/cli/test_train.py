@@ -1,0 +1,257 @@
+"""A run as a user meets it: train, resume, look, predict; and the demo."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from secure_fl.cli.main import main
+
+STUDY = """\
+[data]
+corpus = "ade"
+size = 24
+[task]
+max_length = 16
+[model]
+layers = 1
+[training]
+learning_rate = 2e-3
+device = "cpu"
+[protection]
+mode = "none"
+[algorithm]
+name = "fedavg"
+rounds = 2
+"""
+
+
+def run(*arguments: object, **options: str) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a settings file, a run together and a run alone."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "study.toml").write_text(STUDY)
+    for name, override in (("together", "run.seed=0"), ("alone", "algorithm.name=local")):
+        found = run("train", folder / "study.toml", "--set", override, "--out", folder / name)
+        assert found.exit_code == 0, found.output
+    return folder
+
+
+def test_training_writes_a_run_and_shows_it(place: Path) -> None:
+    found = run("train", place / "study.toml", "--out", place / "shown")
+    assert found.exit_code == 0
+    for text in ("hospital-1", "hospital-3", "mean", "test accuracy", "UNPROTECTED"):
+        assert text in found.stdout
+    assert "round 2/2" in found.stderr
+    result = json.loads((place / "shown" / "result.json").read_text())
+    assert result["schema"] == "secure-fl/result/1"
+    assert (place / "shown" / "settings.toml").is_file()
+    assert (place / "shown" / "model" / "config.json").is_file()
+
+
+def test_an_unprotected_run_warns_loudly_and_a_protected_one_does_not(place: Path) -> None:
+    warned = run("train", place / "study.toml", "--out", place / "w1", "--json")
+    assert "UNPROTECTED" in warned.stderr
+    assert "in clear" in warned.stderr
+    protected = ("--set", "protection.mode=he+secagg", "--set", "algorithm.rounds=1")
+    calm = run("train", place / "study.toml", "--out", place / "w2", *protected)
+    assert calm.exit_code == 0, calm.output
+    assert "UNPROTECTED" not in calm.output
+    assert "protected by he+secagg, no sum over fewer than 3" in calm.stdout
+
+
+def test_pooling_all_records_says_so(place: Path) -> None:
+    options = ("--set", "algorithm.name=centralized", "--set", "algorithm.rounds=1")
+    found = run("train", place / "study.toml", "--out", place / "pooled", *options)
+    assert found.exit_code == 0, found.output
+    assert "ALL RECORDS" in found.stderr
+    assert "protected by" not in found.stdout
+
+
+def test_json_is_the_result_and_nothing_else(place: Path) -> None:
+    found = run("train", place / "study.toml", "--out", place / "json", "--json")
+    written = json.loads((place / "json" / "result.json").read_text())
+    assert json.loads(found.stdout) == written
+
+
+def test_quiet_prints_nothing_but_a_warning(place: Path) -> None:
+    options = ("--quiet", "--set", "algorithm.name=local")
+    found = run("train", place / "study.toml", "--out", place / "quiet", *options)
+    assert (found.exit_code, found.output) == (0, "")
+
+
+def test_a_run_is_never_overwritten(place: Path) -> None:
+    found = run("train", place / "study.toml", "--out", place / "together")
+    assert found.exit_code == 4
+    assert "--resume" in found.stderr
+
+
+def test_resuming_with_other_settings_is_refused_with_their_list(place: Path) -> None:
+    options = ("--resume", "--set", "algorithm.rounds=9", "--set", "training.batch_size=4")
+    found = run("train", place / "study.toml", "--out", place / "together", *options)
+    assert found.exit_code == 4
+    assert "algorithm.rounds: 2 -> 9" in found.stderr
+    assert "training.batch_size: 32 -> 4" in found.stderr
+
+
+def test_resuming_nothing_is_refused(place: Path) -> None:
+    found = run("train", place / "study.toml", "--out", place / "nothing", "--resume")
+    assert found.exit_code == 4
+    assert not (place / "nothing").exists()
+
+
+def test_wrong_settings_exit_with_2_and_name_the_field(place: Path) -> None:
+    found = run("train", place / "study.toml", "--set", "algorithm.ronds=5")
+    assert found.exit_code == 2
+    assert "algorithm.ronds" in found.stderr
+    assert "did you mean rounds?" in found.stderr
+
+
+def test_ctrl_c_tells_how_to_go_on_and_that_command_does(place: Path) -> None:
+    out = place / "cut short"
+    program = [str(Path(sys.executable).with_name("secure-fl")), "train", "study.toml"]
+    options = ["--set", "algorithm.rounds=30", "--out", str(out)]
+    child = subprocess.Popen(
+        [*program, *options], cwd=place, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.glob("parties/hospital-3/checkpoints/round-*")):
+        assert time.monotonic() < deadline
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    command = said.strip().splitlines()[-1].strip()
+    expected = f"secure-fl train study.toml --set algorithm.rounds=30 --out '{out}' --resume"
+    assert command == expected
+    again = run("train", place / "study.toml", *options, "--resume", "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["metrics"]["last"]["round"] == 30
+
+
+# --- looking at runs ---------------------------------------------------------
+
+
+def test_runs_are_listed_with_their_state(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {Path(r["folder"]).name: r for r in json.loads(run("runs", place, "--json").stdout)}
+    together = found["together"]
+    result = json.loads((place / "together" / "result.json").read_text())
+    assert together["status"] == "finished"
+    assert together["protection"] == "none"
+    assert together["value"] == result["metrics"]["last"]["mean"]["test"]["accuracy"]
+    assert together["bytes"] == sum(p["up"] + p["down"] for p in result["bytes"].values())
+    monkeypatch.chdir(place)
+    table = run("runs", ".").stdout
+    assert "NONE" in table
+    assert "together" in table
+
+
+def test_an_unfinished_run_is_stopped_and_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
+    run_folder = tmp_path / "half"
+    (run_folder / "parties" / "a" / "checkpoints" / "round-00003").mkdir(parents=True)
+    (run_folder / "settings.toml").write_text('[algorithm]\nname = "fedavg"\nrounds = 9\n')
+    found = run("runs", "show", run_folder)
+    assert "stopped, round 3 of 9" in found.stdout
+    assert "--resume" in found.stdout
+    assert json.loads(run("runs", "show", run_folder, "--json").stdout)["round"] == 3
+
+
+def test_a_run_is_shown(place: Path) -> None:
+    shown = run("runs", "show", place / "together")
+    assert "finished, round 2 of 2" in shown.stdout
+    assert "torch" in shown.stdout
+    as_json = json.loads(run("runs", "show", place / "together", "--json").stdout)
+    assert as_json["algorithm"] == "fedavg"
+
+
+def test_folders_without_runs_are_said_to_be(tmp_path: Path) -> None:
+    assert "no run in" in run("runs", tmp_path).stdout
+    assert run("runs", tmp_path / "none").exit_code == 4
+    assert run("runs", "show", tmp_path).exit_code == 4
+
+
+# --- predicting --------------------------------------------------------------
+
+
+def test_labels_and_probabilities_are_printed(place: Path) -> None:
+    found = run("predict", place / "together", "Rash after velodorin.", "Feels well.", "--json")
+    answers = json.loads(found.stdout)["predictions"]
+    assert len(answers) == 2
+    for answer in answers:
+        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+        assert answer["label"] in answer["probabilities"]
+    table = run("predict", place / "together", "Rash [with] :smile: brackets.").stdout
+    assert "Rash [with] :smile: brackets." in table  # nothing of a record is taken for markup
+
+
+def test_texts_come_from_a_file_or_stdin_too(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Rash.\n\nFever.\n")
+    (tmp_path / "notes.csv").write_text("id,text\n7,Rash.\n8,Fever.\n")
+    lines = json.loads(
+        run("predict", place / "together", "--file", tmp_path / "notes.txt", "--json").stdout
+    )
+    table = json.loads(
+        run("predict", place / "together", "--file", tmp_path / "notes.csv", "--json").stdout
+    )
+    piped = json.loads(run("predict", place / "together", "--json", input="Rash.\nFever.\n").stdout)
+    assert lines == piped
+    assert [a["id"] for a in table["predictions"]] == ["7", "8"]
+    assert [a["label"] for a in table["predictions"]] == [a["label"] for a in lines["predictions"]]
+
+
+def test_a_hospital_s_own_model_goes_by_its_name(place: Path) -> None:
+    asked = run("predict", place / "alone", "Rash.")
+    assert asked.exit_code == 4
+    assert "--party hospital-1 or hospital-2 or hospital-3" in asked.stderr
+    found = run("predict", place / "alone", "Rash.", "--party", "hospital-2", "--json")
+    assert "hospital-2" in json.loads(found.stdout)["model"]
+    assert run("predict", place / "alone", "Rash.", "--party", "nobody").exit_code == 4
+    assert run("predict", place / "together", "Rash.", "--party", "hospital-1").exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ((), 2),
+        (("--file", "nowhere.txt"), 2),
+        (("a", "b", "--pair", "c"), 2),
+        (("a", "--file", "b.txt"), 2),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    place: Path, arguments: tuple[str, ...], status: int
+) -> None:
+    assert run("predict", place / "together", *arguments).exit_code == status
+    assert run("predict", place / "nowhere", "a").exit_code == 4
+
+
+# --- the demo ----------------------------------------------------------------
+
+
+def test_the_demo_compares_and_leaves_its_runs(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    found = run("demo", "--seeds", 1, "--rounds", 1, "--out", out)
+    assert found.exit_code == 0, found.output
+    for text in ("alone", "together", "gain", "hospital-3", "mean", str(out)):
+        assert text in found.stdout
+    summary = json.loads((out / "result.json").read_text())
+    assert summary["schema"] == "secure-fl/demo/1"
+    assert summary["protection"]["mode"] == "he+secagg"
+    for name, key in (("local", "local"), ("fedavg", "federated")):
+        result = json.loads((out / "seed-0" / name / "result.json").read_text())
+        assert summary[key]["seed"] == [result["metrics"]["last"]["mean"]["test"]["accuracy"]]
+    difference = summary["federated"]["mean"] - summary["local"]["mean"]
+    assert summary["margin"]["mean"] == pytest.approx(difference)
+    assert run("demo", "--seeds", 1, "--rounds", 1, "--out", out).exit_code == 4  # not overwritten

@@ -1,0 +1,215 @@
+"""The party's half of a sum: exactness, error feedback over rounds, refusals, and erasure."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl import wire
+from secure_fl.cohort import Cohort, Reveal
+from secure_fl.crypto import packing
+from secure_fl.crypto.layout import CLIP_IN_RMS
+from secure_fl.crypto.packing import Codec
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.errors import BudgetError, CohortError, CryptoError, TrainingError
+from secure_fl.seeds import seed_for
+from secure_fl.settings import Protection
+from tests.harness import Federated, LossyEngine, Program, federate
+
+NAMES = ("a", "b", "c", "d")
+PROTECTED: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
+
+
+def inputs(name: str, size: int = 400) -> Any:
+    return np.random.default_rng(ord(name)).normal(size=size).astype(np.float32)
+
+
+def carrying(name: str, factors: Sequence[float]) -> Program:
+    """Sum the same update, times a factor per round, with error feedback."""
+
+    async def program(cohort: Cohort) -> Any:
+        base = inputs(name)
+        return [(await cohort.sum({"w": base * np.float32(f)}, carry=True))["w"] for f in factors]
+
+    return program
+
+
+def leftover(out: Federated, name: str) -> Any:
+    sums: Any = out.sessions[name]._sums
+    return sums._leftovers["w"]
+
+
+@pytest.mark.parametrize("mode", PROTECTED)
+@pytest.mark.parametrize("bits", [8, 12, 16, 24])
+def test_the_opened_sum_is_the_integer_sum_exactly(mode: Protection, bits: Any) -> None:
+    async def program(cohort: Cohort) -> Any:
+        return await cohort.sum({"w": inputs(cohort.me)}, bound=8.0)
+
+    out = federate(dict.fromkeys(NAMES, program), mode=mode, bits=bits)
+    codec = Codec(bits, 4, COHORT.modulus)
+    whole = np.zeros(400, np.int64)
+    for name in NAMES:
+        rng = np.random.Generator(np.random.PCG64(seed_for(0, "rounding", name)))
+        whole += packing.quantize(codec, inputs(name), np.full(400, 8.0, np.float32), rng)[0]
+    expected = packing.dequantize(codec, whole, np.full(400, 8.0, np.float32))
+    clear = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
+    for result in out.results.values():
+        assert result["w"].tobytes() == expected.tobytes()
+        # Stochastic rounding is off by less than one step per party.
+        assert np.abs(result["w"] - clear).max() < 4 * 8.0 / codec.levels
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_protected_modes_agree_bit_for_bit(bits: Any) -> None:
+    programs = {n: carrying(n, (1, 2, 0.5)) for n in NAMES}
+    results = [federate(programs, mode=mode, bits=bits).results for mode in PROTECTED]
+    for other in results:
+        for name in NAMES:
+            assert [r.tobytes() for r in other[name]] == [r.tobytes() for r in results[0]["a"]]
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+def test_what_rounding_and_clipping_leave_over_is_added_exactly_once(bits: Any) -> None:
+    """Over all rounds, opened sums and what is still at home make up the inputs."""
+    factors = (1, 1, 50, 0.01, 1)
+    out = federate({n: carrying(n, factors) for n in NAMES}, mode="secagg", bits=bits)
+    opened = np.sum(out.results["a"], axis=0)
+    at_home = np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
+    whole = sum(factors) * np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
+    np.testing.assert_allclose(opened + at_home, whole, atol=1e-3)
+    assert np.abs(at_home).max() > 1e-3  # there was something to carry
+
+
+def test_the_mean_over_rounds_is_unbiased() -> None:
+    rounds = 40
+    out = federate({n: carrying(n, [1.0] * rounds) for n in NAMES}, mode="secagg", bits=8)
+    exact = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
+    one, mean = out.results["a"][-1], np.mean(out.results["a"], axis=0)
+    # With feedback the error of the mean falls as 1/rounds: what is at home, over the rounds.
+    at_home = np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
+    np.testing.assert_allclose(mean - exact, -at_home / rounds, atol=1e-4)
+    assert np.abs(mean - exact).max() < np.abs(one - exact).max() / 3
+
+
+def test_the_scale_follows_updates_that_grow_and_shrink_a_hundredfold() -> None:
+    factors = [1.0, 100.0] + [100.0] * 30 + [1.0] * 30
+    out = federate({n: carrying(n, factors) for n in NAMES}, mode="secagg", bits=8)
+    sums: Any = out.sessions["a"]._sums
+    exact = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
+    grown = np.mean(out.results["a"][16:32], axis=0)
+    np.testing.assert_allclose(grown, 100 * exact, atol=30)  # clipped at first, then caught up
+    rms = float(np.sqrt(np.mean([np.square(inputs(n)) for n in NAMES])))
+    assert sums._scales["w"] < 5 * rms  # and small again, so steps are fine again
+    back = np.mean(out.results["a"][-8:], axis=0)
+    np.testing.assert_allclose(back, exact, atol=5 * rms * CLIP_IN_RMS[8] / 127)
+
+
+def test_updates_of_zero_and_what_follows_them() -> None:
+    out = federate({n: carrying(n, (0, 0, 1, 1, 0, 0)) for n in NAMES}, mode="secagg", bits=8)
+    results = out.results["a"]
+    assert not np.any(results[0]) and not np.any(results[1])
+    exact = 2 * np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
+    at_home = np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
+    np.testing.assert_allclose(np.sum(results, axis=0) + at_home, exact, atol=1e-3)
+    assert np.abs(at_home).max() < np.abs(exact).max() / 4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_a_number_never_leaves(bad: float) -> None:
+    async def program(cohort: Cohort) -> Any:
+        await cohort.sum({"w": np.array([1.0, bad])}, carry=True)
+
+    out = federate(dict.fromkeys(NAMES, program), mode="he+secagg", catch=True)
+    assert isinstance(out.sessions["a"].error, TrainingError) and out.results == {}
+
+
+def test_values_beyond_their_public_bound_are_refused() -> None:
+    async def program(cohort: Cohort) -> Any:
+        await cohort.sum({"w": np.full(20, 2.5)}, bound=2.0)
+
+    out = federate(dict.fromkeys(NAMES, program), mode="secagg", catch=True)
+    assert isinstance(out.sessions["a"].error, CryptoError)
+    assert "public bound of 2" in str(out.sessions["a"].error)
+
+
+def test_a_host_sum_needs_a_bound() -> None:
+    async def program(cohort: Cohort) -> Any:
+        await cohort.sum({"w": np.ones(20)}, reveal=Reveal.HOST)
+
+    out = federate(dict.fromkeys(NAMES, program), host="d", mode="secagg", catch=True)
+    assert "needs a public bound" in str(out.sessions["a"].error)
+
+
+class ThinNoise:
+    """A noise share that is too small unless four parties add theirs."""
+
+    scale = 1.0
+    reach = 100.0
+
+    def share(self, x: Any) -> Any:
+        return np.rint(x).astype(np.int64) + 1
+
+    def check_survivors(self, survivors: int) -> None:
+        if survivors < 4:
+            raise BudgetError("this sum lost too much of its noise")
+
+
+def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
+    async def program(cohort: Cohort) -> Any:
+        return await cohort.sum({"w": np.zeros(20)}, bound=1.0, noise=ThinNoise())
+
+    programs = dict.fromkeys(NAMES, program)
+    whole = federate(programs, mode="secagg", bits=8)
+    np.testing.assert_allclose(whole.results["a"]["w"], np.full(20, 4.0))  # each drew 1
+    kinds: list[type] = []
+
+    def tap(party: str, direction: str, frame: Any) -> Any:
+        kinds.append(type(wire.decode(frame, lambda *_: None).message))
+        return frame
+
+    out = federate(
+        programs,
+        mode="secagg",
+        catch=True,
+        engine=lambda s: LossyEngine(s, lose={"b": 2}, tap=tap),
+    )
+    assert isinstance(out.sessions["a"].error, BudgetError) and out.results == {}
+    assert wire.Confirm not in kinds and wire.Reveal not in kinds
+
+
+def test_keys_of_a_step_are_gone_when_it_is_over() -> None:
+    def kept(me: str) -> list[int]:
+        gc.collect()
+        found = [o for o in gc.get_objects() if type(o) is StepKeys]
+        return sorted(keys.index for keys in found if keys.me == me)
+
+    async def program(cohort: Cohort) -> Any:
+        seen = []
+        for _ in range(3):
+            await cohort.sum({"w": np.ones(20)}, bound=1.0)
+            seen.append(kept(cohort.me))
+        return seen
+
+    names = ("gone-1", "gone-2", "gone-3")
+    out = federate(dict.fromkeys(names, program), mode="secagg")
+    for name in names:
+        assert out.results[name] == [[2], [3], [4]]  # those of the next sum, and no others
+
+
+def test_checkpoints_hold_no_keys() -> None:
+    out = federate({n: carrying(n, (1,)) for n in NAMES}, mode="he+secagg")
+    sums: Any = out.sessions["a"]._sums
+    assert set(sums.state()) == {"scales", "leftovers", "rng"}
+
+
+def test_a_program_that_sums_in_another_way_gets_nothing() -> None:
+    async def program(cohort: Cohort) -> Any:
+        return await cohort.sum({"w": np.ones(20)}, bound=2.0 if cohort.me == "d" else 1.0)
+
+    out = federate(dict.fromkeys(NAMES, program), mode="secagg", catch=True)
+    assert isinstance(out.error, CohortError) and out.results == {}

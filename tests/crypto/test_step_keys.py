@@ -1,0 +1,203 @@
+"""The keys of one masked sum: masks cancel, shares recover what is lost, once and as agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secure_fl.crypto.identity import Identity, channel
+from secure_fl.crypto.masking import Place
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.step_keys import Circle, StepKeys, remaining_masks, unmasking
+from secure_fl.errors import CohortError, CryptoError
+from secure_fl.wire import Offer, Reveal
+from tests.security.collusion import LENGTH, PLACE, MaskedStep
+
+M = np.uint64(COHORT.modulus)
+
+
+def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
+    """What the coordinator computes from the inputs and shares of those who stayed."""
+    alive = [p for p in step.names if p not in lost]
+    reveals = step.tell(dict.fromkeys(alive, lost))
+    selves, keys = unmasking(step.circle, step.publics, alive, reveals)
+    masks = remaining_masks(
+        step.circle, selves, keys, step.publics, alive, PLACE, LENGTH, COHORT.modulus
+    )
+    whole = sum((step.sent[p] for p in alive), np.zeros(LENGTH, np.uint64)) % M
+    return (whole + (M - masks)) % M
+
+
+@pytest.mark.parametrize(
+    ("n", "t", "lost"), [(2, 2, 0), (3, 3, 0), (4, 3, 1), (7, 5, 2), (8, 6, 0), (40, 27, 3)]
+)
+def test_what_is_left_after_unmasking_is_the_sum_of_the_survivors(
+    n: int, t: int, lost: int
+) -> None:
+    step = MaskedStep(n, t)
+    expected = sum((step.inputs[p] for p in step.names[lost:]), np.zeros(LENGTH, np.uint64)) % M
+    np.testing.assert_array_equal(total(step, step.names[:lost]), expected)
+
+
+def test_lists_are_settled_once_and_shares_revealed_once() -> None:
+    step = MaskedStep(4, 3)
+    keys = step.keys["p00"]
+    with pytest.raises(CohortError):
+        keys.reveal({}, {})  # nothing was settled
+    keys.settle(step.names, ())
+    with pytest.raises(CohortError, match="asked twice"):
+        keys.settle(step.names, ())
+    revealed = keys.reveal({}, {})
+    assert set(revealed.seeds) == set(step.names) and not revealed.keys
+    with pytest.raises(CohortError, match="asked twice"):
+        keys.reveal({}, {})
+
+
+LISTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "overlap": (("p00", "p01", "p02", "p03"), ("p03",)),
+    "nobody is missed": (("p00", "p01", "p02"), ()),
+    "strangers": (("p00", "p01", "p02", "mallory"), ("p03",)),
+    "named twice": (("p00", "p01", "p02", "p02"), ("p03",)),
+    "too few": (("p00", "p01"), ("p02", "p03")),
+    "itself": (("p01", "p02", "p03"), ("p00",)),
+}
+
+
+@pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
+def test_wrong_lists_are_refused(lists: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+    with pytest.raises(CohortError):
+        MaskedStep(4, 3).keys["p00"].settle(*lists)
+
+
+def test_a_dropped_partys_key_is_revealed_to_a_threshold_of_equal_signatures_only() -> None:
+    def attempt(signers: tuple[str, ...], *, forged: bool = False) -> Reveal:
+        step = MaskedStep(5, 4)
+        statement = step.keys["p00"].settle(step.names[:4], ("p04",))
+        signed = bytes(32) if forged else statement
+        signatures = {p: step.sites[p].sign(signed) for p in signers}
+        cards = {p: site.public for p, site in step.sites.items()}
+        return step.keys["p00"].reveal(signatures, cards)
+
+    assert set(attempt(("p00", "p01", "p02", "p03")).keys) == {"p04"}
+    for few in (("p00", "p01", "p02"), ("p00", "p01", "p02", "p04"), ()):
+        with pytest.raises(CohortError, match="confirm who dropped out"):
+            attempt(few)  # the one said to be gone does not count
+    with pytest.raises(CryptoError, match="signature"):
+        attempt(("p00", "p01", "p02", "p03"), forged=True)
+
+
+def test_signatures_of_another_step_or_run_do_not_count() -> None:
+    one, other = MaskedStep(4, 3), MaskedStep(4, 3)
+    lists = (one.names[:3], ("p03",))
+    for change in ({"index": 2}, {"run": "other"}):
+        keys = other.keys["p00"]
+        for field, value in change.items():
+            setattr(keys, field, value)
+        assert keys._statement(*map(frozenset, lists)) != one.keys["p00"]._statement(
+            *map(frozenset, lists)
+        )
+
+
+def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[str, StepKeys]:
+    sites = {n: Identity.generate(n) for n in ("a", "b", "c", "h")}
+    circle = Circle.of(list(sites), host, {n: i for i, n in enumerate(sites, 1)}, 2, index)
+    return {
+        a: StepKeys(
+            a,
+            host,
+            run,
+            index,
+            circle,
+            {b: channel(sites[a], sites[b].public, b"run") for b in sites if b != a},
+        )
+        for a in sites
+    }
+
+
+def offered(keys: dict[str, StepKeys], to: str) -> dict[str, Offer]:
+    return {p: k.offer() for p, k in keys.items() if p != to}
+
+
+CHANGES: dict[str, Callable[[dict[str, Offer]], dict[str, Offer]]] = {
+    "one is missing": lambda o: {p: x for p, x in o.items() if p != "b"},
+    "none": lambda o: {},
+    "public key replaced": lambda o: o | {"b": Offer(bytes(32), o["b"].shares)},
+    "sender replaced": lambda o: o | {"b": o["c"]},
+    "share cut": lambda o: o | {"b": Offer(o["b"].public, {"a": o["b"].shares["a"][:-1]})},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_keys_are_taken_whole_and_as_they_were_sent(
+    change: Callable[[dict[str, Offer]], dict[str, Offer]],
+) -> None:
+    keys = keys_of()
+    with pytest.raises((CohortError, CryptoError)):
+        keys["a"].accept(change(offered(keys, "a")), list(keys))
+    fresh = keys_of()
+    fresh["a"].accept(offered(fresh, "a"), list(fresh))
+
+
+@pytest.mark.parametrize("other", [{"index": 2}, {"run": "another"}])
+def test_keys_of_another_step_do_not_open(other: dict[str, object]) -> None:
+    keys = keys_of()
+    late = offered(keys, "a")
+    for field, value in other.items():
+        setattr(keys["a"], field, value)
+    with pytest.raises(CryptoError, match="does not open"):
+        keys["a"].accept(late, list(keys))
+
+
+def test_the_hosts_masks_are_what_the_parties_added_for_it() -> None:
+    keys = keys_of(host="h")
+    offers = {p: k.offer() for p, k in keys.items()}
+    for name, mine in keys.items():
+        mine.accept({p: o for p, o in offers.items() if p != name}, list(keys))
+    parties = ("a", "b", "c")
+    plain = [keys[p].mask(parties, "s", 5, COHORT.modulus, for_host=False) for p in parties]
+    masked = [keys[p].mask(parties, "s", 5, COHORT.modulus, for_host=True) for p in parties]
+    added = sum(((m + (M - p)) % M for m, p in zip(masked, plain, strict=True)), np.uint64(0)) % M
+    np.testing.assert_array_equal(keys["h"].host_masks(parties, "s", 5, COHORT.modulus), added)
+    assert not keys["h"]._held  # the host holds nobody's shares
+    keys["h"].settle(("a", "b", "c", "h"), ())
+    assert keys["h"].reveal({}, {}) == Reveal({}, {})
+
+
+def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
+    step = MaskedStep(4, 3)
+    alive = step.names[:3]
+    reveals = step.tell(dict.fromkeys(alive, ("p03",)))
+    bad = reveals["p00"]
+    share = bad.keys["p03"]
+    wrong = replace_share(bad, "p03", bytes([share[0]]) + bytes([share[1] ^ 1]) + share[2:])
+    with pytest.raises(CryptoError) as refusal:
+        unmasking(step.circle, step.publics, alive, reveals | {"p00": wrong})
+    assert refusal.value.where["party"] == "p03"
+
+
+def replace_share(reveal: Reveal, party: str, share: bytes) -> Reveal:
+    return Reveal(reveal.seeds, reveal.keys | {party: share})
+
+
+def test_two_segments_and_two_sums_share_no_mask() -> None:
+    step = MaskedStep(4, 3)
+    keys = step.keys["p00"]
+    masks = {
+        keys.mask(step.names, segment, 4, COHORT.modulus, for_host=False).tobytes()
+        for segment in ("one", "two")
+    }
+    keys.index = 2
+    masks.add(keys.mask(step.names, "one", 4, COHORT.modulus, for_host=False).tobytes())
+    assert len(masks) == 3 and Place("one", 0, 1) != Place("one", 0, 2)
+
+
+def test_above_32_parties_each_masks_with_few() -> None:
+    step = MaskedStep(40, 27)
+    assert step.circle.threshold is None and step.circle.quorum == 27
+    assert {len(near) for near in step.circle.neighbours.values()} == {12}
+    assert {len(k._held) for k in step.keys.values()} == {13}  # its neighbours' and its own
+    assert replace(step.circle, threshold=27).shares_needed("p00") == 27
+    assert step.circle.shares_needed("p00") == 9

@@ -1,0 +1,187 @@
+"""P6: an aggregate that was changed, scaled, added to, counted twice or replayed is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl import totals
+from secure_fl.coordinator import Rules
+from secure_fl.crypto import masking, public, tags
+from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
+from secure_fl.crypto.masking import Place
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.errors import CryptoError, TamperError, WireError
+from secure_fl.settings import Protection, ProtectionSettings
+from tests.harness import Program, federate
+from tests.security.attacker import NAMES, summing, tampering
+
+M = np.uint64(COHORT.modulus)
+Totals = dict[bytes, bytes]
+SIZE = 50
+
+
+def on_slots(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
+    """Change masked integers that are not encrypted."""
+
+    def apply(data: bytes) -> bytes:
+        return from_slots(change(to_slots(data, len(data) // 6)) % M)
+
+    return apply
+
+
+def on_ciphertexts(change: Callable[[public.Sum], None]) -> Callable[[bytes], bytes]:
+    """Change a sealed sum, by what anyone can do to it."""
+
+    def apply(data: bytes) -> bytes:
+        total = public.Sum(public.make_context(COHORT))
+        total.add(to_parts(data))
+        change(total)
+        return from_parts(total.result())
+
+    return apply
+
+
+def plain(length: int) -> Any:
+    slots = np.zeros(length, np.uint64)
+    slots[0] = 1
+    return slots
+
+
+def again(total: public.Sum) -> None:
+    total.add(total.result())
+
+
+CHANGES: dict[tuple[str, Protection], Callable[[bytes], bytes]] = {
+    ("scaled", "secagg"): on_slots(lambda s: 3 * s),
+    ("negated", "secagg"): on_slots(lambda s: M - s),
+    ("one added to a slot", "secagg"): on_slots(lambda s: s + plain(s.size)),
+    ("the tag alone", "secagg"): on_slots(lambda s: s + plain(s.size)[::-1]),
+    ("all zero", "secagg"): on_slots(np.zeros_like),
+    ("scaled", "he+secagg"): on_ciphertexts(lambda t: t.scale(3)),
+    ("negated", "he+secagg"): on_ciphertexts(lambda t: t.scale(-1)),
+    ("everybody twice", "he+secagg"): on_ciphertexts(again),
+    ("one added to a slot", "he+secagg"): on_ciphertexts(lambda t: t.add_plain(plain(9))),
+    ("cut short", "he+secagg"): lambda data: data[:-1],
+    ("one ciphertext twice", "he+secagg"): lambda data: data + data,
+    ("bits flipped", "he+secagg"): lambda d: d[:999] + bytes([d[999] ^ 1]) + d[1000:],
+}
+
+
+def honest(mode: Protection) -> Any:
+    protection = ProtectionSettings(mode=mode, bits=16)
+    return lambda run: totals.blind_totals(protection, NAMES, Rules(None, 2, 3), run)
+
+
+def run_with(
+    mode: Protection, change: Callable[[Totals], Totals], programs: dict[str, Program]
+) -> Any:
+    """A run whose coordinator changes each total before it answers."""
+    run = b"fixed for a test"
+    return federate(
+        programs, mode=mode, run=run, new_total=tampering(honest(mode)(run), change), catch=True
+    )
+
+
+def ones(times: int = 1) -> dict[str, Program]:
+    return {n: summing({"x": np.ones(SIZE)}, times, bound=2.0) for n in NAMES}
+
+
+def refused(out: Any) -> None:
+    assert out.results == {} and out.error is not None
+    assert {type(s.error) for s in out.sessions.values()} & {TamperError, CryptoError, WireError}
+    assert out.error.where["party"] in NAMES  # who noticed is named, to everybody
+
+
+def test_without_protection_a_changed_total_passes() -> None:
+    def double(total: Totals) -> Totals:
+        return {k: (2 * np.frombuffer(v, "<f4")).tobytes() for k, v in total.items()}
+
+    out = run_with("none", double, ones())
+    np.testing.assert_array_equal(out.results["east"][0]["x"], np.full(SIZE, 8.0))
+
+
+@pytest.mark.parametrize(("what", "mode"), CHANGES)
+def test_a_changed_aggregate_is_refused(what: str, mode: Protection) -> None:
+    change = CHANGES[what, mode]
+    refused(run_with(mode, lambda total: {k: change(v) for k, v in total.items()}, ones()))
+    fine = run_with(mode, lambda total: total, ones())
+    np.testing.assert_allclose(fine.results["east"][0]["x"], np.full(SIZE, 4.0), atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["he", "secagg", "he+secagg"])
+def test_an_old_aggregate_is_refused(mode: Protection) -> None:
+    """Of the sum before, with the same names, shapes and inputs."""
+    seen: list[Totals] = []
+
+    def replay(total: Totals) -> Totals:
+        seen.append(total)
+        return seen[0]
+
+    refused(run_with(mode, replay, ones(times=2)))
+
+
+@pytest.mark.parametrize("mode", ["he", "secagg", "he+secagg"])
+def test_an_aggregate_of_another_segment_is_refused(mode: Protection) -> None:
+    """Two names with other owners but equal sizes, delivered crosswise."""
+
+    def program(name: str) -> Program:
+        async def run(cohort: Any) -> Any:
+            values = {"a": np.ones(SIZE)}
+            if name != "west":
+                values["b"] = np.ones(SIZE)
+            return await cohort.sum(values, partial=True, bound=2.0)
+
+        return run
+
+    def cross(total: Totals) -> Totals:
+        first, second = sorted(total)
+        return {first: total[second], second: total[first]}
+
+    refused(run_with(mode, cross, {n: program(n) for n in NAMES}))
+
+
+@pytest.mark.parametrize("mode", ["he", "he+secagg", "secagg"])
+def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
+    """`he` has no masks that would be in the way: there the tag alone must do it."""
+    for times in (0, 2):
+        run = b"fixed for a test"
+        new_total = honest(mode)(run)
+
+        def make(audience: Any, offered: Any, new: Any = new_total, often: int = times) -> Any:
+            total = new(audience, offered)
+            add = total.add
+
+            class Counting:
+                needs_unmasking, unmask, result = (
+                    total.needs_unmasking,
+                    total.unmask,
+                    total.result,
+                )
+
+                def add(self, sender: str, segments: Any, data: bytes) -> None:
+                    for _ in range(often if sender == "north" else 1):
+                        add(sender, segments, data)
+
+            return Counting()
+
+        refused(federate(ones(), mode=mode, run=run, new_total=make, catch=True))
+
+
+def test_a_tag_without_constants_would_let_scaling_pass() -> None:
+    key, place = bytes(32), Place("run", 0, 1)
+    rng = np.random.default_rng(1)
+    slots = rng.integers(0, COHORT.modulus, (3, SIZE), dtype=np.uint64)
+    weights = masking.uniform(masking.stream_key(key, place, "tag"), SIZE, COHORT.modulus)
+    linear = [tags.dot(x, weights, COHORT.modulus) for x in slots]
+    affine = [tags.make(key, x, i, COHORT.modulus, place) for i, x in enumerate(slots, 1)]
+    total = slots.sum(axis=0) % M
+    scaled = total * np.uint64(7) % M
+    # The linear tag of the sum, scaled alike, is the right one for the scaled sum.
+    assert tags.dot(scaled, weights, COHORT.modulus) == 7 * sum(linear) % COHORT.modulus
+    tags.check(key, total, sum(affine) % COHORT.modulus, (1, 2, 3), COHORT.modulus, place)
+    with pytest.raises(TamperError):
+        tags.check(key, scaled, 7 * sum(affine) % COHORT.modulus, (1, 2, 3), COHORT.modulus, place)

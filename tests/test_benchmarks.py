@@ -1,0 +1,99 @@
+"""The benchmarks run, and their documents have the shape that the docs and issues name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from secure_fl.benchmarks import crypto, memory, overhead, protocol, startup
+from secure_fl.benchmarks.report import Report, Target
+from secure_fl.cli import bench as command
+
+ROW = {
+    "name",
+    "bits",
+    "parties",
+    "values",
+    "up_bytes_per_value",
+    "down_bytes_per_value",
+    "seal_ns_per_value",
+    "add_ns_per_value",
+    "open_ns_per_value",
+    "relative_error",
+}
+
+
+def document(report: Report) -> dict[str, Any]:
+    """What `--json` prints, after a trip through JSON."""
+    found: dict[str, Any] = json.loads(json.dumps(report.document()))
+    assert {"schema", "benchmark", "machine", "versions", "sizes", "seed", "targets"} <= set(found)
+    assert all({"what", "limit", "measured", "met"} <= set(t) for t in found["targets"])
+    return found
+
+
+def test_crypto_compares_ways_side_by_side() -> None:
+    found = document(crypto.measure(values=2_000, parties=3, repeats=1))
+    assert all(set(row) >= ROW for row in found["rows"])
+    first = found["rows"][0]
+    assert first["name"].startswith("he+secagg") and first["bits"] == 8
+    assert {"up_bytes", "seal", "open"} <= set(found["ratios"])
+    assert all(ratio > 0 for ratio in found["ratios"].values())
+    assert all(row["exact"] for row in found["rows"] if row["bits"])  # integers, to the last one
+    assert all(row["relative_error"] < 0.05 for row in found["rows"])
+
+
+def test_protocol_fits_growth() -> None:
+    found = document(protocol.measure(parties=(3, 6, 40), values=16))
+    assert [row["parties"] for row in found["rows"] if row["mode"] == "secagg"] == [3, 6, 40]
+    assert all(row["party_up_bytes"] > 0 and row["party_ms"] > 0 for row in found["rows"])
+    assert set(found["growth"]) >= {"party_up_bytes", "coordinator_ms"}
+
+
+@pytest.mark.parametrize("name", list(protocol.GROWTH))
+def test_the_fit_finds_the_growth_it_is_given(name: str) -> None:
+    sizes = (3, 10, 32, 100, 1000)
+    costs = [7 + 2 * protocol.GROWTH[name](n) for n in sizes]
+    assert protocol.fit(sizes, costs)["best"] == name
+
+
+def test_memory_is_measured_in_processes_of_its_own() -> None:
+    found = document(memory.measure(values=20_000, parties=(3, 6)))
+    assert [(row["mode"], row["parties"]) for row in found["rows"]] == [
+        ("none", 3),
+        ("none", 6),
+        ("he+secagg", 3),
+        ("he+secagg", 6),
+    ]
+    assert all(row["total"] > 0 and row["peak_allocated"] > row["total"] for row in found["rows"])
+
+
+def test_overhead_pairs_runs_with_a_bare_loop() -> None:
+    found = document(overhead.measure(parties=2, records=8, rounds=1, repeats=1))
+    assert [row["name"] for row in found["rows"]] == ["bare loop", "none", "he+secagg"]
+    assert all(row["round_cpu_seconds"] > 0 for row in found["rows"])
+    assert found["rows"][0]["over_bare"] == 0
+
+
+def test_startup_is_measured_in_processes_of_its_own() -> None:
+    found = document(startup.measure(repeats=1))
+    assert [row["name"] for row in found["rows"]] == list(startup.COMMANDS)
+    assert all(row["seconds"] > 0 for row in found["rows"])
+
+
+def test_targets_say_which_way_they_go() -> None:
+    assert Target("at most", 4.0, 3.9).met and not Target("at most", 4.0, 4.1).met
+    assert Target("at least", 8.0, 8.1, at_least=True).met
+    assert not Target("at least", 8.0, 7.9, at_least=True).met
+
+
+def test_the_command_prints_json_and_saves_it(tmp_path: Path) -> None:
+    out = tmp_path / "startup.json"
+    arguments = ["startup", "--quick", "--json", "--out", str(out)]
+    result = CliRunner().invoke(command.bench, arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output) == json.loads(out.read_text())
+    assert json.loads(result.output)["benchmark"] == "startup"

@@ -1,0 +1,134 @@
+"""Code that must not pass the type checker: every line marked so is an error, and no other.
+
+It is never run. `test_misuse.py` gives it to mypy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from secure_fl import wire
+from secure_fl.cohort import Cohort
+from secure_fl.coordinator import Coordinator, Engine, Rules
+from secure_fl.crypto import public, secret
+from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
+from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
+from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.public import PublicContext, RealSum, Sum
+from secure_fl.crypto.secret import HostPublicKey, HostSecretKey, RealSecretKey, SecretKey
+from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.link import Link
+from secure_fl.protocol import Group, NewTotal, Offered, Rule, Vector
+from secure_fl.recorder import Recorder
+from secure_fl.wire import Bulk, Frame, Segment
+
+
+def clear_values_to_a_coordinator(
+    total: Sum, protected: ProtectedTotal, sealed: SealedInts, reals: RealSum, values: Slots
+) -> None:
+    total.add([b"sealed"])
+    total.add(values)  # expect: error
+    total.add([1.5, 2.5])  # expect: error
+    reals.add(np.zeros(3))  # expect: error
+    sealed.add(values, 3)  # expect: error
+    segment = Segment(bytes(32), 3)
+    protected.add("north", (segment,), b"sealed")
+    protected.add("north", (segment,), values)  # expect: error
+    protected.add("north", {"layer.weight": values}, b"")  # expect: error
+
+
+def clear_values_on_the_wire(link: Link, values: Slots) -> None:
+    message = wire.SumInput("parties", ())
+    link.pack(message, Bulk.of(b"sealed"))
+    link.pack(message, values)  # expect: error
+    link.pack(message, b"without a digest")  # expect: error
+    link.pack({"loss": 0.3})  # expect: error
+    wire.SumInput("parties", ({"layer.weight": values},))  # expect: error
+    Frame(b"head", values)  # expect: error
+
+
+def keys_at_a_coordinator(
+    key: SecretKey, host: HostSecretKey, context: PublicContext, offered: Offered
+) -> None:
+    Sum(context)
+    Sum(key)  # expect: error
+    SealedInts(host)  # expect: error
+    RealSum(secret.generate_real())  # expect: error
+    public.load(key.public())
+    public.load(key)  # expect: error
+    public.load(host.public())  # expect: error
+
+
+def opening_without_the_secret(
+    key: SecretKey, context: PublicContext, host: HostSecretKey, card: HostPublicKey
+) -> None:
+    parts = [b"sealed"]
+    secret.open(key, parts, 3)
+    secret.open(context, parts, 3)  # expect: error
+    secret.open(card, parts, 3)  # expect: error
+    secret.open_host(host, parts, 3)
+    secret.open_host(card, parts, 3)  # expect: error
+    context.open(parts)  # expect: error
+    Sum(context).open(parts)  # expect: error
+
+
+def the_wrong_audience(
+    key: SecretKey, host: HostSecretKey, card: HostPublicKey, real: RealSecretKey, slots: Slots
+) -> None:
+    secret.seal(key, slots)
+    secret.seal_to_host(card, slots)
+    secret.seal(host, slots)  # expect: error
+    secret.seal(card, slots)  # expect: error
+    secret.seal(real, slots)  # expect: error
+    secret.seal_to_host(key, slots)  # expect: error
+    secret.seal_to_host(host, slots)  # expect: error
+    secret.open(host, [b""], 3)  # expect: error
+    secret.open(real, [b""], 3)  # expect: error
+    secret.open_host(key, [b""], 3)  # expect: error
+    secret.open_real(key, [b""], 3)  # expect: error
+    secret.seal_real(key, np.zeros(3))  # expect: error
+    Rule(audience="parties")
+    Rule(audience="coordinator")  # expect: error
+
+
+def clear_values_as_slots(key: SecretKey, group: Group, vector: Vector) -> None:
+    secret.seal(key, vector)  # expect: error
+    secret.seal(key, group.vectors)  # expect: error
+    secret.seal(key, [0.5])  # expect: error
+
+
+def private_and_public_identities(me: Identity, card: PublicIdentity) -> None:
+    seal_to(me, card, b"", b"")
+    seal_to(me, me, b"", b"")  # expect: error
+    seal_to(card, card, b"", b"")  # expect: error
+    open_sealed(card, card, b"", b"")  # expect: error
+    card.sign(bytes(32))  # expect: error
+    card.shared_with(bytes(32))  # expect: error
+    Link(bytes(16), me, card, asks=True)
+    Link(bytes(16), me, me, asks=True)  # expect: error
+    Link(bytes(16), card, card, asks=True)  # expect: error
+
+
+def another_partys_keys(me: Identity, card: PublicIdentity, key: SecretKey) -> None:
+    PartyKeys(me, {"north": card}, key, bytes(32), bytes(32))
+    PartyKeys(card, {"north": card}, key, bytes(32), bytes(32))  # expect: error
+    PartyKeys(me, {"north": me}, key, bytes(32), bytes(32))  # expect: error
+    PartyKeys(me, {}, key, bytes(32), bytes(32), host_public=key)  # expect: error
+    PartyKeys(me, {}, key, bytes(32), bytes(32), host_secret=key)  # expect: error
+
+
+def a_coordinator_made_of_party_things(
+    links: dict[str, Link], engine: Engine, rules: Rules, totals: NewTotal, keys: PartyKeys
+) -> None:
+    recorder = Recorder("coordinator")
+    Coordinator(links, engine, rules, totals, recorder)
+    Coordinator({"north": keys}, engine, rules, totals, recorder)  # expect: error
+    Coordinator(links, engine, rules, keys, recorder)  # expect: error
+
+
+async def a_door_used_wrongly(cohort: Cohort, values: Slots) -> None:
+    await cohort.sum({"x": values})
+    await cohort.sum(values)  # expect: error
+    await cohort.sum({"x": values}, reveal="coordinator")  # expect: error
+    await cohort.agree("a text", "about")  # expect: error
+    cohort.send(values)  # expect: error
