@@ -78,7 +78,7 @@ def fit(task: Task, encoded: Encoded, model: nn.Module, steps: int, rate: float 
     for _ in range(steps):
         for batch in encoded.batches(16, generator):
             optimizer.zero_grad()
-            task.loss(task.forward(model, batch), batch).backward()  # type: ignore[no-untyped-call]
+            task.loss(task.forward(model, batch), batch).backward()
             optimizer.step()
 
 
@@ -343,7 +343,7 @@ def test_opacus_gives_each_examples_gradient(
     for module in model.modules():  # Opacus listens in training mode only: silence the dropout
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    task.loss(task.forward(wrapped, batch), batch).backward()  # type: ignore[no-untyped-call]
+    task.loss(task.forward(wrapped, batch), batch).backward()
     assert list(models.trainable(wrapped)) == list(parameters)  # the wrapper's prefix is gone
     for value, *rows in zip(parameters.values(), *each, strict=True):
         sampled: Any = value

@@ -1,6 +1,7 @@
 """Packing: exact sums, unbiased rounding, an honest residual, and refusal of what does not fit."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,8 @@ def test_bad_clips_are_refused(clip):
 
 def test_bad_shapes_are_refused():
     codec, rng = Codec(8, 2, COHORT.modulus), np.random.default_rng(0)
-    for values in (np.zeros(0), np.zeros((2, 2)), np.zeros(2, np.int64)):
+    shapes: list[Any] = [np.zeros(0), np.zeros((2, 2)), np.zeros(2, np.int64)]
+    for values in shapes:
         with pytest.raises(CryptoError):
             packing.quantize(codec, values, 1.0, rng)
     with pytest.raises(CryptoError):
@@ -190,7 +192,7 @@ def test_noise_between_quantising_and_packing():
     integers = [
         packing.quantize(codec, x, 1.0, rng)[0] + e for x, e in zip(values, noise, strict=True)
     ]
-    total = sum(packing.pack(codec, q) for q in integers)
+    total: Any = np.array([packing.pack(codec, q) for q in integers]).sum(axis=0)
     assert np.array_equal(packing.unpack(codec, total, 3, 99), sum(integers))
 
 
