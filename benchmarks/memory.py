@@ -1,16 +1,15 @@
 """The coordinator's peak memory while parties come and go: it adds as it hears, and keeps nothing.
 
-The coordinator is the real one, in a process of its own. Its parties are puppets: they keep keys
-and answer the protocol, but their upload is made beforehand and copied when it is asked for, as if
-it had just arrived. One upload at a time is therefore part of the figure; models are not.
+The coordinator is the real one, in a process of its own, among puppets without models. One upload
+at a time is part of the figure, and so are the puppets' keys: a run with a vector of one value
+shows how much they and the messages take.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,22 +17,13 @@ from typing import Literal
 
 import numpy as np
 
-from secure_fl import wire
+from secure_fl.benchmarks.puppets import stage
 from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.coordinator import Coordinator, Rules
 from secure_fl.crypto import secret
 from secure_fl.crypto.blind_sum import from_parts
-from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.link import Link
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import PartySum
-from secure_fl.recorder import Recorder
-from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.thresholds import default_threshold
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Bulk, Frame, Segment
+from secure_fl.settings import Protection
 
 PARTIES = (4, 16, 64, 256)
 SEALED = 64
@@ -61,49 +51,6 @@ class Row:
         if self.peak_resident is None or self.keys_resident is None or self.mode == "none":
             return (self.peak_allocated - self.keys_allocated) / self.total
         return (self.peak_resident - self.keys_resident) / self.total
-
-
-@dataclass(slots=True)
-class Puppet:
-    """A party without a model: it answers with its keys and an upload made beforehand."""
-
-    link: Link
-    sums: PartySum
-    segment: Segment
-    data: bytes
-    received: int = 0
-
-    def step(self, frame: Frame) -> Frame:
-        """Answer one frame."""
-        message, bulk = self.link.unpack(frame), b""
-        answer: wire.FromParty = wire.Done()
-        match message:
-            case wire.Start():
-                answer = wire.Ready((), self.sums.offer(message.members))
-            case wire.Begin():
-                self.sums.accept(message.offers, message.members)
-                answer, bulk = (
-                    wire.SumInput("parties", (self.segment,)),
-                    bytes(bytearray(self.data)),
-                )
-            case wire.Unmask():
-                self.sums.confirm(message)
-                answer = self.sums.reveal(message, None)
-            case wire.Total():
-                self.received = sum(message.sizes)
-        return self.link.pack(answer, Bulk.of(bulk))
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """An engine whose parties are puppets."""
-
-    puppets: Mapping[str, Puppet]
-
-    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """One answer after the other."""
-        for party, frame in frames.items():
-            yield party, self.puppets[party].step(frame)
 
 
 def measure(*, values: int = 1_000_000, parties: Sequence[int] = PARTIES, seed: int = 0) -> Report:
@@ -162,10 +109,10 @@ def _measure_one(
     mode: Protection, parties: int, tiny: tuple[bytes, int], full: tuple[bytes, int]
 ) -> Row:
     """Look at the process first, then at allocations: tracemalloc takes memory itself."""
-    keys_resident, _, _ = _watch(_prepare(mode, parties, *tiny), traced=False)
-    resident, total, seconds = _watch(_prepare(mode, parties, *full), traced=False)
-    keys_allocated, _, _ = _watch(_prepare(mode, parties, *tiny), traced=True)
-    allocated, _, _ = _watch(_prepare(mode, parties, *full), traced=True)
+    keys_resident, _, _ = _watch(stage(mode, BITS, parties, *tiny), traced=False)
+    resident, total, seconds = _watch(stage(mode, BITS, parties, *full), traced=False)
+    keys_allocated, _, _ = _watch(stage(mode, BITS, parties, *tiny), traced=True)
+    allocated, _, _ = _watch(stage(mode, BITS, parties, *full), traced=True)
     return Row(
         mode,
         parties,
@@ -191,33 +138,6 @@ def _watch(run: Callable[[], int], *, traced: bool) -> tuple[int | None, int, fl
     total = run()
     seconds, after = time.perf_counter() - start, _resident(peak=True)
     return None if before is None or after is None else after - before, total, seconds
-
-
-def _prepare(mode: Protection, parties: int, data: bytes, slots: int) -> Callable[[], int]:
-    protection = ProtectionSettings(mode=mode, bits=BITS, min_cohort=2)
-    names = [f"p{number:04d}" for number in range(parties)]
-    rules = Rules(None, 2, default_threshold(parties))
-    keys = make_keys(mode, names, None)
-    me, run = Identity.generate("coordinator"), os.urandom(16)
-    segment = Segment(bytes(32), len(data), slots)
-    puppets = {
-        name: Puppet(
-            Link(run, keys[name].identity, me.public, asks=False),
-            party_sum(protection, keys[name], rules, run=run, seed=0),
-            segment,
-            data,
-        )
-        for name in names
-    }
-    links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
-    totals = blind_totals(protection, names, rules, run)
-    coordinator = Coordinator(links, Stage(puppets), rules, totals, Recorder("coordinator"))
-
-    def play() -> int:
-        coordinator.run()
-        return puppets[names[0]].received
-
-    return play
 
 
 def _resident(*, peak: bool = False, reset: bool = False) -> int | None:

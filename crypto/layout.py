@@ -29,7 +29,7 @@ CLIP_IN_RMS = {8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
 TINY = 2.0**38  # small squared norms are sent magnified, on a second scale, to keep their digits
 
 Arrays = dict[str, NDArray[np.float64]]
-Real = TypeVar("Real", np.float32, np.float64)
+Real = TypeVar("Real", np.float32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,11 @@ class Layout:
                 norms[field.name] = float(large + small / TINY)
         if self.values:
             integers = packing.unpack(self.codec, slots[cut:], contributors, self.values)
-            if noise is not None:
-                values = integers / noise.scale
-            else:
-                values = packing.dequantize(self.codec, integers, self._clips())
-            opened |= dict(zip((f.name for f in self.packed), self._cut(values), strict=True))
+            for field, part in zip(self.packed, self._cut(integers), strict=True):
+                if noise is not None:
+                    opened[field.name] = part / noise.scale
+                else:  # one clip per vector: an array of clips would cost as much as unpacking
+                    opened[field.name] = packing.dequantize(self.codec, part, field.clip or 0.0)
         return opened, norms
 
     def _clips(self) -> NDArray[np.float32]:

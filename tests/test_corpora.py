@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from hashlib import sha256
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -65,9 +66,10 @@ def share(splits: Splits, label: str) -> float:
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_writes_the_same_text_in_every_process(hash_seed: str) -> None:
     command = [sys.executable, "-c", PRINT_DIGESTS]
-    env = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."}
-    told = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-    assert dict(zip(corpora.NAMES, told.split(), strict=True)) == DIGESTS
+    root = Path(__file__).parents[1]
+    env = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)}
+    ran = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)
+    assert dict(zip(corpora.NAMES, ran.stdout.split(), strict=True)) == DIGESTS
 
 
 @pytest.mark.parametrize("name", corpora.NAMES)

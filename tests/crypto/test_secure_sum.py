@@ -11,15 +11,18 @@ import pytest
 
 from secure_fl import wire
 from secure_fl.cohort import Cohort, Reveal
+from secure_fl.coordinator import Rules
 from secure_fl.crypto import packing
 from secure_fl.crypto.layout import CLIP_IN_RMS
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TrainingError
+from secure_fl.protection import make_keys, party_sum
+from secure_fl.protocol import Group, PartySum, Rule
 from secure_fl.seeds import seed_for
-from secure_fl.settings import Protection
-from tests.harness import Federated, LossyEngine, Program, federate
+from secure_fl.settings import Protection, ProtectionSettings
+from tests.harness import Federated, Program, federate
 
 NAMES = ("a", "b", "c", "d")
 PROTECTED: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
@@ -159,27 +162,23 @@ class ThinNoise:
             raise BudgetError("this sum lost too much of its noise")
 
 
+def sealed_under_noise() -> PartySum:
+    """One party's half of a sum whose input has been sent."""
+    keys, settings = make_keys("secagg", NAMES, None), ProtectionSettings(mode="secagg")
+    sums = {
+        n: party_sum(settings, keys[n], Rules(None, 2, 3), run=bytes(16), seed=0) for n in NAMES
+    }
+    offers = {n: half.offer(NAMES) for n, half in sums.items()}
+    sums["a"].accept({n: o for n, o in offers.items() if o is not None}, NAMES)
+    group = Group(NAMES, {"w": np.zeros(20, np.float32)})
+    sums["a"].seal([group], Rule(bound=1.0, noise=ThinNoise()))
+    return sums["a"]
+
+
 def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
-    async def program(cohort: Cohort) -> Any:
-        return await cohort.sum({"w": np.zeros(20)}, bound=1.0, noise=ThinNoise())
-
-    programs = dict.fromkeys(NAMES, program)
-    whole = federate(programs, mode="secagg", bits=8)
-    np.testing.assert_allclose(whole.results["a"]["w"], np.full(20, 4.0))  # each drew 1
-    kinds: list[type] = []
-
-    def tap(party: str, direction: str, frame: Any) -> Any:
-        kinds.append(type(wire.decode(frame, lambda *_: None).message))
-        return frame
-
-    out = federate(
-        programs,
-        mode="secagg",
-        catch=True,
-        engine=lambda s: LossyEngine(s, lose={"b": 2}, tap=tap),
-    )
-    assert isinstance(out.sessions["a"].error, BudgetError) and out.results == {}
-    assert wire.Confirm not in kinds and wire.Reveal not in kinds
+    assert sealed_under_noise().confirm(wire.Unmask(NAMES, ())) is None
+    with pytest.raises(BudgetError):
+        sealed_under_noise().confirm(wire.Unmask(NAMES[:3], NAMES[3:]))
 
 
 def test_keys_of_a_step_are_gone_when_it_is_over() -> None:

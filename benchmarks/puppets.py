@@ -1,0 +1,96 @@
+"""A real coordinator among puppets: parties with keys and an upload, but no model.
+
+An upload is made beforehand and copied when it is asked for, as if it had just arrived.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from secure_fl import wire
+from secure_fl.coordinator import Coordinator, Rules
+from secure_fl.crypto.identity import Identity
+from secure_fl.link import Link
+from secure_fl.protection import make_keys, party_sum
+from secure_fl.protocol import PartySum
+from secure_fl.recorder import Recorder
+from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.thresholds import default_threshold
+from secure_fl.totals import blind_totals
+from secure_fl.wire import Bulk, Frame, Segment
+
+
+@dataclass(slots=True)
+class Puppet:
+    """A party without a model: it answers with its keys and an upload made beforehand."""
+
+    link: Link
+    sums: PartySum
+    segment: Segment
+    data: bytes
+    received: int = 0
+
+    def step(self, frame: Frame) -> Frame:
+        """Answer one frame."""
+        message, bulk = self.link.unpack(frame), b""
+        answer: wire.FromParty = wire.Done()
+        match message:
+            case wire.Start():
+                answer = wire.Ready((), self.sums.offer(message.members))
+            case wire.Begin():
+                self.sums.accept(message.offers, message.members)
+                answer, bulk = (
+                    wire.SumInput("parties", (self.segment,)),
+                    bytes(bytearray(self.data)),
+                )
+            case wire.Unmask():
+                self.sums.confirm(message)
+                answer = self.sums.reveal(message, None)
+            case wire.Total():
+                self.received = sum(message.sizes)
+        return self.link.pack(answer, Bulk.of(bulk))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """An engine whose parties are puppets."""
+
+    puppets: Mapping[str, Puppet]
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """One answer after the other."""
+        for party, frame in frames.items():
+            yield party, self.puppets[party].step(frame)
+
+
+def stage(
+    mode: Protection, bits: Literal[8], parties: int, data: bytes, slots: int
+) -> Callable[[], int]:
+    """Set up a run of one sum; calling what comes back plays it and gives the sum's size."""
+    protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=2)
+    names = [f"p{number:04d}" for number in range(parties)]
+    rules = Rules(None, 2, default_threshold(parties))
+    keys = make_keys(mode, names, None)
+    me, run = Identity.generate("coordinator"), os.urandom(16)
+    segment = Segment(bytes(32), len(data), slots)
+    puppets = {
+        name: Puppet(
+            Link(run, keys[name].identity, me.public, asks=False),
+            party_sum(protection, keys[name], rules, run=run, seed=0),
+            segment,
+            data,
+        )
+        for name in names
+    }
+    links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
+    totals = blind_totals(protection, names, rules, run)
+    coordinator = Coordinator(links, Stage(puppets), rules, totals, Recorder("coordinator"))
+
+    def play() -> int:
+        coordinator.run()
+        return puppets[names[0]].received
+
+    return play
