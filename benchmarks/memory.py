@@ -42,15 +42,12 @@ class Row:
     peak_allocated: int  # numpy's and Python's, by tracemalloc; SEAL's are not in it
     peak_resident: int | None  # of the process; None where the system does not tell
     keys_allocated: int  # the same with a vector of one value: messages, and the puppets' own keys
-    keys_resident: int | None
     seconds: float
 
     @property
     def vector(self) -> float:
-        """What the vector alone takes, in units of the sum's size."""
-        if self.peak_resident is None or self.keys_resident is None or self.mode == "none":
-            return (self.peak_allocated - self.keys_allocated) / self.total
-        return (self.peak_resident - self.keys_resident) / self.total
+        """What the vector alone takes of what is allocated, in units of the sum's size."""
+        return (self.peak_allocated - self.keys_allocated) / self.total
 
 
 def measure(*, values: int = 1_000_000, parties: Sequence[int] = PARTIES, seed: int = 0) -> Report:
@@ -109,7 +106,7 @@ def _measure_one(
     mode: Protection, parties: int, tiny: tuple[bytes, int], full: tuple[bytes, int]
 ) -> Row:
     """Look at the process first, then at allocations: tracemalloc takes memory itself."""
-    keys_resident, _, _ = _watch(stage(mode, BITS, parties, *tiny), traced=False)
+    _watch(stage(mode, BITS, parties, *tiny), traced=False)  # the keys find their memory
     resident, total, seconds = _watch(stage(mode, BITS, parties, *full), traced=False)
     keys_allocated, _, _ = _watch(stage(mode, BITS, parties, *tiny), traced=True)
     allocated, _, _ = _watch(stage(mode, BITS, parties, *full), traced=True)
@@ -121,7 +118,6 @@ def _measure_one(
         allocated or 0,
         resident,
         keys_allocated or 0,
-        keys_resident,
         seconds,
     )
 
@@ -156,7 +152,6 @@ def _resident(*, peak: bool = False, reset: bool = False) -> int | None:
 
 def _cells(row: Row) -> tuple[str, ...]:
     resident = "-" if row.peak_resident is None else f"{row.peak_resident / 1e6:.1f}"
-    keys = row.keys_allocated if row.keys_resident is None else row.keys_resident
     return (
         row.mode,
         str(row.parties),
@@ -164,7 +159,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.total / 1e6:.2f}",
         f"{row.peak_allocated / 1e6:.1f}",
         resident,
-        f"{keys / 1e6:.1f}",
+        f"{row.keys_allocated / 1e6:.1f}",
         f"{row.vector:.2f}",
         f"{row.seconds:.1f}",
     )

@@ -232,7 +232,9 @@ class ProtectedTotal:
     def _remove_masks(self, survivors: Sequence[str]) -> None:
         offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
         index = self._index()
-        circle = Circle.of(self._offered.members, self._host, self._numbers, self._threshold, index)
+        circle = Circle.of(
+            self._offered.members, self._host, self._numbers, self._threshold, self._run, index
+        )
         publics = {party: offer.public for party, offer in offers.items()}
         selves, keys = unmasking(circle, publics, survivors, self._reveals)
         for key, vector in self._vectors.items():

@@ -128,7 +128,9 @@ class SecureSum:
         if self.me not in members or not set(members) <= set(self._numbers):
             raise CohortError("the coordinator names other members than the roster", party=self.me)
         self._index += 1
-        circle = Circle.of(members, self._host, self._numbers, self._threshold, self._index)
+        circle = Circle.of(
+            members, self._host, self._numbers, self._threshold, self._run, self._index
+        )
         self._next = StepKeys(self.me, self._host, self._run, self._index, circle, self._channels)
         return self._next.offer()
 

@@ -65,6 +65,7 @@ class Circle:
         host: str | None,
         numbers: Mapping[str, int],
         threshold: int,
+        run: str,
         index: int,
     ) -> Circle:
         """The graph for the members of this sum: everybody up to 32, k-regular beyond."""
@@ -73,7 +74,9 @@ class Circle:
             others = {p: tuple(q for q in parties if q != p) for p in parties}
             return cls(numbers, others, threshold, threshold)
         names = {numbers[p]: p for p in parties}
-        graph = masking.neighbours(sorted(names), index.to_bytes(8, "big"))
+        graph = masking.neighbours(
+            sorted(names), digest_of(b"secure-fl circle", f"{run} {index}".encode())
+        )
         return cls(numbers, _Named(numbers, names, graph), None, threshold)
 
     def shares_needed(self, party: str) -> int:

@@ -61,9 +61,7 @@ def check(
         raise TamperError(
             f"the sum over {len(contributors)} contributors was changed on its way",
             fix="stop the run, compare transcripts with the coordinator, and rotate the keys",
-            round=place.round,
-            step=place.step,
-            segment=segment,
+            sum=place.step,
         )
 
 

@@ -6,6 +6,7 @@ message to the `Session`, which puts it on the wire and resumes the program with
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +18,14 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from secure_fl import wire
-from secure_fl.errors import BudgetError, CohortError, CryptoError, TooFewParties, TrainingError
+from secure_fl.errors import (
+    BudgetError,
+    CohortError,
+    CryptoError,
+    Disagreement,
+    TooFewParties,
+    TrainingError,
+)
 from secure_fl.protocol import Group, Noise, PartySum, Rule, Vector
 from secure_fl.recorder import Recorder
 from secure_fl.wire import FromCoordinator, FromParty, Name
@@ -112,6 +120,7 @@ class Cohort:
         self.resume_after = 0
         self._survivors: tuple[str, ...] = ()
         self._scales = False  # whether the last sum was of scales, and its values follow
+        self._agreed = 0
         self._opened = 0  # sums opened in this round
         self._relayed = 0  # values passed on in this run: no old one can be passed on again
         self._sums = sums
@@ -224,8 +233,20 @@ class Cohort:
 
     async def agree(self, fingerprint: bytes, about: str) -> None:
         """Stop the run unless every party holds the same state."""
-        keyed = self._sums.fingerprint(fingerprint, about.encode())
-        await self._ask(wire.Agree(keyed), wire.Agreed)
+        number = self._agreed = self._agreed + 1  # an old proof proves nothing
+
+        def digest(of: str) -> bytes:
+            return self._sums.fingerprint(fingerprint, f"{number} {about} {of}".encode())
+
+        answer, _ = await self._ask(wire.Agree(digest(""), digest(self.me)), wire.Agreed)
+        self.enter(tuple(answer.proofs))
+        for party, proof in answer.proofs.items():
+            if not hmac.compare_digest(proof, digest(party)):
+                raise Disagreement(
+                    f"{about} differs between parties, or the coordinator says what they did not",
+                    fix="compare settings, labels, models and library versions with this party",
+                    party=party,
+                )
 
     def rounds(self, total: int, keep: Mapping[str, Stateful] | None = None) -> Rounds:
         """Iterate over the rounds; `keep` is what a checkpoint after each of them holds."""

@@ -269,10 +269,12 @@ class AgreeStep(Step):
     def __init__(self, answers: Answers) -> None:
         super().__init__(answers)
         self.fingerprints: dict[bytes, list[str]] = {}
+        self.proofs: dict[str, bytes] = {}
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, wire.Agree)  # noqa: S101
         self.fingerprints.setdefault(message.fingerprint, []).append(party)
+        self.proofs[party] = message.proof
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         if len(self.fingerprints) > 1:
@@ -283,7 +285,7 @@ class AgreeStep(Step):
                 fix="compare settings, labels, models and library versions of these parties",
                 party=camps[0][0] if len(camps[0]) == 1 else None,
             )
-        return Reply(dict.fromkeys(members, wire.Agreed()))
+        return Reply(dict.fromkeys(members, wire.Agreed({m: self.proofs[m] for m in members})))
 
 
 class BoundaryStep(Step):

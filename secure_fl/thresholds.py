@@ -17,7 +17,7 @@ def holders(n: int) -> int:
 
     The size of a closed neighbourhood in the graph of `crypto.masking`, which a test compares.
     """
-    return n if n <= 32 else 2 * (n - 1).bit_length() + 1
+    return n if n <= 32 else min(n, 6 * (n - 1).bit_length() + 1)
 
 
 @dataclass(frozen=True, slots=True)

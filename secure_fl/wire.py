@@ -96,7 +96,8 @@ class Share(Message, frozen=True, tag=6):
 class Agree(Message, frozen=True, tag=7):
     """A keyed fingerprint of state that must be equal everywhere."""
 
-    fingerprint: Digest
+    fingerprint: Digest  # equal at all parties if the state is
+    proof: Digest  # the same by this party: the others check it, so nobody need be believed
 
 
 class Boundary(Message, frozen=True, tag=8):
@@ -169,7 +170,9 @@ class Relayed(Message, frozen=True, tag=25):
 
 
 class Agreed(Message, frozen=True, tag=26):
-    """All fingerprints were equal."""
+    """All fingerprints were equal; here is every party's own proof of it."""
+
+    proofs: dict[Name, Digest]
 
 
 class Continue(Message, frozen=True, tag=27):

@@ -103,7 +103,7 @@ def test_signatures_of_another_step_or_run_do_not_count() -> None:
 
 def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[str, StepKeys]:
     sites = {n: Identity.generate(n) for n in ("a", "b", "c", "h")}
-    circle = Circle.of(list(sites), host, {n: i for i, n in enumerate(sites, 1)}, 2, index)
+    circle = Circle.of(list(sites), host, {n: i for i, n in enumerate(sites, 1)}, 2, "run", index)
     return {
         a: StepKeys(
             a,
@@ -197,7 +197,7 @@ def test_two_segments_and_two_sums_share_no_mask() -> None:
 def test_above_32_parties_each_masks_with_few() -> None:
     step = MaskedStep(40, 27)
     assert step.circle.threshold is None and step.circle.quorum == 27
-    assert {len(near) for near in step.circle.neighbours.values()} == {12}
-    assert {len(k._held) for k in step.keys.values()} == {13}  # its neighbours' and its own
+    assert {len(near) for near in step.circle.neighbours.values()} == {36}
+    assert {len(k._held) for k in step.keys.values()} == {37}  # its neighbours' and its own
     assert replace(step.circle, threshold=27).shares_needed("p00") == 27
-    assert step.circle.shares_needed("p00") == 9
+    assert step.circle.shares_needed("p00") == 25

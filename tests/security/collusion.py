@@ -52,7 +52,7 @@ class MaskedStep:
     ) -> None:
         self.n, self.names, self.sites = n, names(n), identities(n)
         numbers = {name: number for number, name in enumerate(self.names, 1)}
-        circle = Circle.of(self.names, None, numbers, threshold, 1)
+        circle = Circle.of(self.names, None, numbers, threshold, "run", 1)
         self.circle = circle if quorum is None else replace(circle, quorum=quorum)
         self.keys = {
             name: StepKeys(name, None, "run", 1, self.circle, channels(n)[name])
