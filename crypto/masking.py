@@ -156,9 +156,9 @@ def host_key(secret: bytes, place: Place) -> bytes:
 def degree_for(members: int) -> int:
     """Choose how many peers a member masks with: all up to 32 members, then 6·⌈log2 n⌉.
 
-    Bell et al. prove security for a smaller multiple; what asks for six is dropouts. With 2·⌈log2 n⌉
-    and shares of two thirds, 60 simulated sums of 100 parties that lose 15 % of them opened in one
-    case out of three, with six they all did, up to 1,000 parties.
+    Bell et al. prove security for a smaller multiple; what asks for six is dropouts. With two, and
+    shares of two thirds, 60 simulated sums of 100 parties that lose 15 % of them opened in one case
+    out of three; with six they all did, up to 1,000 parties.
     """
     return members - 1 if members <= COMPLETE else min(members - 1, 6 * (members - 1).bit_length())
 

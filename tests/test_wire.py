@@ -53,7 +53,7 @@ def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
 
 def test_replay_and_reorder_are_refused(ends: tuple[Link, Link]) -> None:
     server, party = ends
-    first, second = server.pack(wire.Agreed()), server.pack(wire.Agreed())
+    first, second = server.pack(wire.Agreed({})), server.pack(wire.Agreed({}))
     party.unpack(first)
     with pytest.raises(WireError, match="exchange"):
         party.unpack(first)
@@ -62,7 +62,7 @@ def test_replay_and_reorder_are_refused(ends: tuple[Link, Link]) -> None:
         party.unpack(first)
     server.unpack(party.pack(wire.Done()))
     late = party.pack(wire.Done())
-    server.pack(wire.Agreed())
+    server.pack(wire.Agreed({}))
     with pytest.raises(WireError, match="exchange"):
         server.unpack(late)
 
@@ -71,41 +71,41 @@ def test_a_frame_of_another_run_is_refused(ends: tuple[Link, Link]) -> None:
     server, party = ends
     server.run = os.urandom(16)
     with pytest.raises(WireError, match="run"):
-        party.unpack(server.pack(wire.Agreed()))
+        party.unpack(server.pack(wire.Agreed({})))
 
 
 def test_a_round_never_goes_back(ends: tuple[Link, Link]) -> None:
     server, party = ends
     server.round = 2
-    party.unpack(server.pack(wire.Agreed()))
+    party.unpack(server.pack(wire.Agreed({})))
     server.round = 1
     with pytest.raises(WireError, match="round"):
-        party.unpack(server.pack(wire.Agreed()))
+        party.unpack(server.pack(wire.Agreed({})))
 
 
 def test_another_sender_is_refused(ends: tuple[Link, Link]) -> None:
     _, party = ends
     mallory = Identity.generate("server")  # the right name, other keys
-    forged = Link(party.run, mallory, party.me.public, asks=True).pack(wire.Agreed())
+    forged = Link(party.run, mallory, party.me.public, asks=True).pack(wire.Agreed({}))
     with pytest.raises(CryptoError, match="signature"):
         party.unpack(forged)
     other = Link(party.run, Identity.generate("south"), party.me.public, asks=True)
     with pytest.raises(WireError, match="sender"):
-        party.unpack(other.pack(wire.Agreed()))
+        party.unpack(other.pack(wire.Agreed({})))
 
 
 def test_a_frame_for_another_receiver_is_refused(ends: tuple[Link, Link]) -> None:
     server, party = ends
     for_south = Link(party.run, server.me, Identity.generate("south").public, asks=True)
     with pytest.raises(WireError, match="receiver"):
-        party.unpack(for_south.pack(wire.Agreed()))
+        party.unpack(for_south.pack(wire.Agreed({})))
 
 
 def test_a_party_cannot_speak_as_the_coordinator(ends: tuple[Link, Link]) -> None:
     server, party = ends
-    party.unpack(server.pack(wire.Agreed()))
+    party.unpack(server.pack(wire.Agreed({})))
     with pytest.raises(WireError, match="kind"):
-        server.unpack(party.pack(wire.Agreed()))
+        server.unpack(party.pack(wire.Agreed({})))
 
 
 @pytest.mark.parametrize(
