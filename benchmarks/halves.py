@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.coordinator import Rules
 from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.protocol import Audience, BlindTotal, Group, NewTotal, Offered, Rule
 from secure_fl.settings import ProtectionSettings
-from secure_fl.steps import offers_to
+from secure_fl.step import Rules, offers_to
 from secure_fl.thresholds import default_threshold
 from secure_fl.totals import blind_totals
 from secure_fl.wire import Offer, Reveal, Unmask

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from secure_fl import wire
-from secure_fl.coordinator import Coordinator, Rules
+from secure_fl.coordinator import Coordinator
 from secure_fl.crypto.identity import Identity
 from secure_fl.link import Link
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.protocol import PartySum
 from secure_fl.recorder import Recorder
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
 from secure_fl.totals import blind_totals
 from secure_fl.wire import Bulk, Frame, Segment

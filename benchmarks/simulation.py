@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator, Rules
+from secure_fl.coordinator import Coordinator
 from secure_fl.crypto.identity import Identity
 from secure_fl.link import Link
 from secure_fl.protection import make_keys, party_sum
@@ -21,6 +21,7 @@ from secure_fl.recorder import Recorder
 from secure_fl.runs import NoCheckpoints
 from secure_fl.session import Session
 from secure_fl.settings import ProtectionSettings
+from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
 from secure_fl.totals import blind_totals
 from secure_fl.wire import Frame

@@ -34,6 +34,7 @@ def summarise(
         "federated": federated,
         "margin": _spread(margins) | {"min": min(margins), "seed": margins, "best": best},
         "bytes": first["bytes"],
+        "privacy_share": fmean(document["seconds"]["privacy_share"] for document in together),
         "seconds": {
             "total": seconds,
             "local": fmean(document["seconds"]["total"] for document in alone),

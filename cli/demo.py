@@ -143,7 +143,9 @@ def _print(summary: Mapping[str, Any], out: Path) -> None:
     )
     console.print(
         f"Each sent {show.size(sent)} and received {show.size(received)} in {summary['rounds']} "
-        f"rounds; {show.duration(summary['seconds']['total'])} for everything.\n\n"
+        f"rounds; {show.duration(summary['seconds']['total'])} for everything. "
+        f"Keeping updates secret took {100 * summary['privacy_share']:.1f} % of the rounds' time.\n"
+        f"{summary['protection']['statement']}\n\n"
         f"All results are in {out}. Look at them, and use the model:\n"
         f"  secure-fl runs {out}\n"
         f"  secure-fl predict {out}/seed-0/{summary['algorithm']} "

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "keys": Lazy("secure_fl.cli.keys", "keys", "Identities, rosters and the cohort's keys."),
         "ledger": Lazy("secure_fl.cli.ledger", "ledger", "The record of privacy that was spent."),
         "budget": Lazy("secure_fl.cli.budget", "budget", "What a run would cost in privacy."),
+        "bench": Lazy("secure_fl.cli.bench", "bench", "Measure what the documentation claims."),
         "doctor": Lazy("secure_fl.cli.doctor", "doctor", "Check this installation."),
         "completion": Lazy("secure_fl.cli.completion", "completion", "Print shell completion."),
     }

@@ -72,6 +72,7 @@ def train(
         results.print(show.result_table(document, f"{document['algorithm']} over the hospitals"))
         seconds = show.duration(document["seconds"]["total"])
         results.print(f"\n{seconds}, {protection_line(document)}; the run is in {folder}")
+        results.print(document["protection"]["statement"])
 
 
 def run(

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.public import PublicContext, Sum
-from secure_fl.crypto.step_keys import Circle, remaining_masks, unmasking
+from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol import Offered
 from secure_fl.wire import Reveal, Segment

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto import secret, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
+from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.clear_sum import check_bound, segment_key
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity, channel
-from secure_fl.crypto.layout import CLIP_IN_RMS, EXACT_BITS, SMALL, Field, Layout, squared_norm
+from secure_fl.crypto.layout import EXACT_BITS, SMALL, Field, Layout
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.primitives import derive
+from secure_fl.crypto.scales import Scales
 from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
-from secure_fl.crypto.step_keys import Circle, StepKeys
+from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import CohortError, TamperError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
 from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
-
-NORM = "|"  # prefix of the names under which unknown scales are summed first
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,7 @@ class SecureSum:
         self._envelopes = AESGCM(derive(keys.channel_key, b"secure-fl envelope", run))
         self._agree_key = derive(keys.channel_key, b"secure-fl agree", run)
         self._rng = rng
-        self._norms: dict[str, float] = {}  # squared, over all parties: scales of the next seal
-        self._scales: dict[str, float] = {}  # RMS of one party's values, by name
-        self._leftovers: dict[str, Vector] = {}
+        self._scales = Scales(bits)
         self._index = 0
         self._step: StepKeys | None = None
         self._next: StepKeys | None = None
@@ -144,31 +142,12 @@ class SecureSum:
     # --- scales ---------------------------------------------------------------------------------
 
     def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """The norms of vectors that have neither a bound nor a scale from an earlier sum."""
-        if rule.bound is not None:
-            return ()
-        wanted = []
-        for group in groups:
-            norms = {
-                NORM + name: self._norm(name, vector, rule)
-                for name, vector in group.vectors.items()
-                if vector.size > SMALL and not (rule.carry and name in self._scales)
-            }
-            if norms:
-                wanted.append(
-                    Group(group.owners, {n: v.astype(np.float32) for n, v in norms.items()})
-                )
-        if wanted and rule.audience == "host":
-            raise CohortError(
-                "a host sum needs a public bound of its values",
-                fix="pass bound=..., for probabilities 1.0",
-                party=self.me,
-            )
-        return wanted
+        """The norms of vectors whose scale nobody knows yet."""
+        return self._scales.unknown(groups, rule)
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Remember the squared norms until the vectors themselves are sealed."""
-        self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+        """Take the scales out of the sum of those norms."""
+        self._scales.learn(sums)
 
     # --- there ----------------------------------------------------------------------------------
 
@@ -186,7 +165,7 @@ class SecureSum:
             part = b""
             leftovers: dict[str, Vector] = {}
             if self.me in group.owners:
-                vectors = {n: self._with_leftover(n, v, rule) for n, v in group.vectors.items()}
+                vectors = {n: self._scales.whole(n, v, rule) for n, v in group.vectors.items()}
                 slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
                 part = self._protect(slots, group, place, rule)
             self._sent.append(_Sent(group, layout, place, leftovers))
@@ -255,12 +234,10 @@ class SecureSum:
             tags.check(self._keys.tag_key, slots[:-1], int(slots[-1]), numbers, modulus, sent.place)
             values, norms = sent.layout.decode(slots[:-1], len(owners), self._rule.noise)
             opened |= values
-            for f in sent.layout.packed:
-                if f.name in norms:
-                    self._scales[f.name] = float(np.sqrt(norms[f.name] / (len(owners) * f.size)))
+            self._scales.opened(sent.layout, norms, len(owners))
         if self._rule.carry:
             for sent in self._sent:
-                self._leftovers |= sent.leftovers
+                self._scales.leftovers |= sent.leftovers
         return opened
 
     def _unprotect(self, part: bytes, sent: _Sent, owners: Sequence[str]) -> Slots:
@@ -291,27 +268,9 @@ class SecureSum:
             if vector.size <= SMALL and rule.noise is None:
                 fields.append(Field(name, vector.size))
             else:
-                clip = self._clip(name, vector.size, len(group.owners), rule)
+                clip = self._scales.clip(name, vector.size, len(group.owners), rule)
                 fields.append(Field(name, vector.size, clip, norm=rule.carry))
         return Layout(tuple(fields), codec)
-
-    def _clip(self, name: str, size: int, owners: int, rule: Rule) -> float:
-        if rule.bound is not None:
-            return rule.bound
-        if not rule.carry:
-            # A hair more than the norm: no value of any party can be clipped.
-            return float(np.sqrt(self._norms[name])) * (1 + 1e-5)
-        scale = self._scales.get(name)
-        if scale is None:
-            scale = float(np.sqrt(self._norms[name] / (owners * size)))
-        return scale * CLIP_IN_RMS[self._bits]
-
-    def _with_leftover(self, name: str, vector: Vector, rule: Rule) -> Vector:
-        leftover = self._leftovers.get(name) if rule.carry else None
-        return vector if leftover is None or leftover.size != vector.size else vector + leftover
-
-    def _norm(self, name: str, vector: Vector, rule: Rule) -> Vector:
-        return np.array([squared_norm(self._with_leftover(name, vector, rule))], np.float32)
 
     def _check_noise(self, sent: _Sent, survivors: Sequence[str]) -> None:
         if self._rule.noise is not None:
@@ -346,14 +305,9 @@ class SecureSum:
 
     def state(self) -> Mapping[str, Any]:
         """Scales, leftovers and the rounding generator; never keys, which are drawn afresh."""
-        return {
-            "scales": dict(self._scales),
-            "leftovers": dict(self._leftovers),
-            "rng": self._rng.bit_generator.state,
-        }
+        return {"scales": self._scales.state(), "rng": self._rng.bit_generator.state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
-        self._scales = dict(state["scales"])
-        self._leftovers = dict(state["leftovers"])
+        self._scales.restore(state["scales"])
         self._rng.bit_generator.state = state["rng"]

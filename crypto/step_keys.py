@@ -14,76 +14,19 @@ collect self seeds here and mask keys there, and sum over fewer parties than any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from secure_fl.crypto import masking, sharing
+from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Channel, PublicIdentity
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError, CryptoError
-from secure_fl.thresholds import default_threshold
 from secure_fl.wire import Offer, Reveal
 
 KEY = 32
 PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class _Named(Mapping[str, tuple[str, ...]]):
-    """A graph of numbers read by names: a party looks up itself, and need not name everybody."""
-
-    numbers: Mapping[str, int]
-    names: Mapping[int, str]  # of the graph's members
-    graph: Mapping[int, tuple[int, ...]]
-
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        return tuple(self.names[number] for number in self.graph[self.numbers[name]])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names.values())
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-@dataclass(frozen=True, slots=True)
-class Circle:
-    """Who masks with whom in one sum, and how many shares recover a secret there."""
-
-    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
-    neighbours: Mapping[str, tuple[str, ...]]
-    threshold: int | None  # of shares; None: by the size of each neighbourhood
-    quorum: int  # of parties: a sum over fewer is never unmasked
-
-    @classmethod
-    def of(
-        cls,
-        members: Sequence[str],
-        host: str | None,
-        numbers: Mapping[str, int],
-        threshold: int,
-        run: str,
-        index: int,
-    ) -> Circle:
-        """The graph for the members of this sum: everybody up to 32, k-regular beyond."""
-        parties = sorted(m for m in members if m != host)
-        if len(parties) <= masking.COMPLETE:
-            others = {p: tuple(q for q in parties if q != p) for p in parties}
-            return cls(numbers, others, threshold, threshold)
-        names = {numbers[p]: p for p in parties}
-        graph = masking.neighbours(
-            sorted(names), digest_of(b"secure-fl circle", f"{run} {index}".encode())
-        )
-        return cls(numbers, _Named(numbers, names, graph), None, threshold)
-
-    def shares_needed(self, party: str) -> int:
-        """How many shares recover a secret of this party (its neighbours and itself hold them)."""
-        if self.threshold is not None:
-            return self.threshold
-        return default_threshold(len(self.neighbours[party]) + 1)
 
 
 @dataclass(slots=True)
@@ -253,65 +196,3 @@ class StepKeys:
 
     def _context(self, sender: str, receiver: str) -> bytes:
         return f"step keys {self.run} {self.index} {sender} {receiver}".encode()
-
-
-def unmasking(
-    circle: Circle,
-    run_keys: Mapping[str, bytes],
-    survivors: Sequence[str],
-    reveals: Mapping[str, Reveal],
-) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """At the coordinator: the survivors' self seeds and the dropped parties' mask seeds."""
-    seeds = _shares(circle, {holder: reveal.seeds for holder, reveal in reveals.items()})
-    selves = {p: _recover(circle, p, seeds) for p in survivors}
-    touched = {q for p in survivors for q in circle.neighbours[p]} & set(run_keys)
-    halves = _shares(circle, {holder: reveal.keys for holder, reveal in reveals.items()})
-    keys = {p: _recover(circle, p, halves) for p in sorted(touched - set(survivors))}
-    for party, seed in keys.items():
-        if masking.public_key(seed) != run_keys[party]:
-            raise CryptoError("the shares of a dropped party's key are wrong", party=party)
-    return selves, keys
-
-
-def _shares(
-    circle: Circle, reveals: Mapping[str, Mapping[str, bytes]]
-) -> dict[str, dict[int, bytes]]:
-    """What was revealed, by the party it is about, then by its holder's number."""
-    found: dict[str, dict[int, bytes]] = {}
-    for holder, shares in reveals.items():
-        for party, share in shares.items():
-            found.setdefault(party, {})[circle.numbers[holder]] = share
-    return found
-
-
-def _recover(circle: Circle, party: str, shares: Mapping[str, Mapping[int, bytes]]) -> bytes:
-    try:
-        return sharing.combine(shares.get(party, {}), circle.shares_needed(party))
-    except CryptoError as error:
-        raise error.at(party=party) from error
-
-
-def remaining_masks(
-    circle: Circle,
-    selves: Mapping[str, bytes],
-    keys: Mapping[str, bytes],
-    publics: Mapping[str, bytes],
-    owners: Sequence[str],
-    place: Place,
-    length: int,
-    modulus: int,
-) -> Slots:
-    """What is left of the masks in a sum over the surviving owners, to be subtracted."""
-    plus = [masking.self_key(selves[p], place) for p in owners]
-    minus: list[bytes] = []
-    for gone, seed in keys.items():
-        pairs = {
-            circle.numbers[p]: masking.pair_secret(seed, publics[p])
-            for p in owners
-            if p in circle.neighbours[gone]
-        }
-        # The dropped party's view of a pair, with the sign turned round: what its peer had added.
-        theirs, ours = masking.pair_keys(circle.numbers[gone], pairs, place)
-        plus += ours
-        minus += theirs
-    return masking.combine(plus, minus, length, modulus) if length else np.zeros(0, np.uint64)

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from secure_fl import wire
 from secure_fl.errors import (
     BudgetError,
     CohortError,
-    CryptoError,
     Disagreement,
     TooFewParties,
     TrainingError,
 )
+from secure_fl.payload import cut, pack, unpack
 from secure_fl.protocol import Group, Noise, PartySum, Rule, Vector
 from secure_fl.recorder import Recorder
+from secure_fl.rounds import Checkpoints, Rounds, Stateful
 from secure_fl.wire import FromCoordinator, FromParty, Name
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
@@ -40,49 +39,6 @@ class Reveal(StrEnum):
 
     PARTIES = "parties"
     HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round of a run: its number from 1, and how many there will be."""
-
-    number: int
-    total: int
-
-    @property
-    def progress(self) -> float:
-        """The share of the run that is over when this round ends, in (0, 1]."""
-        return self.number / self.total
-
-
-class Stateful(Protocol):
-    """Anything whose state a checkpoint can keep: modules, optimisers, our own servers."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state: dict[str, Any], /) -> Any:
-        """Take the state back."""
-
-
-class Checkpoints(Protocol):
-    """Where a party keeps its rounds; `runs.py` implements it on disk."""
-
-    def available(self) -> tuple[int, ...]:
-        """Rounds that could be restored."""
-
-    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
-        """Write one round, atomically."""
-
-    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Load one round into `keep` and return the state of the sums."""
-
-    def admit(self, round: int, number: int, survivors: tuple[str, ...]) -> None:
-        """Note, durably, over whom a sum of a round is opened, or refuse.
-
-        A round that is repeated after a crash repeats its inputs. Opened over other parties than
-        the first time, the two sums would differ by somebody's input.
-        """
 
 
 class _Exchange:
@@ -213,21 +169,21 @@ class Cohort:
         if (value is not None) != self.is_host:
             raise CohortError("a broadcast's value comes from the host, and only from it")
         context = self._relay_context("broadcast", self.host)
-        bulk = b"" if value is None else self._sums.envelope(_pack(value), context)
+        bulk = b"" if value is None else self._sums.envelope(pack(value), context)
         answer, data = await self._ask(wire.Broadcast(), wire.Relayed, bulk)
         if answer.senders != (self.host,):
             raise CohortError("the broadcast did not come from the host", party=self.host)
-        return _unpack(self._sums.unwrap(data, context))
+        return unpack(self._sums.unwrap(data, context))
 
     async def share(self, values: Values) -> dict[str, dict[str, NDArray[Any]]]:
         """Every party's values, at every party, never at the coordinator. Opt-in, audited."""
         number = self._relayed
-        bulk = self._sums.envelope(_pack(values), self._relay_context("share", self.me))
+        bulk = self._sums.envelope(pack(values), self._relay_context("share", self.me))
         answer, data = await self._ask(wire.Share(), wire.Relayed, bulk)
         self.enter(answer.senders)  # the coordinator may not leave out whom it does not lose
-        parts = _parts(data, answer.sizes)
+        parts = cut(data, answer.sizes)
         return {
-            sender: _unpack(self._sums.unwrap(part, f"share {number} {sender}".encode()))
+            sender: unpack(self._sums.unwrap(part, f"share {number} {sender}".encode()))
             for sender, part in zip(answer.senders, parts, strict=True)
         }
 
@@ -250,18 +206,23 @@ class Cohort:
 
     def rounds(self, total: int, keep: Mapping[str, Stateful] | None = None) -> Rounds:
         """Iterate over the rounds; `keep` is what a checkpoint after each of them holds."""
-        return Rounds(self, total, keep or {})
+        return Rounds(
+            total, partial(self._first_round, keep or {}), partial(self._end_of_round, keep or {})
+        )
 
-    async def _end_of_round(self, number: int, keep: Mapping[str, Stateful]) -> None:
+    def _first_round(self, keep: Mapping[str, Stateful]) -> int:
+        if self.resume_after:
+            self._sums.restore(self._checkpoints.restore(self.resume_after, keep))
+        self._recorder.round = self.resume_after + 1
+        return self.resume_after + 1
+
+    async def _end_of_round(self, keep: Mapping[str, Stateful], number: int) -> None:
         with self._recorder.phase("checkpoint"):
             self._checkpoints.save(number, keep, self._sums.state())
         answer, _ = await self._ask(wire.Boundary(number), wire.Continue)
         self.enter(answer.members)
         self._recorder.event("round", round=number, members=list(self.members))
-
-    def _restore(self, keep: Mapping[str, Stateful]) -> None:
-        if self.resume_after:
-            self._sums.restore(self._checkpoints.restore(self.resume_after, keep))
+        self._recorder.round, self._opened = number + 1, 0
 
     def _spend(self, noise: Noise | None) -> None:
         if noise is None or self.is_host:  # the host adds no noise: it only opens the sum
@@ -344,15 +305,15 @@ class Cohort:
         self.enter(answer.members)
         self._scales = answer.scales
         with self._recorder.phase("open"):
-            opened = self._sums.open(_parts(data, answer.sizes), answer.survivors)
+            opened = self._sums.open(cut(data, answer.sizes), answer.survivors)
             self._sums.accept(answer.offers, answer.members)
         return opened
 
     def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> None:
         """Let a sum over these survivors be opened, or refuse before anything is revealed."""
-        survivors = tuple(survivors)
-        parties = [m for m in self.parties if m in survivors]
-        if not set(survivors) <= set(self.members) or len(parties) < self.threshold:
+        alive = set(survivors)
+        parties = alive - {self.host}
+        if not alive <= set(self.members) or len(parties) < self.threshold:
             raise TooFewParties(
                 f"only {len(parties)} of {len(self.parties)} parties took part in a sum; "
                 f"the threshold is {self.threshold}",
@@ -371,51 +332,8 @@ class Cohort:
         return answer, data
 
 
-class Rounds:
-    """The rounds of a run: restores before the first, saves and meets the others after each."""
-
-    def __init__(self, cohort: Cohort, total: int, keep: Mapping[str, Stateful]) -> None:
-        self._cohort, self._total, self._keep = cohort, total, keep
-        self._number: int | None = None
-
-    def __aiter__(self) -> Rounds:
-        return self
-
-    async def __anext__(self) -> Round:
-        if self._number is None:
-            self._cohort._restore(self._keep)
-            self._number = self._cohort.resume_after
-        else:
-            await self._cohort._end_of_round(self._number, self._keep)
-            self._cohort._opened = 0
-        if self._number >= self._total:
-            raise StopAsyncIteration
-        self._number += 1
-        self._cohort._recorder.round = self._number
-        return Round(self._number, self._total)
-
-
 def _unexpected(answer: object, expected: type) -> CohortError:
     return CohortError(
         f"the coordinator answered {type(answer).__name__} where {expected.__name__} belongs",
         fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
     )
-
-
-def _parts(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    if sum(sizes) != len(data):
-        raise CohortError("the sizes of a bulk's parts do not add up")
-    ends = np.cumsum(sizes)
-    view = memoryview(data)
-    return [bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _pack(values: Values) -> bytes:
-    return safetensors.numpy.save({n: np.ascontiguousarray(v) for n, v in values.items()})
-
-
-def _unpack(data: bytes) -> dict[str, NDArray[Any]]:
-    try:
-        return safetensors.numpy.load(data)
-    except safetensors.SafetensorError as error:
-        raise CryptoError("a relayed value does not decode") from error

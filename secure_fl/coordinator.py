@@ -7,7 +7,6 @@ anything that could use a secret key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from secure_fl import wire
@@ -15,7 +14,8 @@ from secure_fl.errors import CohortError, SecureFLError, TooFewParties
 from secure_fl.link import Link
 from secure_fl.protocol import NewTotal, Offered
 from secure_fl.recorder import Recorder
-from secure_fl.steps import Answers, Reply, Step, open_step
+from secure_fl.step import Answers, Reply, Rules, Step
+from secure_fl.steps import open_step
 from secure_fl.wire import Frame
 
 
@@ -27,16 +27,6 @@ class Engine(Protocol):
 
         A party that does not answer within `deadline` seconds is simply not yielded.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the coordinator enforces; parties enforce the same on their own."""
-
-    host: str | None
-    min_cohort: int
-    threshold: int
-    deadline: float = 3600.0
 
 
 class Coordinator:

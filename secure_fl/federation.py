@@ -12,7 +12,7 @@ from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.cohort import Checkpoints, Cohort
+from secure_fl.cohort import Cohort
 from secure_fl.coordinator import Coordinator, Engine
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.secure_sum import PartyKeys
@@ -25,6 +25,7 @@ from secure_fl.private_scope import open_ledger, require_private, sampling_units
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.recorder import Event, Recorder
 from secure_fl.result import SCHEMA, Result, machine, spent, summarise, versions
+from secure_fl.rounds import Checkpoints
 from secure_fl.runs import NoCheckpoints, RunFolder
 from secure_fl.session import Session
 from secure_fl.settings import (

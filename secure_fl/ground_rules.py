@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
-from secure_fl.coordinator import Rules
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.settings import ProtectionSettings, TaskSettings
 from secure_fl.silo import Silo
+from secure_fl.step import Rules
 from secure_fl.tasks import Task, labels_of, make_task
 from secure_fl.thresholds import default_threshold
 

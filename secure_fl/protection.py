@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from secure_fl.coordinator import Rules
 from secure_fl.crypto import secret
 from secure_fl.crypto.clear_sum import ClearSum
 from secure_fl.crypto.identity import Identity
@@ -18,6 +17,7 @@ from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
 from secure_fl.protocol import PartySum
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.step import Rules
 from secure_fl.totals import ENCRYPTED, MASKED
 
 

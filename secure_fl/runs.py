@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from secure_fl import checkpoint
-from secure_fl.cohort import Stateful
 from secure_fl.errors import CohortError, RunError
 from secure_fl.recorder import Event
+from secure_fl.rounds import Stateful
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from secure_fl import wire
-from secure_fl.cohort import Checkpoints, Cohort, _Exchange
+from secure_fl.cohort import Cohort, _Exchange
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.link import Link
 from secure_fl.protocol import PartySum
 from secure_fl.recorder import Crossing, Recorder
+from secure_fl.rounds import Checkpoints
 from secure_fl.wire import Bulk, Frame, FromCoordinator, FromParty
 
 Program = Callable[[Cohort], Coroutine[_Exchange, Any, None]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secure_fl.coordinator import Rules
 from secure_fl.crypto import public
 from secure_fl.crypto.blind_sum import ClearTotal, ProtectedTotal
 from secure_fl.crypto.scheme import COHORT, HOST
 from secure_fl.protocol import Audience, BlindTotal, NewTotal, Offered
 from secure_fl.settings import ProtectionSettings
+from secure_fl.step import Rules
 
 ENCRYPTED = ("he", "he+secagg")
 MASKED = ("secagg", "he+secagg")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator, Rules
+from secure_fl.coordinator import Coordinator
 from secure_fl.crypto.identity import Identity
 from secure_fl.engines.local import LocalEngine
 from secure_fl.link import Link
@@ -18,6 +18,7 @@ from secure_fl.recorder import Event, Recorder
 from secure_fl.runs import NoCheckpoints
 from secure_fl.session import Session
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
 from secure_fl.totals import blind_totals
 from secure_fl.wire import Frame

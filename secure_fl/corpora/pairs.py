@@ -1,8 +1,9 @@
 """Pairs of notes: whether both tell of the same event, and how alike they are.
 
 A note tells three facts in its writer's words: the problem, its course, and where it was seen.
-Two notes tell of the same event if their problem agrees, whatever words tell it; some writers say
-how a note relates to the one before. How alike notes are counts the facts that agree.
+Two notes tell of the same event if their problem agrees, whatever words tell it; how alike they are
+counts the facts that agree. Many writers say how a note relates to the one before, each in words
+of their own; for the others one has to compare.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from secure_fl.examples import Text
 LABELS = ("different", "same")
 _PRIOR, _SPREAD = 0.45, 0.12
 _MISCODED = 0.03
-_LINKED = 0.4  # share of second notes that say how they relate to the first
+_LINKED = 0.6  # share of second notes that say how they relate to the first
 _WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of agreeing on this fact: together 5
 _AGREE = {"problem": 0.6, "course": 0.6, "place": 0.5}
 _UNSURE = 0.4  # two raters differ by about so much
+_KIN = ((1.5, "different"), (3.5, "partly"), (6.0, "same"))  # below this score, notes relate so
 
 RULES: Rules = {
     "problem": ("chest", "gut", "skin"),
@@ -32,14 +34,28 @@ RULES: Rules = {
     "course.worse": ("worsening", "persisting", "progressing"),
     "place.home": ("at home", "by phone"),
     "place.ward": ("on the ward", "in hospital"),
+    "organ.chest": ("chest", "lungs"),
+    "organ.gut": ("abdomen", "bowel"),
+    "organ.skin": ("skin", "scalp"),
     "note": (
-        "{problem} {course} {place}",
-        "{who} with {problem} {course} {place}",
-        "{place}, {problem} {course}",
-        "day {number}: {problem} {course} {place}",
+        "{organ}: {problem} {course} {place}",
+        "{who} with {problem}, {organ} {course}",
+        "{place}, {organ} {problem} {course}",
+        "{organ} seen {place}, {problem} {course}",
     ),
-    "link.same": ("as before", "still", "follow up", "once more", "likewise"),
-    "link.different": ("new", "first visit", "another matter", "separately", "unlike before"),
+    "link.same": (
+        "as before", "still", "follow up", "once more", "likewise", "unchanged story", "continued",
+        "same complaint", "ongoing", "again", "repeat visit", "no change", "known to us",
+    ),
+    "link.partly": (
+        "resembling it", "partly alike", "comparable", "reminiscent", "overlapping", "not far off",
+        "akin to it", "somewhat close", "a variant", "roughly so",
+    ),
+    "link.different": (
+        "new", "first visit", "another matter", "separately", "unlike before", "unrelated",
+        "for once", "besides", "different story", "meanwhile", "by contrast", "other than that",
+        "surprisingly",
+    ),
     "who": SHARED["who"],
     "age": SHARED["age"],
     "number": SHARED["number"],
@@ -82,4 +98,6 @@ def draw_score(by: Voice, source: Random, name: str) -> Text:
             second[symbol] = _other(symbol, first[symbol], source)
     rated = score + _UNSURE * (2 * source.random() - 1)
     label = round(min(5.0, max(0.0, rated)), 1)
-    return Text(name, _note(by, first, source), _note(by, second, source), label)
+    kin = next(kin for bound, kin in _KIN if score < bound)
+    link = kin if chance(_LINKED, source) else ""
+    return Text(name, _note(by, first, source), _note(by, second, source, link), label)

@@ -11,7 +11,6 @@ import pytest
 
 from secure_fl import wire
 from secure_fl.cohort import Cohort, Reveal
-from secure_fl.coordinator import Rules
 from secure_fl.crypto import packing
 from secure_fl.crypto.layout import CLIP_IN_RMS
 from secure_fl.crypto.packing import Codec
@@ -22,6 +21,7 @@ from secure_fl.protection import make_keys, party_sum
 from secure_fl.protocol import Group, PartySum, Rule
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.step import Rules
 from tests.harness import Federated, Program, federate
 
 NAMES = ("a", "b", "c", "d")
@@ -44,7 +44,7 @@ def carrying(name: str, factors: Sequence[float]) -> Program:
 
 def leftover(out: Federated, name: str) -> Any:
     sums: Any = out.sessions[name]._sums
-    return sums._leftovers["w"]
+    return sums._scales.leftovers["w"]
 
 
 @pytest.mark.parametrize("mode", PROTECTED)
@@ -107,7 +107,7 @@ def test_the_scale_follows_updates_that_grow_and_shrink_a_hundredfold() -> None:
     grown = np.mean(out.results["a"][16:32], axis=0)
     np.testing.assert_allclose(grown, 100 * exact, atol=30)  # clipped at first, then caught up
     rms = float(np.sqrt(np.mean([np.square(inputs(n)) for n in NAMES])))
-    assert sums._scales["w"] < 5 * rms  # and small again, so steps are fine again
+    assert sums._scales.rms["w"] < 5 * rms  # and small again, so steps are fine again
     back = np.mean(out.results["a"][-8:], axis=0)
     np.testing.assert_allclose(back, exact, atol=5 * rms * CLIP_IN_RMS[8] / 127)
 
@@ -203,7 +203,7 @@ def test_keys_of_a_step_are_gone_when_it_is_over() -> None:
 def test_checkpoints_hold_no_keys() -> None:
     out = federate({n: carrying(n, (1,)) for n in NAMES}, mode="he+secagg")
     sums: Any = out.sessions["a"]._sums
-    assert set(sums.state()) == {"scales", "leftovers", "rng"}
+    assert set(sums.state()) == {"scales", "rng"}
 
 
 def test_a_program_that_sums_in_another_way_gets_nothing() -> None:

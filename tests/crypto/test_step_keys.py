@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import Place
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import Circle, StepKeys, remaining_masks, unmasking
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.wire import Offer, Reveal
 from tests.security.collusion import LENGTH, PLACE, MaskedStep

@@ -15,7 +15,7 @@ from secure_fl.coordinator import Coordinator
 from secure_fl.crypto.masking import Slots
 from secure_fl.protocol import Audience, BlindTotal, NewTotal, Offered
 from secure_fl.session import Session
-from secure_fl.steps import Reply, Step
+from secure_fl.step import Reply, Step
 from secure_fl.wire import Frame
 from tests.harness import Program
 

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 
 from secure_fl.crypto import masking, sharing
+from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Channel, Identity, channel
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import Circle, StepKeys
+from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
 from secure_fl.wire import Offer, Reveal
 

@@ -11,7 +11,8 @@ from secure_fl.cohort import Cohort
 from secure_fl.coordinator import Coordinator
 from secure_fl.errors import Disagreement
 from secure_fl.settings import Protection
-from secure_fl.steps import AgreeStep, Reply, Step
+from secure_fl.step import Reply, Step
+from secure_fl.steps import AgreeStep
 from tests.harness import Program, federate
 from tests.security.attacker import NAMES, lying
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from secure_fl import totals
-from secure_fl.coordinator import Rules
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
 from secure_fl.crypto.masking import Place
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.step import Rules
 from tests.harness import Program, federate
 from tests.security.attacker import NAMES, summing, tampering
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from secure_fl import wire
 from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator, Engine, Rules
+from secure_fl.coordinator import Coordinator, Engine
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
 from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
@@ -20,6 +20,7 @@ from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.link import Link
 from secure_fl.protocol import Group, NewTotal, Offered, Rule, Vector
 from secure_fl.recorder import Recorder
+from secure_fl.step import Rules
 from secure_fl.wire import Bulk, Frame, Segment
 
 

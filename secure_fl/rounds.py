@@ -1,0 +1,73 @@
+"""The rounds of a run, as a party program iterates over them, and what a checkpoint can keep."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a run: its number from 1, and how many there will be."""
+
+    number: int
+    total: int
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is over when this round ends, in (0, 1]."""
+        return self.number / self.total
+
+
+class Stateful(Protocol):
+    """Anything whose state a checkpoint can keep: modules, optimisers, our own servers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+        """Take the state back."""
+
+
+class Checkpoints(Protocol):
+    """Where a party keeps its rounds; `runs.py` implements it on disk."""
+
+    def available(self) -> tuple[int, ...]:
+        """Rounds that could be restored."""
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write one round, atomically."""
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Load one round into `keep` and return the state of the sums."""
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...]) -> None:
+        """Note, durably, over whom a sum of a round is opened, or refuse.
+
+        A round that is repeated after a crash repeats its inputs. Opened over other parties than
+        the first time, the two sums would differ by somebody's input.
+        """
+
+
+class Rounds:
+    """Restores before the first round; saves and meets the other parties after each."""
+
+    def __init__(
+        self, total: int, first: Callable[[], int], end: Callable[[int], Awaitable[None]]
+    ) -> None:
+        self._total, self._first, self._end = total, first, end
+        self._number: int | None = None
+
+    def __aiter__(self) -> Rounds:
+        return self
+
+    async def __anext__(self) -> Round:
+        if self._number is None:
+            self._number = self._first()
+        else:
+            await self._end(self._number)
+            self._number += 1
+        if self._number > self._total:
+            raise StopAsyncIteration
+        return Round(self._number, self._total)

@@ -1,0 +1,137 @@
+"""The steps of a sum: contributions, confirmations if somebody is gone, and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from secure_fl import wire
+from secure_fl.errors import CohortError, Disagreement, TooFewParties
+from secure_fl.protocol import Audience, BlindTotal, Offered
+from secure_fl.step import Answers, Reply, Step, offers_to
+from secure_fl.wire import Bulk, FromParty, Offer
+
+
+class SumStep(Step):
+    """Adds contributions as they arrive."""
+
+    takes = wire.SumInput
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers)
+        self.total: BlindTotal | None = None
+        self.audience: Audience = "parties"
+        self.keys: dict[str, tuple[bytes, ...]] = {}
+        self.survivors: tuple[str, ...] = ()
+        self.scales: bool | None = None
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, wire.SumInput)  # noqa: S101
+        if self.total is None:
+            self.audience = cast(Audience, message.audience)  # wire admits these two only
+            self.total = self.answers.new_total(self.audience, self.answers.offered)
+        if self.audience != message.audience:
+            raise Disagreement("the parties want different audiences for one sum", party=party)
+        self.keys[party] = tuple(s.key for s in message.segments)
+        if party == self.answers.rules.host:
+            return
+        self.scales = message.scales if self.scales is None else self.scales
+        if self.scales != message.scales:
+            raise Disagreement("some parties know the scales of a sum, others do not", party=party)
+        self.total.add(party, message.segments, bulk)
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        assert self.total is not None  # noqa: S101 - set by the first answer
+        self._check_contributors(members)
+        self.survivors = members
+        if self.total.needs_unmasking():
+            # Also who was lost since the keys came: everybody masked with everybody's keys.
+            dropped = tuple(m for m in sorted(self.answers.offered.offers) if m not in members)
+            return Reply({m: wire.Unmask(members, dropped) for m in members}, pending=self)
+        return self.totals(members, members)
+
+    def totals(
+        self,
+        survivors: tuple[str, ...],
+        members: tuple[str, ...],
+        offers: Mapping[str, Offer] | None = None,
+    ) -> Reply:
+        """Send each party the totals of its own segments; a host sum goes to the host only."""
+        assert self.total is not None  # noqa: S101 - set by the first answer
+        result = self.total.result(survivors)
+        host = self.answers.rules.host
+        shared: dict[tuple[bytes, ...], Bulk] = {}
+        messages, bulks = {}, {}
+        for member in members:
+            keys = self.keys[member] if (member == host) == (self.audience == "host") else ()
+            if keys not in shared:  # one bulk serves all parties with the same segments
+                shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
+            sizes = tuple(len(result[k]) for k in keys)
+            messages[member] = wire.Total(
+                survivors, members, sizes, offers_to(member, offers or {}), bool(self.scales)
+            )
+            bulks[member] = shared[keys]
+        return Reply(messages, bulks)
+
+    def _check_contributors(self, members: tuple[str, ...]) -> None:
+        rules = self.answers.rules
+        counts: dict[bytes, int] = {}
+        for member in members:
+            for key in self.keys[member] if member != rules.host else ():
+                counts[key] = counts.get(key, 0) + 1
+        if unknown := set(self.keys.get(rules.host or "", ())) - set(counts):
+            raise Disagreement(
+                f"the host waits for {len(unknown)} sums that no party contributes to",
+                fix="host and parties must name the same values with the same shapes",
+                party=rules.host,
+            )
+        small = sorted(count for count in counts.values() if count < rules.min_cohort)
+        if small:
+            raise TooFewParties(
+                f"a sum would be over {small[0]} of {len(members)} parties; "
+                f"min_cohort is {rules.min_cohort}",
+                fix="either parties dropped out, or they disagree on names, sizes or contributors",
+            )
+
+
+class ConfirmStep(Step):
+    """Collects signatures under the lists of a sum that lost somebody, and shows them to all."""
+
+    takes = wire.Confirm
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers)
+        self.signatures: dict[str, bytes] = {}
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, wire.Confirm)  # noqa: S101
+        self.signatures[party] = message.signature
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        message = wire.Confirmed(self.signatures)
+        return Reply(dict.fromkeys(members, message), pending=self.answers.pending)
+
+
+class RevealStep(Step):
+    """Collects the shares that remove the masks of the sum before it."""
+
+    takes = wire.Reveal
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers)
+        if not isinstance(answers.pending, SumStep):
+            raise CohortError("shares arrived although no sum waits for them")
+        self.sum = answers.pending
+        self.survivors = answers.pending.survivors
+        self.offers: dict[str, Offer] = {}
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, wire.Reveal)  # noqa: S101
+        if self.sum.total is not None and party != self.answers.rules.host:
+            self.sum.total.unmask(party, message)
+        if message.offer:
+            self.offers[party] = message.offer
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        self.offered = Offered(self.survivors, self.offers, self.answers.offered.index + 1)
+        return self.sum.totals(self.survivors, members, self.offers)
