@@ -7,12 +7,13 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.table import Table
+
+from secure_fl.result import versions
 
 SCHEMA = "secure-fl/benchmark/1"
 PACKAGES = ("secure-fl", "numpy", "cryptography", "tenseal", "torch", "transformers", "nvflare")
@@ -60,7 +61,7 @@ class Report:
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "machine": machine(),
-            "versions": versions(),
+            "versions": versions(PACKAGES),
         }
 
     def show(self, console: Console) -> None:
@@ -122,14 +123,3 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def versions() -> dict[str, str]:
-    """The versions of what was measured."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

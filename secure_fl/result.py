@@ -106,10 +106,10 @@ def spent(recorders: Sequence[Recorder], total: float) -> dict[str, Any]:
     }
 
 
-def versions() -> Mapping[str, str]:
-    """The versions of what computed the result."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """The versions of what computed a result."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

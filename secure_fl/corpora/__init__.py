@@ -39,8 +39,8 @@ class _Corpus:
 
 _CORPORA: Mapping[str, _Corpus] = {
     "ade": _Corpus(ade.RULES, ade.draw, 400, 0.5),
-    "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 600, 0.5),
-    "similarity": _Corpus(pairs.RULES, pairs.draw_score, 800, 0.5),
+    "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 500, 0.5),
+    "similarity": _Corpus(pairs.RULES, pairs.draw_score, 500, 0.5),
     "ner": _Corpus(ner.RULES, ner.draw_own, 400, 0.5, ner.draw),
     "news": _Corpus(news.RULES, news.draw, 300, 0.5),
 }
