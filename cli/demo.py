@@ -28,7 +28,7 @@ size = 240
 [model]
 layers = 2
 [training]
-learning_rate = 2e-3
+learning_rate = 1.5e-3
 batch_size = 16
 device = "cpu"
 [protection]
@@ -36,7 +36,7 @@ mode = "he+secagg"
 [algorithm]
 name = "{algorithm}"
 rounds = {rounds}
-epochs = 2
+epochs = 3
 """
 INTRO = """\
 Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes
@@ -69,7 +69,7 @@ Examples:
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    default=10,
+    default=8,
     show_default=True,
     help="Rounds of each run.",
 )

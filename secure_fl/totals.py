@@ -21,6 +21,9 @@ def blind_totals(
     """The coordinator's half: how each sum of a run is added up."""
     numbers = {name: number for number, name in enumerate(sorted(members), 1)}
     masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
+    schemes = (COHORT, *([HOST] if rules.host else [])) if encrypted else ()
+    # Preparing a context costs as much as adding a few ciphertexts: once a run is enough.
+    contexts = {scheme: public.load(public.context_bytes(scheme)) for scheme in schemes}
 
     def new_total(audience: Audience, offered: Offered) -> BlindTotal:
         if protection.mode == "none":
@@ -28,7 +31,7 @@ def blind_totals(
         for_host = audience == "host"
         sealed = encrypted and not (for_host and masks and protection.host_sums == "masks")
         scheme = HOST if for_host and sealed else COHORT
-        context = public.load(public.context_bytes(scheme)) if sealed else None
+        context = contexts[scheme] if sealed else None
         return ProtectedTotal(
             scheme.modulus,
             context,

@@ -18,7 +18,7 @@ def test_together_is_better_than_alone(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "demo" / "result.json").read_text())
     assert result["seeds"] == [0, 1, 2]
     assert result["protection"]["mode"] == "he+secagg"
-    assert result["margin"]["mean"] > 0.03
-    assert result["margin"]["min"] > 0.0
+    assert result["margin"]["mean"] > 0.05
+    assert result["margin"]["min"] > 0.03
     assert result["privacy_share"] < 0.05
     assert result["federated"]["mean"] < 0.95  # far from 100 %: there is something to see
