@@ -21,6 +21,7 @@ class Entry:
     program: Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
     pools_data: bool = False  # a yardstick that puts all records in one place
     own_labels: bool = False  # parties may have different label sets
+    has_host: bool = False  # one party may be the host
     through_fit: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
     summary: str = ""
 

@@ -37,6 +37,12 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
     hosts = [silo.name for silo in silos if silo.role == "host"]
     if len(hosts) > 1:
         raise SettingsError(f"there can be one host, not {len(hosts)} ({', '.join(hosts)})")
+    if hosts and not entry.has_host:
+        raise SettingsError(
+            f"{hosts[0]} is a host, and this algorithm has no use for one",
+            fix='give it the role "party"',
+            field="role",
+        )
     parties = len(silos) - len(hosts)
     alone = entry.pools_data or entry.own_labels  # nothing is ever summed
     if parties < protection.min_cohort and not alone:

@@ -83,6 +83,12 @@ def test_thresholds_that_protect_nobody() -> None:
         small(protection=ProtectionSettings(threshold=4))
 
 
+def test_a_host_where_none_is_needed() -> None:
+    one, *others = silos(4)
+    with pytest.raises(SettingsError, match="no use for one"):
+        small(silos=[replace(one, role="host"), *others])
+
+
 def test_two_parties_of_one_name() -> None:
     one, *_ = silos()
     with pytest.raises(SettingsError, match="same name"):
