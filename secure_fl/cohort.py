@@ -143,7 +143,7 @@ class Cohort:
         if scales:
             self._sums.learn(await self._add(scales, Rule(), scales=True))
         opened = await self._add(groups, rule)
-        while self._scales:  # the parties summed scales first; the host waits for the values
+        while self.is_host and self._scales:  # the parties summed scales; their values follow
             opened = await self._add(groups, rule)
         shapes = {name: np.shape(value) for name, value in values.items()}
         return {name: vector.reshape(shapes[name]) for name, vector in opened.items()}
@@ -302,6 +302,8 @@ class Cohort:
             raise _unexpected(answer, wire.Total)
         if answer.survivors != self._survivors:
             raise CohortError("the coordinator changed its mind about who took part in a sum")
+        if not self.is_host and answer.scales != scales:
+            raise CohortError("the coordinator mistakes a sum of values for one of scales")
         self.enter(answer.members)
         self._scales = answer.scales
         with self._recorder.phase("open"):

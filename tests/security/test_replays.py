@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from secure_fl import wire
 from secure_fl.errors import CohortError, TamperError, WireError
@@ -125,3 +126,12 @@ def test_the_wire_delivers_the_right_frame_or_nothing(swap: Any) -> None:
     programs = {n: summing({"x": np.ones(9)}, 2, bound=2.0) for n in NAMES}
     out = federate(programs, mode="secagg", engine=lambda s: Postman(s, swap=swap), catch=True)
     assert isinstance(out.error, WireError) and out.results == {}
+
+
+def test_a_party_never_sends_its_values_again_because_scales_were_claimed() -> None:
+    """Only the host waits for a second sum; a party that did would repeat its input."""
+    tap = Wiretap()
+    lie = told(wire.Total, lambda _, m: structs.replace(m, scales=True), VICTIM)
+    out = federate(marked(size=20), mode="secagg", engine=tap, lead=lying(lie), catch=True)
+    sent = [h for h in tap.heard if h.party == VICTIM and isinstance(h.message, wire.SumInput)]
+    assert len(sent) == 1 and isinstance(out.sessions[VICTIM].error, CohortError)
