@@ -108,10 +108,12 @@ class Site:
 
     def fit(self, model: torch.nn.Module, epochs: int) -> float:
         """Train on the local records with a fresh optimiser; return the mean loss (DP-SGD: NaN)."""
+        from secure_fl.private_training import fit_privately
         from secure_fl.training import fit
 
+        train = fit if self.training.dp is None else fit_privately
         with self.recorder.phase("train"):
-            return fit(self, model, epochs)
+            return train(self, model, epochs)
 
     def score(self, model: torch.nn.Module, round: int, label: str = "") -> None:
         """Evaluate on the dev and test records and write the metrics down, here."""

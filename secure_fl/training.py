@@ -42,12 +42,8 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.
 
 
 def fit(site: Site, model: nn.Module, epochs: int) -> float:
-    """Train for whole passes over the site's records; return the mean loss (by DP-SGD: NaN)."""
+    """Train for whole passes over the site's records; return the mean loss."""
     settings = site.training
-    if settings.dp is not None:
-        from secure_fl.private_training import fit_privately
-
-        return fit_privately(site, model, epochs)
     optimizer = make_optimizer(model, settings)
     steps = epochs * -(-len(site.train) // settings.batch_size)
     report_every = max(1, steps // REPORTS_PER_ROUND)
