@@ -23,6 +23,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "overhead": {"parties": 3, "records": 64, "rounds": 2, "repeats": 1},
         "memory": {"values": 100_000, "parties": (4, 16)},
         "protocol": {"parties": (3, 10, 32, 100)},
+        "dp": {"records": 96, "repeats": 1},
         "startup": {"repeats": 3},
     }
 )
@@ -102,6 +103,13 @@ def memory(as_json: bool, out: Path | None, quick: bool) -> None:
 def protocol(as_json: bool, out: Path | None, quick: bool) -> None:
     """Bytes and CPU of one sum in cohorts of 3 to 1000 parties."""
     _run(("protocol",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def dp(as_json: bool, out: Path | None, quick: bool) -> None:
+    """What DP-SGD costs over plain training."""
+    _run(("dp",), as_json, out, quick)
 
 
 @bench.command()

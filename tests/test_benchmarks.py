@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from secure_fl.benchmarks import crypto, memory, overhead, protocol, startup
+from secure_fl.benchmarks import crypto, dp, memory, overhead, protocol, startup
 from secure_fl.benchmarks.report import Report, Target
 from secure_fl.cli import bench as command
 
@@ -69,6 +69,12 @@ def test_memory_is_measured_in_processes_of_its_own() -> None:
         ("he+secagg", 6),
     ]
     assert all(row["total"] > 0 and row["peak_allocated"] > row["total"] for row in found["rows"])
+
+
+def test_dp_is_paired_with_plain_training() -> None:
+    rows = document(dp.measure(records=32, repeats=1))["rows"]
+    assert len(rows) == 6 and all(row["over_plain"] > 0 for row in rows)
+    assert [row["over_plain"] for row in rows if row["way"] == "plain"] == [1.0, 1.0]
 
 
 def test_overhead_pairs_runs_with_a_bare_loop() -> None:

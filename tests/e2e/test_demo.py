@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from secure_fl.cli.demo import SETTINGS
+from secure_fl.config import federation, loads
+
 
 @pytest.mark.slow
 def test_together_is_better_than_alone(tmp_path: Path) -> None:
@@ -22,3 +25,17 @@ def test_together_is_better_than_alone(tmp_path: Path) -> None:
     assert result["margin"]["min"] > 0.03
     assert result["privacy_share"] < 0.05
     assert result["federated"]["mean"] < 0.95  # far from 100 %: there is something to see
+
+
+@pytest.mark.slow
+def test_eight_bits_under_encryption_cost_no_accuracy() -> None:
+    """Error feedback: the demo's runs in the clear and sealed at 8 bits end within a point."""
+    accuracy = {}
+    for mode in ("none", "he+secagg"):
+        found = []
+        for seed in (0, 1, 2):
+            text = SETTINGS.format(seed=seed, algorithm="fedavg", rounds=8)
+            settings = loads(text.replace('mode = "he+secagg"', f'mode = "{mode}"'))
+            found.append(federation(settings, None).run().mean("test")["accuracy"])
+        accuracy[mode] = sum(found) / len(found)
+    assert abs(accuracy["he+secagg"] - accuracy["none"]) < 0.01
