@@ -16,3 +16,11 @@ class Algorithm(Section):
     def caveat(self) -> str:
         """What these settings let parties see beyond sums, for the result's statement."""
         return ""
+
+    def releases(self, public: int, batch: int) -> tuple[int, int] | None:
+        """How many predictions a sum for the host holds, and how many such sums a run opens.
+
+        Given the number of public records and `training.batch_size`. None: no sum holds
+        predictions, so no noise could be sized for them.
+        """
+        return None

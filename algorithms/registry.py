@@ -8,10 +8,15 @@ from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.centralized import Centralized
+from secure_fl.algorithms.baselines.dsfl import DSFL, dsfl
+from secure_fl.algorithms.baselines.feddf import FedDF, feddf
 from secure_fl.algorithms.baselines.feddropout import FedDropout, feddropout
+from secure_fl.algorithms.baselines.feded import FedED, feded
 from secure_fl.algorithms.baselines.fetchsgd import FetchSGD, fetchsgd
+from secure_fl.algorithms.baselines.gong import Gong, gong
 from secure_fl.algorithms.baselines.heterofl import HeteroFL, heterofl
 from secure_fl.algorithms.baselines.local import Local, local
+from secure_fl.algorithms.baselines.mhat import MHAT, mhat
 from secure_fl.algorithms.baselines.one_size import (
     AllLarge,
     AllSmall,
@@ -21,6 +26,7 @@ from secure_fl.algorithms.baselines.one_size import (
 )
 from secure_fl.algorithms.fedadam import FedAdam, fedadam
 from secure_fl.algorithms.fedavg import FedAvg, fedavg
+from secure_fl.algorithms.fedid import FedID, fedid
 from secure_fl.algorithms.fedkd import FedKD, fedkd
 from secure_fl.algorithms.inclusivefl import InclusiveFL, inclusivefl
 
@@ -35,7 +41,8 @@ class Entry:
     own_labels: bool = False  # parties may have different label sets: heads stay at home
     alone: bool = False  # nothing is ever summed
     some: bool = False  # there are sums over some parties only
-    has_host: bool = False  # one party may be the host
+    has_host: bool = False  # one member is the host, and all hold public records
+    noised: bool = False  # what the host opens are predictions, which can carry noise
     through_fit: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
     summary: str = ""
 
@@ -73,6 +80,52 @@ ALGORITHMS: Mapping[str, Entry] = {
         own_labels=True,
         through_fit=True,
         summary="teachers stay at home, a small student travels as sealed low-rank factors",
+    ),
+    "fedid": Entry(
+        FedID,
+        fedid,
+        has_host=True,
+        noised=True,
+        through_fit=True,
+        summary="predictions on public records, and a host that says which of them helped",
+    ),
+    "dsfl": Entry(
+        DSFL,
+        dsfl,
+        has_host=True,
+        noised=True,
+        through_fit=True,
+        summary="mean predictions, sharpened, teach the host and the parties",
+    ),
+    "mhat": Entry(
+        MHAT,
+        mhat,
+        has_host=True,
+        noised=True,
+        through_fit=True,
+        summary="votes teach the host's model, its predictions the parties",
+    ),
+    "gong": Entry(
+        Gong,
+        gong,
+        has_host=True,
+        through_fit=True,
+        summary="one exchange: the host learns the mean of all logits (FedKD by Gong et al.)",
+    ),
+    "feded": Entry(
+        FedED,
+        feded,
+        has_host=True,
+        noised=True,
+        through_fit=True,
+        summary="predictions go up, the host's model comes down",
+    ),
+    "feddf": Entry(
+        FedDF,
+        feddf,
+        has_host=True,
+        through_fit=True,
+        summary="FedAvg, then the host distils the mean of predictions into the mean",
     ),
     "heterofl": Entry(
         HeteroFL,

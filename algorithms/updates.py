@@ -75,6 +75,11 @@ def moved(model: nn.Module, train: Callable[[], object], own: Collection[str] = 
     return Δ
 
 
+def still(model: nn.Module) -> Update:
+    """The move of a model that was not trained."""
+    return {name: torch.zeros_like(weight) for name, weight in trainable(model).items()}
+
+
 async def weighted_mean(cohort: Cohort, values: Mapping[str, Tensor], weight: float) -> Update:
     """Σₖ nₖ·xₖ / Σₖ nₖ over the parties; the weights nₖ stay as private as the values xₖ."""
     weighted = {name: (weight * value).cpu() for name, value in values.items()}

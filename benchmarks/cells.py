@@ -102,7 +102,7 @@ def key_of(cell: Cell, place: Place) -> str:
         "seed": cell.seed,
         "spread": asdict(cell.spread),
         "depths": cell.depths,
-        "files": [datasets.sizes(name, place.data) for name in cell.spread.sets],
+        "files": [datasets.sizes(name, place.data) for name in cell.spread.reads],
         "algorithm": algorithm.model_dump(mode="json"),
         **_plain(found, place.model),
     }

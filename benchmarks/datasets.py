@@ -3,6 +3,10 @@
 Folder and fields are those of the collection beside the repository: gzipped JSON lines, one
 folder for each set. Where a set has no public test records (GLUE), its dev file is the test, and
 a tenth of the training file, picked by id, compares rounds.
+
+With public records the spread is that of FedID's paper: a part of the training records becomes
+public, most of it without labels, and a host keeps a share of it with labels. What is measured is
+the host's model, or one that all parties share.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from types import MappingProxyType
 import numpy as np
 
 from secure_fl import corpora
+from secure_fl.config_data import HOST
 from secure_fl.data import Columns, Splits, load, split
 from secure_fl.errors import DataError
 from secure_fl.examples import Example
-from secure_fl.partition import iid, one_corpus_each
+from secure_fl.partition import dirichlet_client, iid, one_corpus_each
+from secure_fl.public_records import without_labels
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind
 from secure_fl.silo import Silo
@@ -55,6 +61,8 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
         "cola": DataSet("classification", "mcc", BINARY, files=GLUE),
         "rte": DataSet("pair", "accuracy", BINARY, files=GLUE),
         "wnli": DataSet("pair", "accuracy", BINARY, files=GLUE),
+        "qnli": DataSet("pair", "accuracy", BINARY, files=GLUE),
+        "imdb": DataSet("classification", "accuracy", BINARY, files=("train10k",)),  # only public
         "ncbi_disease": DataSet("ner", "f1"),
         "ade_ner": DataSet("ner", "f1", files=(ALL,)),
         "psytar_ner": DataSet("ner", "f1"),
@@ -79,6 +87,20 @@ class Spread:
     dev: int | None = None
     test: int | None = None
     tiers: tuple[str, ...] = ()  # of the parties, in their order
+    without: str = ""  # the tier whose parties stay away, with their records
+    alpha: float | None = None  # of each party's class mixture; None: all parties alike
+    public: float = 0.0  # share of the training records that becomes public; 0.5 in the paper
+    labelled: float = 0.1  # share of the public records that the host keeps, with labels
+    public_set: str | None = None  # another set, whose records take the place of the unlabelled
+    public_size: int | None = None  # so many of the unlabelled; what is private stays the same
+    labelled_size: int | None = None  # so many of the labelled
+    hosted: bool = True  # False: the first party is measured where the host would be
+    everywhere: bool = False  # every party is measured, on the same records
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All sets that are read."""
+        return self.sets if self.public_set is None else (*self.sets, self.public_set)
 
 
 def find(folder: str | Path | None) -> Path | None:
@@ -113,10 +135,10 @@ def read(name: str, folder: Path) -> Splits:
     paths = about.paths(name, folder)
     if about.files == (ALL,):
         return _by_column(load(paths[0], about.kind), paths[0], about.kind)
-    train, dev, *test = (load(path, about.kind) for path in paths)
-    if test:
-        return Splits(train, dev, test[0])
-    return replace(split(train, dev=0.1, test=0.0, seed=0), test=dev)
+    train, *rest = (load(path, about.kind) for path in paths)
+    if len(rest) == 1:
+        return replace(split(train, dev=0.1, test=0.0, seed=0), test=rest[0])
+    return Splits(train, *rest)
 
 
 def _by_column(examples: Sequence[Example], path: Path, kind: Kind) -> Splits:
@@ -129,6 +151,8 @@ def _by_column(examples: Sequence[Example], path: Path, kind: Kind) -> Splits:
 def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
     """Give every party its records."""
     about = SETS[spread.sets[0]]
+    if spread.public:
+        return _hosted(spread, folder or DEFAULT, seed)
     if about.corpus:
         return _named(spread, _built_in(about.corpus, spread, seed))
     rng = np.random.default_rng(seed_for(seed, "spread", *spread.sets))
@@ -137,13 +161,89 @@ def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
     if len(spread.sets) > 1:
         dealt = [one_corpus_each(parts[part], spread.parties) for part in PARTS]
     else:
-        dealt = [iid(parts[part][0], spread.parties, rng) for part in PARTS]
+        train, *measured = (parts[part][0] for part in PARTS)
+        dealt = [_deal(train, spread, rng), *(iid(part, spread.parties, rng) for part in measured)]
     return _named(spread, [Splits(*three) for three in zip(*dealt, strict=True)])
+
+
+def _hosted(spread: Spread, folder: Path, seed: int) -> list[Silo]:
+    """Part public records from private ones, and deal only these."""
+    name, *others = spread.sets
+    about = SETS[name]
+    if others:
+        raise DataError("public records are cut from one set", fix="name one", field="sets")
+    rng = np.random.default_rng(seed_for(seed, "spread", name))
+    found = _neutral(about.corpus, spread, seed) if about.corpus else read(name, folder)
+    splits = _cut(found, spread, rng)
+    train = splits.train
+    order = rng.permutation(len(train)).tolist()
+    public = round(spread.public * len(train))
+    own = round(spread.labelled * public)
+    labelled, unlabelled, private = order[:own], order[own:public], order[public:]
+    dealt = _deal([train[k] for k in sorted(private)], spread, rng)
+    kept = [train[k] for k in sorted(_first(labelled, spread.labelled_size, "labelled_size"))]
+    if spread.public_set is None:
+        some = _first(unlabelled, spread.public_size, "public_size")
+        shared = [train[k] for k in sorted(some)]
+    else:
+        size = spread.public_size
+        shared = _elsewhere(spread.public_set, about.kind, folder, seed, size, len(unlabelled))
+    return _members(spread, dealt, replace(splits, train=tuple(kept)), without_labels(shared))
+
+
+def _elsewhere(
+    name: str, kind: Kind, folder: Path, seed: int, size: int | None, usual: int
+) -> list[Example]:
+    """Draw records of another set: as many as asked for, else as the set's own would be."""
+    if SETS[name].kind != kind:
+        what = f"{name} is a {SETS[name].kind} set, and models of a {kind} set cannot read it"
+        raise DataError(what, fix="choose one of the same kind", field="public_set")
+    found = read(name, folder).train
+    rng = np.random.default_rng(seed_for(seed, "public set", name))
+    order = rng.permutation(len(found)).tolist()
+    some = order[:usual] if size is None else _first(order, size, "public_size")
+    return [found[k] for k in sorted(some)]
+
+
+def _first(rows: list[int], size: int | None, field: str) -> list[int]:
+    if size is not None and not 0 < size <= len(rows):
+        what, fix = f"{size} of {len(rows)} records", "take fewer, or make a larger share public"
+        raise DataError(what, fix=fix, field=field)
+    return rows[:size]
+
+
+def _members(
+    spread: Spread, dealt: Sequence[Sequence[Example]], host: Splits, public: tuple[Example, ...]
+) -> list[Silo]:
+    """Give the dev and test records to who is measured on them."""
+    parts = [Splits(tuple(train)) for train in dealt]
+    measured = len(parts) if spread.everywhere else 0 if spread.hosted else 1
+    parts[:measured] = [replace(host, train=part.train) for part in parts[:measured]]
+    members = [replace(silo, public=public) for silo in _named(spread, parts)]
+    if not spread.hosted:
+        return members
+    return [*members, Silo(HOST, host.train, host.dev, host.test, role="host", public=public)]
+
+
+def _deal(
+    train: Sequence[Example], spread: Spread, rng: np.random.Generator
+) -> list[tuple[Example, ...]]:
+    if spread.alpha is None:
+        return iid(train, spread.parties, rng)
+    return dirichlet_client(train, spread.parties, rng, alpha=spread.alpha)
 
 
 def _built_in(corpus: str, spread: Spread, seed: int) -> list[Splits]:
     size = None if spread.train is None else max(1, spread.train // spread.parties)
     return corpora.make(corpus, parties=spread.parties, seed=seed, size=size)
+
+
+def _neutral(corpus: str, spread: Spread, seed: int) -> Splits:
+    """Write records in no hospital's voice; private and public ones are to be alike."""
+    sizes = (spread.train or 1200, spread.dev or 100, spread.test or 200)
+    drawn = corpora.public(corpus, seed=seed, size=sum(sizes))
+    first, second = sizes[0], sizes[0] + sizes[1]
+    return Splits(drawn[:first], drawn[first:second], drawn[second:])
 
 
 def _cut(splits: Splits, spread: Spread, rng: np.random.Generator) -> Splits:
@@ -184,4 +284,5 @@ def _named(spread: Spread, parts: Sequence[Splits]) -> list[Silo]:
     return [
         Silo(name, three.train, three.dev, three.test, tier=tier)
         for name, three, tier in zip(names, parts, tiers, strict=True)
+        if not spread.without or tier != spread.without
     ]

@@ -59,7 +59,7 @@ def plan(
     if not cells:
         fix = f"its first cell is called {every[0].title!r}"
         raise SettingsError(f"no cell of this table is called {only!r}", fix=fix, option="--only")
-    datasets.require(sorted({name for cell in cells for name in cell.spread.sets}), place.data)
+    datasets.require(sorted({name for cell in cells for name in cell.spread.reads}), place.data)
     return Plan(chosen, place, [(key_of(cell, place), cell) for cell in cells])
 
 

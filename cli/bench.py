@@ -28,6 +28,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "dp": {"records": 96, "repeats": 1},
         "wire": {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
         "layers": {"scale": 16, "batch": 4},
+        "interactive": {"steps": 5, "turns": 2, "federate": False},
         "startup": {"repeats": 3},
     }
 )
@@ -135,6 +136,13 @@ def wire(as_json: bool, out: Path | None, quick: bool) -> None:
 def layers(as_json: bool, out: Path | None, quick: bool, scale: str | None) -> None:
     """InclusiveFL's sums over BERT-base's layers, beside an epoch of training."""
     _run(("layers",), as_json, out, quick, **({} if scale is None else {"scale": int(scale)}))
+
+
+@bench.command()
+@_shared
+def interactive(as_json: bool, out: Path | None, quick: bool) -> None:
+    """What protection adds to a step of FedID; --quick leaves whole rounds out."""
+    _run(("interactive",), as_json, out, quick)
 
 
 @bench.command()

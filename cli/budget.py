@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from secure_fl.cli.budget_file import Answer, Options, of_file, predictions
 from secure_fl.thresholds import default_threshold
-
-if TYPE_CHECKING:
-    from secure_fl.crypto.planning import PredictionBudget, Predictions, TrainingBudget
-
-Rows = list[tuple[str, str]]
 
 
 @click.command()
+@click.argument("config", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--parties", type=int, help="Hospitals whose predictions are summed.")
 @click.option("--classes", type=int, default=2, show_default=True)
 @click.option("--examples", type=int, default=1000, show_default=True, help="Public examples.")
@@ -34,96 +33,85 @@ Rows = list[tuple[str, str]]
 @click.option("--colluders", type=int, default=1, show_default=True, help="Who know their share.")
 @click.option("--scale", type=float, default=64.0, show_default=True, help="Grid steps per unit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def budget(
-    parties: int | None,
-    classes: int,
-    examples: int,
-    records: int | None,
-    batch: int | None,
-    exchanges: int | None,
-    epochs: int,
-    rounds: int,
-    epsilon: float | None,
-    noise_std: float | None,
-    noise_multiplier: float | None,
-    delta: float,
-    dropouts: int | None,
-    colluders: int,
-    scale: float,
-    as_json: bool,
-) -> None:
+@click.pass_context
+def budget(context: click.Context, /, config: Path | None, as_json: bool, **options: Any) -> None:
     """Show signal, noise and ε of a plan, and what would make it useful.
 
     \b
+    What the run of a settings file will cost; options win over the file:
+      secure-fl budget federation.toml
+      secure-fl budget federation.toml --rounds 3
     Ensemble predictions, protecting a hospital:
       secure-fl budget --parties 5 --classes 2 --examples 1000 --epsilon 8
       secure-fl budget --parties 5 --examples 1000 --noise-std 13.4
     Local training with DP-SGD, protecting a record:
       secure-fl budget --records 5000 --batch 64 --rounds 10 --noise-multiplier 1.1
       secure-fl budget --records 5000 --batch 64 --rounds 10 --epsilon 8
+
+    With a file, the exit status is 7 where its run would be refused: the noise drowns the signal
+    (unless protection.noise.force is set), or the budget is too small.
     """  # noqa: D301
+    if config is None:
+        answers = [_of_options(options)]
+    else:
+        default = ParameterSource.DEFAULT
+        source = context.get_parameter_source
+        answers = list(of_file(config, {n: v for n, v in options.items() if source(n) != default}))
+    _print(answers, as_json)
+    if config is not None and (reasons := [a.refused for a in answers if a.refused]):
+        from secure_fl.errors import BudgetError
+
+        raise BudgetError("; ".join(reasons), fix="change the plan, as the table says")
+
+
+def _of_options(options: Options) -> Answer:
+    """Answer for a plan that no file describes."""
+    records, parties = options["records"], options["parties"]
+    multiplier, std = options["noise_multiplier"], options["noise_std"]
     if (parties is None) == (records is None):
-        raise click.UsageError("give --parties for predictions, or --records for DP-SGD")
-    if (noise_multiplier if records is None else noise_std) is not None:
+        raise click.UsageError(
+            "give a settings file, --parties for predictions, or --records for DP-SGD"
+        )
+    if (multiplier if records is None else std) is not None:
         raise click.UsageError("--noise-multiplier is for --records, --noise-std for --parties")
-    from secure_fl.crypto.planning import Predictions, plan_predictions, plan_training
+    from secure_fl.crypto.budget_table import training_rows
+    from secure_fl.crypto.planning import Predictions, plan_training
 
+    epsilon, delta, rounds = options["epsilon"], options["delta"], options["rounds"]
     if records is not None:
-        size = batch or min(32, records)
-        σ = noise_multiplier
+        size = options["batch"] or min(32, records)
         training = plan_training(
-            records, size, epochs, rounds, delta, noise_multiplier=σ, epsilon_target=epsilon
+            records,
+            size,
+            options["epochs"],
+            rounds,
+            delta,
+            noise_multiplier=multiplier,
+            epsilon_target=epsilon,
         )
-        _print("DP-SGD, per record", _training_rows(training), asdict(training), as_json)
-    if parties is not None:
-        size = batch or examples
-        times = exchanges or -(-examples // size)
-        missing = parties - default_threshold(parties) if dropouts is None else dropouts
-        plan = Predictions(
-            parties, classes, examples, size, rounds, times, delta, missing, colluders, scale
-        )
-        found = plan_predictions(plan, epsilon=epsilon, std=noise_std)
-        facts = {"plan": asdict(plan), "budget": asdict(found)}
-        _print("ensemble predictions, per hospital", _prediction_rows(plan, found), facts, as_json)
-
-
-def _prediction_rows(plan: Predictions, found: PredictionBudget) -> Rows:
-    rows = [
-        ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g}"),
-        ("exchanges in all", f"{found.releases}, L2 sensitivity {found.sensitivity:.2f} each"),
-        ("unanimous signal", f"{found.signal:.2f} on a sum over {plan.parties} parties"),
-        ("noise, a trusted centre", f"std {found.std_central:.1f} (Gaussian)"),
-        (
-            "noise, distributed",
-            f"std {found.std:.1f} guaranteed with {plan.dropouts} dropouts and {plan.colluders} "
-            f"colluders; {found.std_all_present:.1f} when all are present",
-        ),
-        ("signal to noise", f"{found.signal_to_noise:.2f}"),
-        (
-            "a unanimous vote is read right",
-            f"{found.correct:.1%} (guessing: {1 / plan.classes:.1%})",
-        ),
-    ]
-    if found.std_all_present <= found.std_useful:
-        return [*rows, ("useful", "yes")]
-    advice = (
-        f"one of: {found.parties_useful} parties; {found.examples_useful} public examples; "
-        f"ε = {found.epsilon_useful:.3g}; or DP-SGD at each hospital instead"
+        return Answer("DP-SGD, per record", training_rows(training), asdict(training))
+    examples, dropouts = options["examples"], options["dropouts"]
+    size = options["batch"] or examples
+    plan = Predictions(
+        parties,
+        options["classes"],
+        examples,
+        size,
+        rounds,
+        options["exchanges"] or -(-examples // size),
+        delta,
+        parties - default_threshold(parties) if dropouts is None else dropouts,
+        options["colluders"],
+        options["scale"],
     )
-    return [*rows, ("useful (90% right) with", advice)]
+    return predictions(plan, epsilon, std)
 
 
-def _training_rows(found: TrainingBudget) -> Rows:
-    return [
-        ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g} (adding or removing a record)"),
-        ("noise multiplier", f"{found.noise_multiplier:.4f}"),
-        ("steps", f"{found.steps} at sample rate {found.sample_rate:.5f}"),
-    ]
-
-
-def _print(title: str, rows: Rows, facts: Mapping[str, object], as_json: bool) -> None:
+def _print(answers: Sequence[Answer], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        facts = [answer.facts for answer in answers]
+        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
         return
-    width = max(len(name) for name, _ in rows)
-    click.echo(title + "".join(f"\n  {name:<{width}}  {value}" for name, value in rows))
+    from secure_fl.crypto.budget_table import table
+
+    click.echo("\n".join(table(answer.title, answer.rows) for answer in answers))

@@ -11,12 +11,15 @@ import click
 from secure_fl.cli.choices import Kinds
 
 if TYPE_CHECKING:
+    from secure_fl.config_data import CorpusData, SourceData
+    from secure_fl.config_silos import Dealt
     from secure_fl.data import Splits
     from secure_fl.examples import Example
     from secure_fl.settings import Kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 PARTS = ("train", "dev", "test")
+KEEPS = "What of the public ones a host keeps, with labels."
 
 
 def _reading(command: F) -> F:
@@ -78,6 +81,7 @@ Examples:
   secure-fl data split notes.csv --out north
   secure-fl data split notes.csv --out north --dev 0.1 --test 0.2 --seed 7
   secure-fl data split all.jsonl --out parts --parties 4 --partition dirichlet_class --alpha 0.5
+  secure-fl data split all.jsonl --out parts --parties 4 --public 0.5    for distillation
 
 A record's part depends on its id and the seed only: it stays there when the file grows."""
 )
@@ -98,6 +102,8 @@ A record's part depends on its id and the seed only: it stays there when the fil
 )
 @click.option("--alpha", type=float, default=1.0, show_default=True, help="Of the Dirichlet draws.")
 @click.option("--minimum", type=int, default=10, show_default=True, help="Records of each.")
+@click.option("--public", type=click.FloatRange(0, 1, max_open=True), help="Share that all hold.")
+@click.option("--labelled", type=click.FloatRange(0, 1, max_open=True), help=f"{KEEPS} [0.1]")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""
@@ -105,28 +111,36 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     if options["parties"] is None:
         from secure_fl.data import split as deal
 
+        if options["public"] or options["labelled"]:
+            raise click.UsageError("--public and --labelled need --parties")
         examples = _load(file, *reading)
         parts = deal(examples, dev=options["dev"], test=options["test"], seed=seed)
-        _write({"": parts}, out, force)
+        _write(_files("", parts, out), force)
         return
-    from secure_fl.config_data import SourceData, names
+    _spread(file, out, seed, force, options)
+
+
+def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, Any]) -> None:
+    from secure_fl.config_data import SourceData
     from secure_fl.config_errors import validate
     from secure_fl.config_silos import spread
     from secure_fl.config_toml import Text
 
-    asked = {k: options[k] for k in ("parties", "partition", "alpha", "minimum", "dev", "test")}
+    given = ("parties", "partition", "alpha", "minimum", "dev", "test", "public", "labelled")
+    asked = {name: options[name] for name in given if options[name] is not None}
     asked |= {"source": file, "columns": _columns(options["columns"])}
     asked |= {"format": options["format_"]} if options["format_"] else {}
     source = validate(SourceData, asked, (), Text())
-    kind = cast("Kind", options["task"])
-    _write(dict(zip(names(source), spread(source, kind, seed), strict=True)), out, force)
+    _require_public(source)
+    _write_dealt(spread(source, cast("Kind", options["task"]), seed), out, force)
 
 
 @data.command(
     epilog="""\b
 Examples:
   secure-fl data make ade --out hospitals
-  secure-fl data make ade --out hospitals --parties 5 --size 200 --shift 1.0 --seed 3"""
+  secure-fl data make ade --out hospitals --parties 5 --size 200 --shift 1.0 --seed 3
+  secure-fl data make ade --out hospitals --public 240 --labelled 60     for distillation"""
 )
 @click.argument("corpus")
 @click.option(
@@ -135,22 +149,23 @@ Examples:
 @click.option("--parties", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--size", type=click.IntRange(min=1), help="Training records of each hospital.")
 @click.option("--shift", type=click.FloatRange(0, 1), help="0: hospitals alike, 1: different.")
+@click.option("--public", type=click.IntRange(min=0), default=0, help="Records that all hold.")
+@click.option("--labelled", type=click.IntRange(min=0), default=0, help=KEEPS)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--force", is_flag=True, help="Replace files that are there.")
-def make(
-    corpus: str,
-    out: Path,
-    parties: int,
-    size: int | None,
-    shift: float | None,
-    seed: int,
-    force: bool,
-) -> None:
+def make(corpus: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Write a built-in synthetic CORPUS, one folder for each hospital."""
-    from secure_fl import corpora
+    from secure_fl.config_data import CorpusData
+    from secure_fl.config_silos import written
 
-    made = corpora.make(corpus, parties=parties, seed=seed, size=size, shift=shift)
-    _write({f"hospital-{k + 1}": parts for k, parts in enumerate(made)}, out, force)
+    asked = CorpusData(corpus=corpus, **options)
+    _require_public(asked)
+    _write_dealt(written(asked, seed), out, force)
+
+
+def _require_public(data: CorpusData | SourceData) -> None:
+    if data.labelled and not data.public:
+        raise click.UsageError("--labelled is a part of the public records: give --public too")
 
 
 def _load(file: str, task: str, format_: str | None, columns: Sequence[str]) -> tuple[Example, ...]:
@@ -172,17 +187,30 @@ def _columns(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _write(parties: Mapping[str, Splits], out: Path, force: bool) -> None:
-    """Write every party's parts; nothing is written if anything would be replaced."""
+def _files(name: str, splits: Splits, out: Path) -> dict[Path, Sequence[Example]]:
+    parts = {out / name / f"{part}.jsonl": getattr(splits, part) for part in PARTS}
+    return {file: examples for file, examples in parts.items() if examples}
+
+
+def _write_dealt(dealt: Dealt, out: Path, force: bool) -> None:
+    """Write a folder for each hospital and for the host, and the file that all hold."""
+    from secure_fl.config_data import HOST
+
+    files: dict[Path, Sequence[Example]] = {}
+    for number, splits in enumerate(dealt.parties, 1):
+        files |= _files(f"hospital-{number}", splits, out)
+    if dealt.host is not None:
+        files |= _files(HOST, dealt.host, out)
+    if dealt.public:
+        files[out / "public.jsonl"] = dealt.public
+    _write(files, force)
+
+
+def _write(files: Mapping[Path, Sequence[Example]], force: bool) -> None:
+    """Write records into files; nothing is written if anything would be replaced."""
     from secure_fl.data import write
     from secure_fl.errors import DataError
 
-    files = {
-        out / party / f"{part}.jsonl": getattr(splits, part)
-        for party, splits in parties.items()
-        for part in PARTS
-        if getattr(splits, part)
-    }
     there = [file for file in files if file.exists()]
     if there and not force:
         fix = "add --force to replace it, or choose another folder"

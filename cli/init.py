@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal, get_origin
 
 import click
 
@@ -20,6 +22,12 @@ ALGORITHMS = (
     "fedavg",
     "fedadam",
     "fedkd",
+    "fedid",
+    "feddf",
+    "feded",
+    "gong",
+    "dsfl",
+    "mhat",
     "fetchsgd",
     "feddropout",
     "inclusivefl",
@@ -32,6 +40,7 @@ ALGORITHMS = (
 )
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" marks some of them
 NAME = "federation.toml"
+SHORT: Mapping[str, int] = {"rounds": 12, "epochs": 2}  # unless an algorithm allows one value only
 
 HEAD = """\
 # A federation of {parties} hospitals. It runs as it is, on built-in data:
@@ -54,13 +63,19 @@ DATA = """
 [data]
 corpus = "{corpus}"                 # 1. built in: synthetic, different at each hospital
 parties = {parties}
+{public:<31}# records without labels that all hold, to distil over
+{labelled:<31}# records of the host, the member with the central model
 # source = "notes.csv"         # 2. one file, folder or hub:NAME, spread over parties
 # partition = "dirichlet_class"  # or "iid", "dirichlet_client"
 # alpha = 0.5                  # smaller: more different
 # columns = {{ text = "note", label = "code" }}
+# public = 0.5                 # this share of the records is public
+# labelled = 0.1               # this share of the public ones keeps its labels, at the host
 #
-# [[data.party]]               # 3. each hospital's own files; paths are relative to this file
+# public = "public.jsonl"      # 3. a file without labels that all hold, and
+# [[data.party]]               # each hospital's own files; paths are relative to this file
 # name = "north"
+# role = "party"               # or "host"
 # train = "north/train.jsonl"  # csv, tsv, jsonl, parquet, conll, BRAT or MIND folders
 # dev = 0.1                    # a file, or a share of the training records
 # test = "north/test.jsonl"
@@ -121,6 +136,7 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
     """Write a commented settings file, federation.toml, into FOLDER."""
     from secure_fl.errors import RunError
 
+    require_classes(task, algorithm)
     file = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,14 +152,28 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
         click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)
 
 
+def require_classes(task: str, algorithm: str) -> None:
+    """Refuse a pair that no run could begin with."""
+    from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+
+    if REGISTRY[algorithm].has_host and task not in ("classification", "pair"):
+        what = f"{algorithm} sums predictions class by class, and a task of {task} has no classes"
+        raise click.UsageError(f"{what}: take --task classification or pair")
+
+
 def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Write the settings with their explanations."""
+    from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
+    unused = "" if REGISTRY[algorithm].has_host else "# "
     chosen = {
         "labels": labels,
         "task": task,
         "corpus": CORPORA[task],
         "parties": parties,
+        "public": f"{unused}public = 240",
+        "labelled": f"{unused}labelled = 60",
         "file": file,
         "mode": "he+secagg",
         "cohort": min(SUMMED, parties),
@@ -159,9 +189,11 @@ def _algorithm(name: str, parties: int) -> str:
 
     entry = REGISTRY[name]
     defaults = entry.settings.model_construct(name=name)
-    values = {k: v for k, v in defaults if v is not None} | {"rounds": 12, "epochs": 2}
+    fields = entry.settings.model_fields
+    values = {k: v for k, v in defaults if v is not None}
+    values |= {k: v for k, v in SHORT.items() if get_origin(fields[k].annotation) is not Literal}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small to be summed apart
     others = ", ".join(other for other in REGISTRY if other != name)
-    fields = write(values, "algorithm.")
-    return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{fields}"
+    lines = write(values, "algorithm.")
+    return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{lines}"

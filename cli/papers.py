@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from secure_fl.benchmarks.tables import Budget
 
 # Written out: reading them from `benchmarks.tables` would import torch for a help text.
-TABLES = ("demo", "fedkd", "inclusivefl")
+TABLES = ("demo", "fedid", "fedkd", "inclusivefl")
 FAILED = 5
 
 

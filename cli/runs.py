@@ -116,6 +116,8 @@ def show_(run: Path, as_json: bool) -> None:
     seconds = show.duration(document["seconds"]["total"])
     shielded = show.protection(found.algorithm, found.protection)
     console.print(f"\nprotection {shielded}, seed {document['seed']}, {seconds}")
+    if (noise := show.noise_line(document)) is not None:
+        console.print(noise)
     console.print(versions, style="dim")
 
 

@@ -75,6 +75,8 @@ def train(
         seconds = show.duration(document["seconds"]["total"])
         results.print(f"\n{seconds}, {protection_line(document)}; the run is in {folder}")
         results.print(document["protection"]["statement"])
+        if (noise := show.noise_line(document)) is not None:
+            results.print(noise)
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,14 @@ class _Line:
     up: int = 0
     down: int = 0
     note: str = ""
+
+
+def warning(event: Mapping[str, Any]) -> str:
+    """Say what a member found out about itself; only whoever watches the run here reads it."""
+    if event["code"] == "public overlap":
+        count, own = event["count"], "its own records hold the same text"
+        return f"{count} public record{'s are' if count != 1 else ' is'} not only public: {own}"
+    return str(event["code"])
 
 
 class Watch:
@@ -81,6 +90,8 @@ class Watch:
             bytes_ = event["head_bytes"] + event["bulk_bytes"]
             line.up += bytes_ if event["direction"] == "out" else 0
             line.down += bytes_ if event["direction"] == "in" else 0
+        elif kind == "warning":
+            self._console.print(f"{party}: {warning(event)}", style="yellow")
 
     def table(self) -> Table:
         """Draw all hospitals."""

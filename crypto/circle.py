@@ -29,6 +29,24 @@ class _Named(Mapping[str, tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class _Everybody(Mapping[str, tuple[str, ...]]):
+    """The complete graph: a party looks up itself, and the others' lists are not made."""
+
+    parties: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        if name not in self.parties:
+            raise KeyError(name)
+        return tuple(other for other in self.parties if other != name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parties)
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+
+@dataclass(frozen=True, slots=True)
 class Circle:
     """Who masks with whom in one sum, and how many shares recover a secret there."""
 
@@ -48,10 +66,9 @@ class Circle:
         index: int,
     ) -> Circle:
         """The graph for the members of this sum: everybody up to 32, k-regular beyond."""
-        parties = sorted(m for m in members if m != host)
+        parties = tuple(sorted(m for m in members if m != host))
         if len(parties) <= masking.COMPLETE:
-            others = {p: tuple(q for q in parties if q != p) for p in parties}
-            return cls(numbers, others, threshold, threshold)
+            return cls(numbers, _Everybody(parties), threshold, threshold)
         names = {numbers[p]: p for p in parties}
         graph = masking.neighbours(
             sorted(names), digest_of(b"secure-fl circle", f"{run} {index}".encode())

@@ -24,6 +24,7 @@ from secure_fl.protocol import Noise, Vector
 
 SMALL = 8
 EXACT_BITS = 24  # for vectors whose clip covers their whole norm
+HOST_BITS = 16  # at least: predictions are few and never carried, so rounding is not repaid
 # Clip at this multiple of the RMS: rounding noise against clipping, both carried to the next sum.
 # For 4 and 6 bits it minimises the squared error of both together for Gaussian values (at 2.27 and
 # 3.10; the error is then 15 % and 4.4 % of the RMS). Finer values can afford heavier tails.

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -36,6 +36,7 @@ Purpose = Literal["pair", "self", "host", "tag", "tag members"]
 
 SEED_BYTES = 16
 WORDS = 8192  # words at a time: they stay in the first cache levels
+SHORT = 8192  # words of all streams of a mask, up to which they are drawn side by side
 COMPLETE = 32  # up to here everybody masks with everybody
 
 
@@ -69,16 +70,29 @@ def new_seed() -> bytes:
     return secrets.token_bytes(SEED_BYTES)
 
 
+def mask_key(seed: bytes) -> X25519PrivateKey:
+    """Derive the mask key of a seed; who agrees with many peers does it once."""
+    if len(seed) != SEED_BYTES:
+        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it with new_seed")
+    kdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"secure_fl/1\0mask key")
+    return X25519PrivateKey.from_private_bytes(kdf.derive(seed))
+
+
 def public_key(seed: bytes) -> bytes:
     """Derive the X25519 public key (32 bytes) of a mask key's seed."""
-    return _private_key(seed).public_key().public_bytes_raw()
+    return mask_key(seed).public_key().public_bytes_raw()
 
 
 def pair_secret(seed: bytes, peer: bytes) -> bytes:
     """Agree on the secret (32 bytes) that the holder of `seed` shares with the key `peer`."""
+    return agree(mask_key(seed), peer)
+
+
+def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
+    """Agree on the secret (32 bytes) that a mask key shares with the public key `peer`."""
     if len(peer) == 32:
         try:
-            return _private_key(seed).exchange(X25519PublicKey.from_public_bytes(peer))
+            return key.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError:  # a point of low order: the secret would be known to everyone
             pass
     raise CryptoError(
@@ -89,24 +103,23 @@ def pair_secret(seed: bytes, peer: bytes) -> bytes:
 
 def stream_key(secret: bytes, place: Place, purpose: Purpose, segment: int = 0) -> bytes:
     """Derive the AES-256 key of one stream from a secret of 16 bytes or more."""
-    if len(secret) < SEED_BYTES:
-        raise CryptoError("a mask's secret has at least 16 bytes", fix="draw it with new_seed")
-    info = place.info(purpose, segment)
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
+    return _derived(secret, place.info(purpose, segment))
 
 
 def uniform(key: bytes, length: int, modulus: int) -> Slots:
     """Expand a key to `length` integers, uniform in [0, modulus); a longer result extends it."""
-    drawn = np.empty(length, np.uint64)
-    for start, block in _blocks(key, length, modulus):
-        drawn[start : start + block.size] = block
-    return drawn
+    if length <= SHORT:
+        drawn: Slots = _rows([key], length, modulus)[0]
+        return drawn
+    return _long(key, length, modulus)
 
 
-def combine(plus: Iterable[bytes], minus: Iterable[bytes], length: int, modulus: int) -> Slots:
+def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus: int) -> Slots:
     """Sum the streams of the keys `plus`, less those of the keys `minus`, mod `modulus`."""
-    total = np.zeros(length, np.uint64)
     most = (1 << 64) // modulus - 1  # terms that fit 64 bits without reduction
+    if (len(plus) + len(minus)) * length <= SHORT:
+        return _combine_rows(plus, minus, length, modulus, most)
+    total = np.zeros(length, np.uint64)
     terms = 0
     signed = [(key, False) for key in plus] + [(key, True) for key in minus]
     for key, negative in signed:
@@ -138,8 +151,9 @@ def pair_keys(
     """
     if member in pairs:
         raise CryptoError(f"member {member} cannot mask with itself", fix="pass its peers only")
-    plus = [stream_key(pairs[peer], place, "pair") for peer in sorted(pairs) if member < peer]
-    minus = [stream_key(pairs[peer], place, "pair") for peer in sorted(pairs) if member > peer]
+    info = place.info("pair")
+    plus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member < peer]
+    minus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member > peer]
     return plus, minus
 
 
@@ -188,21 +202,57 @@ def neighbours(
     }
 
 
-def _private_key(seed: bytes) -> X25519PrivateKey:
-    if len(seed) != SEED_BYTES:
-        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it with new_seed")
-    kdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"secure_fl/1\0mask key")
-    return X25519PrivateKey.from_private_bytes(kdf.derive(seed))
+def _derived(secret: bytes, info: bytes) -> bytes:
+    if len(secret) < SEED_BYTES:
+        raise CryptoError("a mask's secret has at least 16 bytes", fix="draw it with new_seed")
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
+
+
+def _cipher(key: bytes, modulus: int) -> CipherContext:
+    """A key expands once, from counter zero."""
+    if len(key) != 32 or not 1 < modulus <= 1 << 62:
+        raise CryptoError("a stream needs a 32-byte key", fix="derive it with stream_key")
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+def _low_bits(modulus: int) -> np.uint64:
+    return np.uint64((1 << (modulus - 1).bit_length()) - 1)
+
+
+def _rows(keys: Sequence[bytes], length: int, modulus: int) -> Slots:
+    """Expand several keys side by side, a row each: for short streams, where every call counts."""
+    zeros = bytes(8 * length)
+    stream = b"".join(_cipher(key, modulus).update(zeros) for key in keys)
+    rows = np.frombuffer(stream, "<u8").reshape(len(keys), length) & _low_bits(modulus)
+    if rows.max(initial=0) >= modulus:  # a row that skips words reads on: draw it again, at length
+        for row in np.flatnonzero((rows >= modulus).any(axis=1)).tolist():
+            rows[row] = _long(keys[row], length, modulus)
+    return rows
+
+
+def _long(key: bytes, length: int, modulus: int) -> Slots:
+    drawn = np.empty(length, np.uint64)
+    for start, block in _blocks(key, length, modulus):
+        drawn[start : start + block.size] = block
+    return drawn
+
+
+def _combine_rows(
+    plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus: int, most: int
+) -> Slots:
+    rows = _rows([*plus, *minus], length, modulus)
+    np.subtract(np.uint64(modulus), rows[len(plus) :], out=rows[len(plus) :])
+    total = np.zeros(length, np.uint64)
+    for start in range(0, len(rows), most):
+        total += rows[start : start + most].sum(axis=0, dtype=np.uint64)
+        reduce(total, modulus)
+    return total
 
 
 def _blocks(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:
     """Yield where and what: consecutive parts of a stream, in a buffer that is used again."""
-    if len(key) != 32 or not 1 < modulus <= 1 << 62:
-        raise CryptoError("a stream needs a 32-byte key", fix="derive it with stream_key")
-    # a key expands once, from counter zero
-    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    cipher, low_bits = _cipher(key, modulus), _low_bits(modulus)
     zeros, stream = bytes(8 * WORDS), np.empty(WORDS, "<u8")
-    low_bits = np.uint64((1 << (modulus - 1).bit_length()) - 1)
     start = 0
     while start < length:
         words = stream[: min(WORDS, length - start)]

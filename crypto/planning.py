@@ -86,7 +86,13 @@ class PredictionBudget:
     std_useful: float  # the noise at which that chance is USEFUL
     parties_useful: int  # at the same ε
     examples_useful: int  # at the same ε
+    opened_useful: int  # predictions over all exchanges, at the same ε
     epsilon_useful: float  # with the same parties and examples
+
+    @property
+    def drowned(self) -> bool:
+        """Whether the noise hides even what all parties agree on, when all are present."""
+        return self.std_all_present > self.std_useful
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +106,29 @@ class TrainingBudget:
     steps: int
 
 
+def size_noise(
+    plan: Predictions, *, epsilon: float | None = None, std: float | None = None
+) -> SkellamNoise:
+    """Find the noise of one exchange: the least within ε, or of a guaranteed std on the sum."""
+    if (epsilon is None) == (std is None):
+        raise BudgetError("give either ε or the noise", fix="--epsilon or --noise-std")
+    if epsilon is None:
+        assert std is not None  # noqa: S101 - checked above
+        return plan.noise((std * plan.scale) ** 2)
+    return calibrated_skellam(plan.noise(), epsilon, plan.delta, plan.releases)
+
+
 def plan_predictions(
     plan: Predictions, *, epsilon: float | None = None, std: float | None = None
 ) -> PredictionBudget:
     """Find the noise for a budget ε, or the ε of a given guaranteed noise std on the sum."""
-    if (epsilon is None) == (std is None):
-        raise BudgetError("give either ε or the noise", fix="--epsilon or --noise-std")
-    if std is not None:
-        noise = plan.noise((std * plan.scale) ** 2)
+    noise = size_noise(plan, epsilon=epsilon, std=std)
+    if epsilon is None:
         epsilon = noise.epsilon(plan.delta, plan.releases)
-    else:
-        assert epsilon is not None  # noqa: S101 - checked above
-        noise = calibrated_skellam(plan.noise(), epsilon, plan.delta, plan.releases)
     central = calibrated_gaussian(plan.sensitivity, epsilon, plan.delta, plan.releases)
     real = math.sqrt(noise.total_variance) / plan.scale
     useful = _useful_std(plan.parties, plan.classes)
+    opened = plan.batch * plan.releases
     return PredictionBudget(
         signal=plan.signal,
         sensitivity=plan.sensitivity,
@@ -129,6 +143,7 @@ def plan_predictions(
         std_useful=useful,
         parties_useful=max(plan.parties, math.ceil(plan.parties * real / useful)),
         examples_useful=min(plan.examples, math.floor(plan.examples * (useful / real) ** 2)),
+        opened_useful=math.floor(opened * min(1.0, (useful / real) ** 2)),
         epsilon_useful=_gaussian_epsilon(plan, useful * noise.std / real),
     )
 

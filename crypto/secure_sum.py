@@ -24,7 +24,7 @@ from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slot
 from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.clear_sum import check_bound, segment_key
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity, channel
-from secure_fl.crypto.layout import EXACT_BITS, SMALL, Field, Layout
+from secure_fl.crypto.layout import EXACT_BITS, HOST_BITS, SMALL, Field, Layout
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.primitives import derive
@@ -274,6 +274,8 @@ class SecureSum:
     def _layout(self, group: Group, rule: Rule) -> Layout:
         exact = rule.bound is None and not rule.carry
         bits = EXACT_BITS if exact else self._bits
+        if rule.audience == "host" and not rule.carry:
+            bits = max(bits, HOST_BITS)
         extra = 0
         if rule.noise is not None:
             extra = max(0, int(rule.noise.reach).bit_length() + 1 - bits)

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Channel, PublicIdentity
@@ -41,15 +43,20 @@ class StepKeys:
     channels: Mapping[str, Channel] = field(repr=False)
     _mask_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
     _self_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
+    _mask_key: X25519PrivateKey = field(repr=False, init=False)
     _publics: dict[str, bytes] = field(default_factory=dict, init=False)
+    _agreed: dict[str, bytes] = field(default_factory=dict, repr=False, init=False)
     _held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False, init=False)
     _members: frozenset[str] = field(default=frozenset(), init=False)  # who masks, by all views
     _lists: tuple[frozenset[str], frozenset[str]] | None = field(default=None, init=False)
     _revealed: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self._mask_key = masking.mask_key(self._mask_seed)
+
     def offer(self) -> Offer:
         """The public key, and for each neighbour the shares it is to hold (for the host: none)."""
-        public, shares = masking.public_key(self._mask_seed), {}
+        public, shares = self._mask_key.public_key().public_bytes_raw(), {}
         if self.me == self.host:
             receivers: Sequence[str] = tuple(self.circle.neighbours)
         else:
@@ -123,10 +130,7 @@ class StepKeys:
         """What this party adds: pair masks, its self mask and, for a host sum, the host's mask."""
         place = Place(segment, 0, self.index)
         peers = set(self.circle.neighbours[self.me]) & set(owners) & set(self._publics)
-        secrets = {
-            self.circle.numbers[p]: masking.pair_secret(self._mask_seed, self._publics[p])
-            for p in peers
-        }
+        secrets = {self.circle.numbers[p]: self._secret_with(p) for p in peers}
         plus, minus = masking.pair_keys(self.circle.numbers[self.me], secrets, place)
         plus.append(masking.self_key(self._self_seed, place))
         if for_host:
@@ -209,8 +213,13 @@ class StepKeys:
     def _host_key(self, peer: str, place: Place) -> bytes:
         if peer not in self._publics:
             raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
-        secret = masking.pair_secret(self._mask_seed, self._publics[peer])
-        return masking.host_key(secret, place)
+        return masking.host_key(self._secret_with(peer), place)
+
+    def _secret_with(self, peer: str) -> bytes:
+        """One secret per peer and sum, however many segments: each has streams of its own."""
+        if peer not in self._agreed:
+            self._agreed[peer] = masking.agree(self._mask_key, self._publics[peer])
+        return self._agreed[peer]
 
     def _context(self, sender: str, receiver: str) -> bytes:
         return f"step keys {self.run} {self.index} {sender} {receiver}".encode()

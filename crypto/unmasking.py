@@ -67,8 +67,9 @@ def remaining_masks(
     plus = [masking.self_key(selves[p], place) for p in owners]
     minus: list[bytes] = []
     for gone, seed in keys.items():
+        mask_key = masking.mask_key(seed)
         pairs = {
-            circle.numbers[p]: masking.pair_secret(seed, publics[p])
+            circle.numbers[p]: masking.agree(mask_key, publics[p])
             for p in owners
             if p in circle.neighbours[gone]
         }

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from secure_fl.door.boundaries import Boundaries
 from secure_fl.door.members import Members
 from secure_fl.door.relays import Relays
-from secure_fl.door.reserved import Ledger, Reserved
+from secure_fl.door.reserved import NoiseAccount, Reserved
 from secure_fl.door.summing import Arrays, Summing
 from secure_fl.protocol import Noise, PartySum, Rule
 from secure_fl.recorder import Recorder
@@ -47,7 +47,7 @@ class Cohort:
         sums: PartySum,
         checkpoints: Checkpoints,
         recorder: Recorder,
-        ledger: Ledger | None = None,
+        noise: NoiseAccount | None = None,
     ) -> None:
         self.me = me
         self.host = host
@@ -59,7 +59,7 @@ class Cohort:
         self._who = Members(me, host, min_cohort, threshold)
         self._summing = Summing(self._who, sums, checkpoints, recorder)
         self._relays = Relays(self._who, sums)
-        self._reserved = Reserved(me, ledger)
+        self._reserved = Reserved(me, noise)
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
 
     @property
@@ -76,6 +76,11 @@ class Cohort:
     def parties(self) -> tuple[str, ...]:
         """The members that contribute to sums: all but the host."""
         return self._who.parties
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Those whose values are in the last sum; some may have been lost since."""
+        return self._summing.survivors
 
     @property
     def is_host(self) -> bool:
@@ -119,7 +124,7 @@ class Cohort:
         of which only names and shapes count; to any other sum it passes {}.
         Returns the sums that this party may see.
         """
-        if noise is not None and not self.is_host:  # the host adds no noise: it only opens the sum
+        if not self.is_host:  # the host adds no noise: it only opens the sum
             self._reserved.spend(noise)
         rule = Rule(reveal.value, carry, bound, noise)
         return await self._summing.sum(values, read or {}, rule, partial=partial, together=together)
@@ -133,12 +138,32 @@ class Cohort:
         """
         return self._summing.leftover(name)
 
+    def prediction_noise(self, examples: int, classes: int, releases: int) -> Noise | None:
+        """The noise that each sum of so many centred predictions must carry, or None.
+
+        Centred: probabilities minus 1/classes, `examples * classes` numbers in one vector, which is
+        all that the sum holds. `releases`: such sums in the whole run. The noise follows from the
+        run's settings and members alone, so it is equal at all of them, and stays so in a resumed
+        run. Refuses noise that would drown the signal, unless the settings force it, and a run that
+        this party's budget has no room for. None: the run asks for no noise.
+        """
+        parties = sum(member != self.host for member in self.roster)
+        sized = self._reserved.size(examples, classes, releases, parties)
+        if sized is None:
+            return None
+        noise, facts = sized
+        self._recorder.event("noise", **facts)
+        return noise
+
     def reserve(self, noise: Noise, releases: int) -> None:
         """Enter so many noised sums into this party's ledger, before any of them is computed.
 
-        A crash does not give them back; a spent budget refuses.
+        Once per round, for all noised sums of that round: a round that is repeated releases again,
+        and reserves again. A crash does not give them back; a spent budget refuses. The host adds
+        no noise, so it has nothing to enter.
         """
-        self._reserved.reserve(noise, releases, self._recorder.round)
+        if not self.is_host:
+            self._reserved.reserve(noise, releases, self._recorder.round)
 
     async def broadcast(self, value: Values | None = None) -> dict[str, NDArray[Any]]:
         """The host's value, at every party; only the host passes one."""

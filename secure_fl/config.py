@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from secure_fl import config_toml
 from secure_fl.config_build import RunSettings, Settings, build, plain
-from secure_fl.config_data import located, names
+from secure_fl.config_data import PartyData, located, names
 from secure_fl.config_errors import NONE
 from secure_fl.config_parties import stayed
 from secure_fl.config_toml import Key, Table, Text
@@ -40,7 +40,7 @@ __all__ = [
 
 # Where a run and its continuation may differ.
 _MOVABLE = frozenset({"run.name", "run.folder"})
-_PATHS = frozenset({"source", "train", "dev", "test", "folder"})
+_PATHS = frozenset({"source", "train", "dev", "test", "public", "folder"})
 _LIMIT = 1 << 20  # bytes; nobody writes more settings than that
 
 
@@ -95,10 +95,14 @@ def run_folder(settings: Settings) -> Path:
 
 
 def silos(settings: Settings) -> list[Silo]:
-    """Read every party's records."""
+    """Read every member's records, without a made host that the algorithm has no use for."""
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config_silos import read
 
-    return read(settings.data, settings.task, settings.run.seed)
+    found = read(settings.data, settings.task, settings.run.seed)
+    if isinstance(settings.data, PartyData) or ALGORITHMS[settings.algorithm.name].has_host:
+        return found  # who names a host means it: `rules_of` says if there is no use for one
+    return [silo for silo in found if silo.role != "host"]
 
 
 def federation(

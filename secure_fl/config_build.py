@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import SerializeAsAny
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.config_data import FORMS, Data, PartyData, fault, names
+from secure_fl.config_data import FORMS, Data, fault, parties
 from secure_fl.config_errors import NONE, nearest, nullable, validate
 from secure_fl.config_toml import Table, Text, odd_values
 from secure_fl.settings import (
@@ -148,9 +148,7 @@ def _check(settings: Settings, text: Text) -> None:
         raise text.error(what, ("data", *key))
     if settings.algorithm.name in WITHOUT_SUMS:
         return
-    data, protection = settings.data, settings.protection
-    hosts = [p.name for p in data.party if p.role == "host"] if isinstance(data, PartyData) else []
-    everyone = [name for name in names(data) if name not in hosts]
+    protection, everyone = settings.protection, parties(settings.data)
     count = len(everyone)
     shown = ", ".join(everyone[:8]) + (", ..." if len(everyone) > 8 else "")
     who = f"{count} part{'y' if count == 1 else 'ies'} ({shown})"

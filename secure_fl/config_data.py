@@ -3,6 +3,13 @@
 corpus = "ade"                         a built-in corpus, written for each party
 source = "notes.csv"                   one file or data set, spread over parties: experiments
 [[data.party]]                         each party's own files, as in a real federation
+
+Each may say which records are public, without labels and the same at all members, and so where a
+host comes from: the member that keeps the central model and labelled records of its own.
+
+public = 240, labelled = 60            corpus: so many are written, in no hospital's voice
+public = 0.5, labelled = 0.1           source: shares, of the records and of the public ones
+public = "public.jsonl"                party: a file; the host is the party with role = "host"
 """
 
 from __future__ import annotations
@@ -10,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from secure_fl.settings import ModelSettings, Positive, Section
 
 HUB = "hub:"
+HOST = "host"  # the name of the one that is made
+KEPT = 0.1  # of the public records, by the host
 
 
 def located(text: str, base: Path) -> str:
@@ -31,6 +40,7 @@ def _beside_the_file(text: str, info: ValidationInfo) -> str:
 
 Source: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
 PartyName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -55,6 +65,8 @@ class CorpusData(Section):
     parties: Positive = 3
     size: Positive | tuple[Positive, ...] | None = None  # training examples, for all or for each
     shift: Annotated[float, Field(ge=0, le=1)] | None = None  # 0: hospitals alike; 1: different
+    public: Count = 0  # records without labels that all members hold
+    labelled: Count = 0  # training records of a host; 0: there is none
 
 
 class SourceData(Section):
@@ -69,6 +81,8 @@ class SourceData(Section):
     minimum: Positive = 10  # records that every party must get
     dev: Fraction = 0.1  # share of each party's records that compares rounds
     test: Fraction = 0.2  # share that results are reported on
+    public: Fraction = 0.0  # share that all members hold, without labels; the rest is spread
+    labelled: Fraction | None = None  # share of it that a host keeps; None: 0.1; 0: no host
 
 
 class PartyFiles(Section):
@@ -87,10 +101,12 @@ class PartyData(Section):
     """Files per party."""
 
     party: Annotated[tuple[PartyFiles, ...], Field(min_length=1)]
+    public: Source | None = None  # records that all members hold; labels are not read
     format: str | None = None
     columns: ColumnSettings = ColumnSettings()
 
 
+Fault: TypeAlias = tuple[tuple[str | int, ...], str] | None  # (field, what is wrong)
 Data: TypeAlias = CorpusData | SourceData | PartyData
 
 FORMS: Mapping[str, type[Section]] = MappingProxyType(
@@ -98,36 +114,68 @@ FORMS: Mapping[str, type[Section]] = MappingProxyType(
 )  # by the field that tells them apart
 
 
-def names(data: Data) -> tuple[str, ...]:
-    """Name the parties."""
+def parties(data: Data) -> tuple[str, ...]:
+    """Name the parties: all members but a host."""
     if isinstance(data, PartyData):
-        return tuple(party.name for party in data.party)
+        return tuple(party.name for party in data.party if party.role != "host")
     return tuple(f"hospital-{k + 1}" for k in range(data.parties))
 
 
-def fault(data: Data) -> tuple[tuple[str | int, ...], str] | None:
-    """Find what no single field can know: (field, what is wrong), or None."""
-    if isinstance(data, CorpusData):
-        from secure_fl.corpora import NAMES
+def names(data: Data) -> tuple[str, ...]:
+    """Name the members; a host that is made comes last."""
+    if isinstance(data, PartyData):
+        return tuple(party.name for party in data.party)
+    return (*parties(data), HOST) if labelled(data) else parties(data)
 
-        if data.corpus not in NAMES:
-            return ("corpus",), f"found {data.corpus!r}; allowed: {', '.join(NAMES)}"
-        if isinstance(data.size, tuple) and len(data.size) != data.parties:
-            return ("size",), f"found {len(data.size)} sizes for {data.parties} parties"
+
+def labelled(data: CorpusData | SourceData) -> float:
+    """How much a host gets to learn from, as a number or a share; 0: there is no host."""
+    return (KEPT if data.public else 0) if data.labelled is None else data.labelled
+
+
+def fault(data: Data) -> Fault:
+    """Find what no single field can know."""
+    if isinstance(data, PartyData):
+        wrong = _member_fault(data)
+    else:
+        wrong = _corpus_fault(data) if isinstance(data, CorpusData) else _share_fault(data)
+        if wrong is None and data.labelled and not data.public:
+            what = f"found {data.labelled:g} without public records; give public, or leave it out"
+            return ("labelled",), what
+    if wrong is not None or isinstance(data, CorpusData) or data.format is None:
+        return wrong
+    return _format_fault(data.format)
+
+
+def _corpus_fault(data: CorpusData) -> Fault:
+    from secure_fl.corpora import NAMES
+
+    if data.corpus not in NAMES:
+        return ("corpus",), f"found {data.corpus!r}; allowed: {', '.join(NAMES)}"
+    if isinstance(data.size, tuple) and len(data.size) != data.parties:
+        return ("size",), f"found {len(data.size)} sizes for {data.parties} parties"
+    return None
+
+
+def _share_fault(data: SourceData) -> Fault:
+    taken = data.dev + data.test
+    if taken < 1:
         return None
-    if isinstance(data, SourceData) and data.dev + data.test >= 1:
-        return (
-            "dev",
-        ), f"dev and test take {data.dev + data.test:g} of the records, nothing is left"
-    known: Any = ()
-    for index, name in enumerate(names(data)):
-        if name in known:
-            return ("party", index, "name"), f"found {name!r} a second time"
-        known = (*known, name)
-    return None if data.format is None else _format_fault(data.format)
+    return ("dev",), f"dev and test take {taken:g} of the records, nothing is left"
 
 
-def _format_fault(format: str) -> tuple[tuple[str | int, ...], str] | None:
+def _member_fault(data: PartyData) -> Fault:
+    known, hosts = set[str](), [party.name for party in data.party if party.role == "host"]
+    for index, party in enumerate(data.party):
+        if party.name in known:
+            return ("party", index, "name"), f"found {party.name!r} a second time"
+        if party.role == "host" and party.name != hosts[0]:
+            return ("party", index, "role"), f"found a second host; {hosts[0]} is one already"
+        known.add(party.name)
+    return None
+
+
+def _format_fault(format: str) -> Fault:
     from secure_fl.loaders import FORMATS
 
     if format in FORMATS:

@@ -15,13 +15,14 @@ from secure_fl.cohort import Cohort
 from secure_fl.continuation import unfinished
 from secure_fl.coordinator import Coordinator, Engine
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError
 from secure_fl.ground_rules import local_heads, pooled, rules_of, tasks_of
 from secure_fl.link import Link
 from secure_fl.outcome import deliver, document_of, export_to
-from secure_fl.private_scope import privacy_of, require_private
+from secure_fl.private_scope import noise_of, privacy_of, require_predictions, require_private
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.recorder import Event, Recorder
 from secure_fl.result import Result, spent
@@ -77,6 +78,8 @@ class Federation:
         if self.training.dp is not None:
             kind, through_fit = self.task_settings.kind, self.entry.through_fit
             require_private(kind, algorithm.name, through_fit=through_fit)
+        if self.protection.noise is not None:
+            require_predictions(algorithm.name, noised=self.entry.noised)
 
     def run(self, engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine) -> Result:
         """Train from the first round (or the last checkpoint) to the end."""
@@ -86,17 +89,19 @@ class Federation:
             folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
         try:
             listen = self._listener(folder)
+            known = folder.known() if folder is not None else frozenset[str]()
             parties = [self._party(silo, folder, listen) for silo in self.silos]
             coordinator = Recorder(COORDINATOR, listen)
             if folder is not None:
-                self._note_parties(folder.known(), coordinator)
+                self._note_parties(known, coordinator)
                 self._finish_begun(parties, folder, listen, engine, coordinator)
             with coordinator.phase("run"):
                 self._coordinate(parties, engine, coordinator)
             sites = [party.site for party in parties]
             recorders = [coordinator, *(site.recorder for site in sites)]
             seconds = spent(recorders, time.perf_counter() - started)
-            document = document_of(self, sites, seconds)
+            accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
+            document = document_of(self, sites, seconds, accounts)
             result = deliver(sites, document)
             if folder is not None:
                 export_to(folder.path, sites)
@@ -178,6 +183,7 @@ class Federation:
             sums=sums,
             checkpoints=party.checkpoints,
             recorder=site.recorder,
+            noise=party.noise,
         )
         cohort.until = self.until
         return Session(
@@ -204,7 +210,9 @@ class Federation:
             privacy_of(silo, self.training, passes, self.folder),
             local_head=self.local_heads,
         )
-        return _Party(site, folder.party(silo.name, site) if folder else NoCheckpoints())
+        kept = folder.party(silo.name, site) if folder else NoCheckpoints()
+        noise = noise_of(silo, self.protection.noise, self.rules.threshold, self.folder)
+        return _Party(site, kept, noise)
 
     def _listener(self, folder: RunFolder | None) -> Listener:
         def listen(event: Event) -> None:
@@ -235,3 +243,4 @@ class Federation:
 class _Party:
     site: Site
     checkpoints: Checkpoints
+    noise: NoiseLedger | None

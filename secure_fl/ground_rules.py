@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
 from secure_fl.errors import DataError, SettingsError, TooFewParties
+from secure_fl.public_records import HOW, first_unlabelled
 from secure_fl.settings import ProtectionSettings, TaskSettings
 from secure_fl.silo import Silo
 from secure_fl.step import Rules
@@ -34,9 +35,10 @@ def statement_of_some(mode: str, min_cohort: int) -> str:
 
 
 def pooled(silos: Sequence[Silo]) -> Silo:
-    """One silo with the training records of all."""
+    """One silo with the training records of all; where one of them is a host, so is this."""
     everything = tuple(example for silo in silos for example in silo.train)
-    return replace(silos[0], name="all-records", train=everything, dev=(), test=())
+    first = next((silo for silo in silos if silo.role == "host"), silos[0])
+    return replace(first, name="all-records", train=everything, dev=(), test=())
 
 
 def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
@@ -44,16 +46,8 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
     names = [silo.name for silo in silos]
     if len(set(names)) != len(names):
         raise SettingsError(f"two parties have the same name: {sorted(names)}")
-    hosts = [silo.name for silo in silos if silo.role == "host"]
-    if len(hosts) > 1:
-        raise SettingsError(f"there can be one host, not {len(hosts)} ({', '.join(hosts)})")
-    if hosts and not entry.has_host:
-        raise SettingsError(
-            f"{hosts[0]} is a host, and this algorithm has no use for one",
-            fix='give it the role "party"',
-            field="role",
-        )
-    parties = len(silos) - len(hosts)
+    host = _host_of(silos, entry)
+    parties = len(silos) - (host is not None)
     if parties < protection.min_cohort and not entry.alone:
         raise TooFewParties(
             f"{parties} parties can never form a sum over min_cohort = {protection.min_cohort}",
@@ -68,7 +62,58 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
             "lies about dropouts could unmask everybody",
             field="protection.threshold",
         )
-    return Rules(hosts[0] if hosts else None, protection.min_cohort, threshold)
+    return Rules(None if host is None else host.name, protection.min_cohort, threshold)
+
+
+def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
+    """The host, where the algorithm has one, with labels and public records for all."""
+    hosts = [silo for silo in silos if silo.role == "host"]
+    if len(hosts) > 1:
+        names = ", ".join(host.name for host in hosts)
+        raise SettingsError(f"there can be one host, not {len(hosts)} ({names})")
+    if not entry.has_host:
+        if hosts:
+            raise SettingsError(
+                f"{hosts[0].name} is a host, and this algorithm has no use for one",
+                fix='give it the role "party"',
+                field="role",
+            )
+        return None
+    if not hosts:
+        raise SettingsError(
+            "this algorithm needs a host: a member with labelled records and the central model",
+            fix='in [data], give one [[data.party]] role = "host"; or with a corpus, public = 240 '
+            "and labelled = 60; or with a source, public = 0.5 and labelled = 0.1",
+            field="data",
+        )
+    _check_public(silos)
+    _check_labels(hosts[0])
+    return hosts[0]
+
+
+def _check_public(silos: Sequence[Silo]) -> None:
+    lacking = [silo.name for silo in silos if not silo.public]
+    if lacking:
+        whose = f"with {', '.join(lacking)}" if len(lacking) < len(silos) else "anywhere"
+        raise DataError(
+            f"there are no public records {whose}, and this algorithm distils over them",
+            fix=f"give all members the same: {HOW}",
+            field="data.public",
+        )
+
+
+def _check_labels(host: Silo) -> None:
+    """Nothing is learned from a host's record without a label, and nothing measured by it."""
+    for split in ("train", "dev", "test"):
+        row = first_unlabelled(getattr(host, split))
+        if row is not None:
+            raise DataError(
+                "the label is missing, and a host needs all",
+                fix="label its records; those without belong to the public ones",
+                party=host.name,
+                split=split,
+                row=row,
+            )
 
 
 def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:

@@ -12,6 +12,7 @@ so that a record stays on its side of a split.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,7 +21,7 @@ from secure_fl.errors import DataError
 from secure_fl.examples import Example
 from secure_fl.mind import mind_rows
 from secure_fl.records import build
-from secure_fl.rows import Columns, Row
+from secure_fl.rows import USUAL, Columns, Row
 from secure_fl.settings import Kind
 from secure_fl.standoff import brat_rows
 from secure_fl.tables import conll_rows, csv_rows, json_rows, parquet_rows, reading, tsv_rows
@@ -58,9 +59,17 @@ SUFFIXES: Mapping[str, str] = MappingProxyType(
 
 
 def load(
-    source: str | Path, kind: Kind, *, format: str | None = None, columns: Columns | None = None
+    source: str | Path,
+    kind: Kind,
+    *,
+    format: str | None = None,
+    columns: Columns | None = None,
+    labelled: bool = True,
 ) -> tuple[Example, ...]:
-    """Read all examples of a source; the format goes by suffix or content, unless forced."""
+    """Read all examples of a source; the format goes by suffix or content, unless forced.
+
+    `labelled=False` looks at no label and no tag, whether or not there are any.
+    """
     name = str(source)
     if not name.startswith(PREFIX):
         name = str(Path(name).expanduser())
@@ -68,10 +77,20 @@ def load(
     if chosen not in FORMATS:
         allowed = f"allowed: {', '.join(FORMATS)}"
         raise DataError("the format is unknown", fix=allowed, file=name, field="format")
-    examples = build(FORMATS[chosen](name), kind, columns or Columns())
+    rows, columns = FORMATS[chosen](name), columns or Columns()
+    if not labelled:
+        rows, columns = _unlabelled(rows, columns), replace(columns, label=None, tags=None)
+    examples = build(rows, kind, columns)
     if not examples:
         raise DataError("holds no record", fix="check that the export is complete", file=name)
     return examples
+
+
+def _unlabelled(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
+    hidden = {*USUAL["label"], *USUAL["tags"], columns.label, columns.tags}
+    hidden -= {columns.id, columns.text, columns.pair, columns.tokens}
+    for row in rows:
+        yield replace(row, values={k: v for k, v in row.values.items() if k not in hidden})
 
 
 def _detect(source: str) -> str:

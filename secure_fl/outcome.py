@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.noise_ledger import document as noise_document
 from secure_fl.ground_rules import statement, statement_of_some
 from secure_fl.privacy import document as privacy_document
 from secure_fl.result import SCHEMA, Result, machine, summarise, versions
@@ -18,11 +20,16 @@ if TYPE_CHECKING:
 
 
 def document_of(
-    run: Federation, sites: Sequence[Site], seconds: Mapping[str, Any]
+    run: Federation,
+    sites: Sequence[Site],
+    seconds: Mapping[str, Any],
+    accounts: Mapping[str, NoiseLedger],
 ) -> dict[str, Any]:
     """What result.json holds."""
     recorders = [site.recorder for site in sites]
     metric = next(iter(run.tasks.values())).metric
+    noise, mode = run.protection.noise, run.protection.mode
+    releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}
     return {
         "schema": SCHEMA,
@@ -31,6 +38,7 @@ def document_of(
         "algorithm_settings": run.algorithm.model_dump(mode="json"),
         "protection": protection_of(run),
         "privacy": privacy_document(run.training.dp, spending) if run.training.dp else None,
+        "noise": noise_document(noise, releasing, mode) if noise else None,
         "task": run.task_settings.model_dump(mode="json"),
         "model": run.model.model_dump(mode="json"),
         "parties": [silo.name for silo in run.hospitals],

@@ -207,7 +207,8 @@ class Privacy:
             decode_event(entry.event)
             for entry in load_chain(self.ledger.path).entries
             if entry.state == "reserved"
-            and (entry.run, entry.dataset) == (self.run, self.account.dataset)
+            and (entry.run, entry.dataset, entry.unit)
+            == (self.run, self.account.dataset, self.account.unit)
         ]
 
 

@@ -1,4 +1,4 @@
-"""What DP-SGD can protect: for which runs, whose records count as one unit, and in which ledger."""
+"""What DP can protect: for which runs, whose records count as one unit, and in which ledger."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.vault import check_private
 from secure_fl.errors import DataError, KeyringError, SettingsError
 from secure_fl.examples import Example
 from secure_fl.privacy import Privacy, Units
-from secure_fl.settings import DPSettings, TrainingSettings
+from secure_fl.settings import DPSettings, NoiseSettings, TrainingSettings
 from secure_fl.silo import Silo
 
 LEDGER, KEY = "ledger.sqlite", "ledger.key"
@@ -67,17 +68,48 @@ def privacy_of(
     dp = training.dp
     if dp is None:
         return None
-    place = Path(dp.ledger) if dp.ledger else folder and folder / "parties"
-    run = os.urandom(8) if folder is None else str(folder.resolve()).encode()
     return Privacy(
         silo.name,
         dp,
         sampling_units(silo.train, dp, silo.name),
         training.batch_size,
         passes=passes,
-        ledger=open_ledger(place / silo.name, silo.name) if place else None,
-        run=sha256(run).hexdigest()[:16],  # the same when it is resumed
+        ledger=_ledger_of(silo.name, dp.ledger, folder),
+        run=_run_name(folder),
     )
+
+
+def require_predictions(algorithm: str, *, noised: bool) -> None:
+    """Refuse noise where a host opens other things than predictions: it would seem to protect."""
+    if not noised:
+        raise SettingsError(
+            f"what {algorithm} opens are not only predictions, so noise on those protects nobody",
+            fix="remove protection.noise; [training.dp] protects records in any algorithm that "
+            "trains through Site.fit",
+            field="protection.noise",
+        )
+
+
+def noise_of(
+    silo: Silo, noise: NoiseSettings | None, threshold: int, folder: Path | None
+) -> NoiseLedger | None:
+    """What the party may release under noise; the host releases nothing, so it has no ledger."""
+    if noise is None:
+        return None
+    host = silo.role == "host"
+    ledger = None if host else _ledger_of(silo.name, noise.ledger, folder)
+    return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=_run_name(folder))
+
+
+def _ledger_of(party: str, chosen: str | None, folder: Path | None) -> Ledger | None:
+    place = Path(chosen) if chosen else folder and folder / "parties"
+    return open_ledger(place / party, party) if place else None
+
+
+def _run_name(folder: Path | None) -> str:
+    """A name by which a ledger knows a run: the same when it is resumed."""
+    run = os.urandom(8) if folder is None else str(folder.resolve()).encode()
+    return sha256(run).hexdigest()[:16]
 
 
 def open_ledger(folder: Path, party: str) -> Ledger:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 Event = dict[str, Any]
@@ -57,7 +57,7 @@ class Recorder:
             self.bytes_up += size
         else:
             self.bytes_down += size
-        self.event("crossing", **asdict(crossing))
+        self.event("crossing", **{name: getattr(crossing, name) for name in Crossing.__slots__})
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

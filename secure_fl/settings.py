@@ -21,6 +21,7 @@ from pydantic import (
 Kind = Literal["classification", "pair", "regression", "ner", "ranking"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
 Positive = Annotated[int, Field(ge=1)]
+PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -110,6 +111,33 @@ class TrainingSettings(Section):
         return self
 
 
+class NoiseSettings(Section):
+    """[protection.noise]: noise on sums of predictions; protects a hospital as a whole.
+
+    The noise is found so that all planned sums together cost `target_epsilon`, or it is given.
+    """
+
+    epsilon: PositiveReal  # the budget of the hospital's ledger, never exceeded
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    target_epsilon: PositiveReal | None = None  # what this run may cost; None: the whole budget
+    std: PositiveReal | None = None  # guaranteed on one value of the sum; None: target_epsilon's
+    dropouts: Annotated[int, Field(ge=0)] | None = None  # None: parties - threshold
+    colluders: Annotated[int, Field(ge=0)] = 1  # parties that may tell the host their noise
+    scale: PositiveReal = 64.0  # grid steps per unit of probability
+    ledger: Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)] | None = None
+    # a folder that outlives runs, with PARTY/ledger.sqlite; None: the run's own parties/
+    force: bool = False  # run although the noise drowns the signal
+
+    @model_validator(mode="after")
+    def _consistent(self) -> NoiseSettings:
+        if self.target_epsilon is not None:
+            if self.std is not None:
+                raise ValueError("one of std and target_epsilon, not both")
+            if self.target_epsilon > self.epsilon:
+                raise ValueError("a target_epsilon up to the budget epsilon")
+        return self
+
+
 class ProtectionSettings(Section):
     """How sums are protected, and how few parties may form one."""
 
@@ -118,3 +146,10 @@ class ProtectionSettings(Section):
     min_cohort: Positive = 3  # 2 or 1 only by explicit choice: a sum over one hospital IS it
     threshold: Positive | None = None  # survivors a sum needs; None: floor(2n/3)+1
     host_sums: Literal["masks", "sealed"] = "masks"  # small ones as masked integers, or by BFV
+    noise: NoiseSettings | None = None  # on sums of predictions, before they are opened
+
+    @model_validator(mode="after")
+    def _noise_is_hidden(self) -> ProtectionSettings:
+        if self.noise is not None and self.mode == "none":
+            raise ValueError("noise under a mode that hides shares: with none, each would be seen")
+        return self

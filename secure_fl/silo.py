@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from secure_fl.errors import DataError
 from secure_fl.examples import Example
+from secure_fl.public_records import HOW, digest, overlap, without_labels
 from secure_fl.recorder import Recorder
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TrainingSettings
@@ -37,10 +38,12 @@ class Silo:
     role: Literal["party", "host"] = "party"
     tier: str | None = None
     model: ModelSettings | None = None  # its own architecture, where an algorithm allows that
+    public: Sequence[Example] = ()  # D⁰, the same at all members; labels are taken off
 
     def __post_init__(self) -> None:
         if not self.train:
             raise DataError("the training split is empty", party=self.name, field="train")
+        object.__setattr__(self, "public", without_labels(self.public))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,23 @@ class Site:
     def train(self) -> Encoded:
         """The training records, tokenised once."""
         return self._encode(self.silo, "train")
+
+    @cached_property
+    def public(self) -> Encoded:
+        """The public records, tokenised once by this party's tokenizer; without labels."""
+        silo = self.silo
+        if not silo.public:
+            what = "there are no public records, and this algorithm distils over them"
+            fix = f"give all members the same: {HOW}"
+            raise DataError(what, fix=fix, party=self.name, split="public")
+        if count := overlap((*silo.train, *silo.dev, *silo.test), silo.public):
+            self.recorder.event("warning", code="public overlap", count=count)
+        return self._encode(silo, "public", labelled=False)
+
+    @property
+    def public_digest(self) -> bytes:
+        """A digest of the public records, which all members must have alike."""
+        return digest(self.silo.public)
 
     @property
     def records(self) -> float:
@@ -198,10 +218,10 @@ class Site:
             if getattr(hospital, split)
         }
 
-    def _encode(self, silo: Silo, split: str) -> Encoded:
+    def _encode(self, silo: Silo, split: str, *, labelled: bool = True) -> Encoded:
         with self.recorder.phase("tokenise"):
             try:
-                return self.task.encode(getattr(silo, split), self.tokenizer)
+                return self.task.encode(getattr(silo, split), self.tokenizer, labelled=labelled)
             except DataError as error:
                 error.at(party=silo.name, split=split)
                 raise

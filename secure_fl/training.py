@@ -93,10 +93,11 @@ def fit(
     return loss
 
 
-def endless(site: Site) -> Iterator[Batch]:
+def endless(site: Site, batch_size: int | None = None) -> Iterator[Batch]:
     """The site's training batches, pass after pass, each in a new order."""
+    size = batch_size or site.training.batch_size
     while True:
-        yield from site.train.batches(site.training.batch_size, site.batches_rng, site.device)
+        yield from site.train.batches(size, site.batches_rng, site.device)
 
 
 def step(
@@ -118,11 +119,27 @@ def backward(site: Site, model: nn.Module, batch: Batch, objective: Objective) -
             fix="remove training.dp, or use an algorithm that trains by site.fit",
             field="training.dp",
         )
-    bf16 = site.training.precision == "bfloat16"
-    with torch.autocast(site.device.type, dtype=torch.bfloat16, enabled=bf16):
+    with autocast(site):
         loss = objective(model, batch).mean()
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
+
+
+def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) -> Tensor:
+    """One step on a loss without any private record in it: DP-SGD has nothing to bound here."""
+    optimizer.zero_grad(set_to_none=True)
+    with autocast(site):
+        value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    clip(site, optimizer)
+    optimizer.step()
+    return value.detach()
+
+
+def autocast(site: Site) -> torch.autocast:
+    """The settings' precision, inside."""
+    bf16 = site.training.precision == "bfloat16"
+    return torch.autocast(site.device.type, dtype=torch.bfloat16, enabled=bf16)
 
 
 def clip(site: Site, optimizer: Optimizer) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from secure_fl.cohort import Cohort
 from secure_fl.coordinator import Coordinator
 from secure_fl.crypto.identity import Identity
+from secure_fl.door.reserved import NoiseAccount
 from secure_fl.engines.local import LocalEngine
 from secure_fl.link import Link
 from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import Noise
 from secure_fl.recorder import Event, Recorder
 from secure_fl.rounds import Checkpoints
 from secure_fl.runs import NoCheckpoints
@@ -72,7 +72,7 @@ def federate(
     lead: Callable[..., Coordinator] = Coordinator,
     run: bytes | None = None,
     catch: bool = False,
-    ledgers: Callable[[str], Callable[[Noise, int, int], None]] | None = None,
+    ledgers: Callable[[str], NoiseAccount] | None = None,
     kept: Mapping[str, Checkpoints] | None = None,
 ) -> Federated:
     """Run one program per party through the real sessions and the real coordinator."""
@@ -103,7 +103,7 @@ def federate(
             sums=sums,
             checkpoints=checkpoints,
             recorder=recorder,
-            ledger=ledgers(name) if ledgers else None,
+            noise=ledgers(name) if ledgers else None,
         )
         link = Link(run, keys[name].identity, me.public, asks=False)
         out.sessions[name] = Session(

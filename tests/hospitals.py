@@ -1,15 +1,18 @@
-"""Three small built-in hospitals, and a federation of them that trains in about a second."""
+"""Three small built-in hospitals, with a host or without: federations that train in a second."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from secure_fl import FedAvg, Federation, ProtectionSettings, Silo, TaskSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.corpora import make
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.corpora import make, public
 from secure_fl.settings import ModelSettings, Protection
 
 LABELS = ("ade", "no-ade")
+HOST = "host"
 
 
 def silos(parties: int = 3, size: int = 48, seed: int = 0) -> list[Silo]:
@@ -27,3 +30,23 @@ def small(
         "protection": ProtectionSettings(mode=mode, bits=16),
     } | options
     return Federation(given.pop("silos", None) or silos(), algorithm or FedAvg(rounds=2), **given)
+
+
+def members(
+    parties: int = 3, size: int | Sequence[int] = 16, shared: int = 16, labelled: int = 16
+) -> list[Silo]:
+    """Parties and a host, who alone has labels for public texts; all hold the same other ones."""
+    texts = public("ade", seed=0, size=shared + labelled + 8)
+    d0, own = texts[:shared], texts[shared:]
+    splits = make("ade", parties=parties, seed=0, size=size)
+    found = [Silo(f"hospital-{i}", s.train, s.dev, public=d0) for i, s in enumerate(splits, 1)]
+    return [*found, Silo(HOST, own[:labelled], own[labelled:], role="host", public=d0)]
+
+
+def hosted(
+    algorithm: Algorithm | None = None, mode: Protection = "none", **options: Any
+) -> Federation:
+    """Three parties and a host."""
+    training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
+    usual: dict[str, Any] = {"silos": members(), "training": training}
+    return small(algorithm or FedID(rounds=1), mode, **usual | options)

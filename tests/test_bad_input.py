@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from secure_fl import FedAvg, Local, ProtectionSettings, Silo, TaskSettings, TrainingSettings
+from secure_fl import (
+    FedAvg,
+    Local,
+    ProtectionSettings,
+    Silo,
+    TaskSettings,
+    TrainingSettings,
+    config,
+    corpora,
+)
+from secure_fl.algorithms.baselines.centralized import Centralized
+from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.data import write
 from secure_fl.errors import (
     DataError,
     ModelError,
+    SecureFLError,
     SettingsError,
     TooFewParties,
     TrainingError,
 )
 from secure_fl.examples import Example, Text
+from secure_fl.ground_rules import rules_of
+from secure_fl.public_records import without_labels
 from secure_fl.settings import ModelSettings, Protection
 from tests.hospitals import silos, small
 
@@ -87,6 +104,119 @@ def test_a_host_where_none_is_needed() -> None:
     one, *others = silos(4)
     with pytest.raises(SettingsError, match="no use for one"):
         small(silos=[replace(one, role="host"), *others])
+
+
+HOSTED = replace(ALGORITHMS["fedavg"], has_host=True)
+
+
+def members(hosts: int = 1) -> list[Silo]:
+    """Three parties and so many hosts, all with the same public records."""
+    public = corpora.public("ade", seed=0, size=9)
+    found = [replace(silo, public=public) for silo in silos(3 + hosts, 12)]
+    return [*found[:3], *(replace(silo, role="host") for silo in found[3:])]
+
+
+def blind(examples: Sequence[Example], row: int) -> list[Example]:
+    """The examples, one of them without its label."""
+    return [*examples[:row], *without_labels(examples[row : row + 1]), *examples[row + 1 :]]
+
+
+def refused(found: Sequence[Silo]) -> SecureFLError:
+    with pytest.raises(SecureFLError) as caught:
+        rules_of(found, ProtectionSettings(), HOSTED)
+    return caught.value
+
+
+def test_a_host_is_needed_and_there_is_none() -> None:
+    assert rules_of(members(), ProtectionSettings(), HOSTED).host == "hospital-4"
+    error = refused(members()[:3])
+    assert "needs a host" in error.what
+    for way in ('role = "host"', "corpus, public = 240", "source, public = 0.5"):
+        assert way in error.fix
+
+
+def test_two_hosts() -> None:
+    assert "one host, not 2 (hospital-4, hospital-5)" in refused(members(2)).what
+
+
+def test_a_host_among_records_that_are_pooled() -> None:
+    with pytest.raises(SettingsError, match="is a host, and this algorithm has no use for one"):
+        small(Centralized(rounds=1), silos=members())
+    small(Centralized(rounds=1), silos=members()[:3])
+
+
+def test_no_public_records_to_distil_over() -> None:
+    one, *others = members()
+    some = refused([replace(one, public=()), *others])
+    assert "no public records with hospital-1," in some.what and "[data]" in some.fix
+    none = refused([replace(silo, public=()) for silo in members()])
+    assert "no public records anywhere" in none.what
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_record_without_a_label_at_the_host(split: str) -> None:
+    *parties, host = members()
+    changed: dict[str, Any] = {split: blind(getattr(host, split), 2)}
+    error = refused([*parties, replace(host, **changed)])
+    assert isinstance(error, DataError) and "the label is missing" in error.what
+    assert error.where == {"party": "hospital-4", "split": split, "row": 2}
+
+
+FILES = """
+[[data.party]]
+name = "{}"
+train = "train.jsonl"
+role = "{}"
+"""
+
+
+def written(folder: Path, public: str) -> Path:
+    """Settings of three parties and a host, whose public records are in a file."""
+    write(silos(1, 48)[0].train, folder / "train.jsonl")
+    roles = {"a": "party", "b": "party", "c": "party", "h": "host"}
+    tables = [FILES.format(*each) for each in roles.items()]
+    text = f'[data]\npublic = "{public}"\n{"".join(tables)}[algorithm]\nname = "fedavg"\n'
+    (folder / "x.toml").write_text(text)
+    return folder / "x.toml"
+
+
+def test_a_public_file_that_is_missing_or_empty(tmp_path: Path) -> None:
+    file = written(tmp_path, "public.jsonl")
+    with pytest.raises(DataError, match=r"split public.*no such file") as caught:
+        config.silos(config.load(file))
+    assert caught.value.where["file"] == tmp_path / "public.jsonl"
+    (tmp_path / "public.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"split public.*holds no record"):
+        config.silos(config.load(file))
+    (tmp_path / "public.jsonl").write_text('{"text": "a rash"}\n')
+    assert len(config.silos(config.load(file))[0].public) == 1
+
+
+def test_a_host_file_without_labels_names_the_party_and_the_row(tmp_path: Path) -> None:
+    file = written(tmp_path, "train.jsonl")
+    write(blind(silos(1, 48)[0].train, 0), tmp_path / "own.jsonl")
+    options = [f"data.party.h.train={tmp_path / 'own.jsonl'}", "data.party.h.dev=0.0"]
+    found = config.load(file, [*options, "data.party.h.test=0.0"])
+    error = refused(config.silos(found))
+    assert error.where == {"party": "h", "split": "train", "row": 0}
+
+
+def test_public_shares_that_leave_too_little(tmp_path: Path) -> None:
+    write(silos(1, 100)[0].train, tmp_path / "all.jsonl")
+    text = '[data]\nsource = "all.jsonl"\n[algorithm]\nname = "fedavg"\n'
+    (tmp_path / "x.toml").write_text(text)
+
+    def made(*options: str) -> list[Silo]:
+        return config.silos(config.load(tmp_path / "x.toml", options))
+
+    made("data.public=0.5")
+    with pytest.raises(DataError, match="for 3 parties, and each needs 10") as caught:
+        made("data.public=0.8")
+    assert "lower data.public" in caught.value.fix
+    with pytest.raises(DataError, match=r"field data.labelled: none of"):
+        made("data.public=0.5", "data.labelled=0.001")
+    with pytest.raises(DataError, match=r"party host, split dev: none of"):
+        made("data.public=0.05")
 
 
 def test_two_parties_of_one_name() -> None:

@@ -15,6 +15,7 @@ from secure_fl.benchmarks import (
     bert_shapes,
     crypto,
     dp,
+    interactive,
     layers,
     memory,
     overhead,
@@ -177,6 +178,28 @@ def test_a_clock_stops_while_its_coroutine_waits() -> None:
         next(turns)
     assert ended.value.value == "done"
     assert 0.04 <= clocked.seconds < 0.2 and 0.02 <= recorder.seconds["open"] <= clocked.seconds
+
+
+def test_interactive_pairs_steps_with_steps_in_the_clear() -> None:
+    found = document(
+        interactive.measure(parties=3, batch=4, together=(1, 2), steps=2, turns=1, federate=False)
+    )
+    ways = ["none", "he+secagg", "he+secagg, noise"]
+    assert [(row["name"], row["examples"]) for row in found["rows"]] == [
+        *((way, 4) for way in ways),
+        *((way, 8) for way in ways),
+    ]
+    for row in found["rows"]:
+        step, sealed = row["step"], row["name"] != "none"
+        assert min(step["party"], step["host"], step["coordinator"]) > 0
+        assert 0 <= sum(step["parts"].values()) <= step["party"]  # no part is counted twice
+        assert (step["parts"].get("offer", 0) > 0) == sealed  # keys are drawn for every sum
+        clear = next(r["step"] for r in found["rows"] if r["examples"] == row["examples"])
+        assert row["over_party"] == step["party"] - clear["party"]  # of a single turn
+    # In the clear 4 bytes a value travel up: 4 records of 2 classes more are 32 bytes more.
+    clear = {row["examples"]: row["step"] for row in found["rows"] if row["name"] == "none"}
+    assert clear[8]["up"] - clear[4]["up"] == pytest.approx(32, abs=4)  # sizes in the head vary
+    assert len(found["targets"]) == 3 and found["rounds"] == []
 
 
 def test_startup_is_measured_in_processes_of_its_own() -> None:

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
-from secure_fl import config, config_toml
+from secure_fl import config, config_toml, corpora
 from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.config import Settings
-from secure_fl.config_data import ColumnSettings, CorpusData, PartyData, PartyFiles, SourceData
+from secure_fl.config_data import (
+    ColumnSettings,
+    CorpusData,
+    PartyData,
+    PartyFiles,
+    SourceData,
+    parties,
+)
+from secure_fl.config_silos import read
+from secure_fl.data import Columns, load, split
 from secure_fl.errors import DataError, RunError, SettingsError
+from secure_fl.examples import Example, Text
+from secure_fl.partition import partition
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.silo import Silo
 
 FILE = """\
 # a study
@@ -184,6 +201,37 @@ def test_the_host_is_not_counted_as_a_party(tmp_path: Path) -> None:
     assert "found 4 with 3 parties (a, b, c)" in refused(file, "protection.min_cohort=4").what
 
 
+def test_a_made_host_is_a_member_and_not_counted_as_a_party(study: Path) -> None:
+    sizes = ["data.public=9", "data.labelled=8"]
+    found = config.load(study, sizes)
+    assert parties(found.data) == ("hospital-1", "hospital-2", "hospital-3")
+    assert config.names(found.data) == (*parties(found.data), "host")
+    assert config.names(config.load(study, sizes[:1]).data) == parties(found.data)
+    error = refused(study, *sizes, "protection.min_cohort=4")
+    assert "found 4 with 3 parties (hospital-1, hospital-2, hospital-3)" in error.what
+
+
+def test_two_hosts_are_one_too_many(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    table = '[[data.party]]\nname = "{}"\ntrain = "a.csv"\nrole = "{}"\n'
+    roles = {"a": "party", "b": "party", "c": "party", "h": "host", "i": "host"}
+    tables = [table.format(*each) for each in roles.items()]
+    file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
+    error = refused(file)
+    assert error.where["field"] == "data.party.5.role" and error.where["line"] == 20
+    assert "found a second host; h is one already" in error.what
+
+
+def test_labelled_records_are_a_part_of_public_ones(study: Path) -> None:
+    error = refused(study, "data.labelled=8")
+    assert error.where["field"] == "data.labelled"
+    assert "found 8 without public records" in error.what
+    source = replaced(study, 'corpus = "ade"', 'source = "a.csv"\nlabelled = 0.25')
+    assert "found 0.25 without public records" in refused(source).what
+    assert config.names(config.load(source, ["data.public=0.5"]).data)[-1] == "host"
+    assert "a number below 1" in refused(source, "data.public=1").what
+
+
 # --- overrides ---------------------------------------------------------------
 
 
@@ -316,6 +364,8 @@ data = (
         parties=st.just(3),
         size=st.none() | counts | st.tuples(counts, counts, counts),
         shift=st.none() | st.floats(0, 1),
+        public=counts,
+        labelled=st.just(0) | counts,
     )
     | st.builds(
         SourceData,
@@ -326,10 +376,13 @@ data = (
         alpha=rates,
         dev=fractions,
         test=fractions,
+        public=st.floats(0, 0.9, exclude_min=True),
+        labelled=st.none() | fractions,
     )
     | st.builds(
         PartyData,
         party=st.lists(party_files, min_size=3, max_size=4, unique_by=lambda p: p.name).map(tuple),
+        public=st.none() | filled,
         columns=columns,
     )
 )
@@ -439,6 +492,124 @@ def test_one_source_is_spread_over_parties(tmp_path: Path) -> None:
     assert sum(map(len, parts)) == 240 == len(set.union(*parts))
     assert made == config.silos(config.load(file))  # by the seed
     assert made != config.silos(config.load(file, ["run.seed=1"]))
+
+
+SPREAD = """\
+[data]
+source = "notes.csv"
+partition = "dirichlet_class"
+alpha = 5.0
+columns = { text = "note", label = "code" }
+[algorithm]
+name = "fedavg"
+"""
+HALF = ["data.public=0.5", "data.labelled=0.25"]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    csv(tmp_path / "notes.csv", 600)
+    (tmp_path / "x.toml").write_text(SPREAD)
+    return tmp_path / "x.toml"
+
+
+def drawn(file: Path, *overrides: str) -> list[Silo]:
+    """Every member's records, also those of a host that the algorithm has no use for."""
+    found = config.load(file, overrides)
+    return read(found.data, found.task, found.run.seed)
+
+
+def test_without_public_records_parties_get_what_they_always_got(notes: Path) -> None:
+    how = Columns(text="note", label="code")
+    examples = load(notes.parent / "notes.csv", "classification", columns=how)
+    shares = partition("dirichlet_class", [examples], 3, default_rng(0), alpha=5.0, minimum=10)
+    parts = [split(share, dev=0.1, test=0.2, seed=0) for share in shares]
+    expected = [Silo(f"hospital-{k}", p.train, p.dev, p.test) for k, p in enumerate(parts, 1)]
+    assert drawn(notes) == expected
+    texts = corpora.make("ade", parties=3, seed=0)
+    made = [Silo(f"hospital-{k}", p.train, p.dev, p.test) for k, p in enumerate(texts, 1)]
+    assert config.silos(config.loads(FILE)) == made
+    more = config.loads(FILE.replace("parties = 3", "parties = 3\npublic = 9\nlabelled = 8"))
+    assert [replace(silo, public=()) for silo in config.silos(more)] == made
+
+
+def test_a_share_of_a_source_becomes_public_and_a_part_of_that_is_the_hosts(notes: Path) -> None:
+    *members, host = found = drawn(notes, *HALF)
+    assert [silo.role for silo in found] == ["party"] * 3 + ["host"]
+    public = found[0].public
+    assert all(silo.public == public for silo in found)
+    assert all(e.label is None for e in public if isinstance(e, Text))
+    assert all(e.label for e in (*host.train, *host.dev, *host.test) if isinstance(e, Text))
+    private = [e.id for silo in members for e in (*silo.train, *silo.dev, *silo.test)]
+    parts = [private, *([e.id for e in part] for part in (public, *kept(host)))]
+    assert sorted(id for part in parts for id in part) == sorted(map(str, range(600)))
+    # shares hold on average: three standard deviations of so many draws are never left here
+    expected = [300, 300 * 0.7 * 0.75, 300 * 0.7 * 0.25, 300 * 0.1, 300 * 0.2]
+    for part, size in zip(parts, expected, strict=True):
+        assert abs(len(part) - size) < 3 * (size * (1 - size / 600)) ** 0.5
+    assert found == drawn(notes, *HALF) != drawn(notes, *HALF, "run.seed=1")
+
+
+def kept(host: Silo) -> tuple[Sequence[Example], ...]:
+    return host.train, host.dev, host.test
+
+
+def test_what_is_private_does_not_depend_on_what_the_host_keeps(notes: Path) -> None:
+    few, many, none = (
+        drawn(notes, "data.public=0.5", f"data.labelled={share}") for share in (0.1, 0.5, 0.0)
+    )
+    assert [len(found) for found in (few, many, none)] == [4, 4, 3]
+    for silos in zip(few, many, none, strict=False):
+        assert len({(silo.name, silo.train, silo.dev, silo.test) for silo in silos}) == 1
+
+
+def test_a_corpus_writes_public_records_and_a_host(study: Path) -> None:
+    options = ("data.size=12", "data.public=30", "data.labelled=8")
+    *members, host = found = drawn(study, *options)
+    assert [len(part) for part in (host.public, *kept(host))] == [30, 8, 8 // 4, 8 // 2]
+    texts = [e.text for part in (host.public, *kept(host)) for e in part if isinstance(e, Text)]
+    own = {e.text for s in members for p in kept(s) for e in p if isinstance(e, Text)}
+    assert len(set(texts)) == len(texts) == 44 and not own & set(texts)
+    assert {silo.public for silo in found} == {host.public}
+    larger = drawn(study, *options, "data.public=40")[-1]
+    assert kept(larger) == kept(host) and larger.public[:30] == host.public[:30]
+
+
+def test_a_made_host_is_left_out_where_it_has_no_use(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config.load(study, ["data.size=12", "data.public=9", "data.labelled=8"])
+    assert [silo.role for silo in config.silos(settings)] == ["party"] * 3
+    monkeypatch.setitem(
+        cast("dict[str, Entry]", ALGORITHMS), "fedavg", replace(ALGORITHMS["fedavg"], has_host=True)
+    )
+    assert [silo.role for silo in config.silos(settings)] == ["party"] * 3 + ["host"]
+
+
+MEMBERS = '[data]\npublic = "public.jsonl"\n' + "".join(
+    f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\nrole = "{role}"\n'
+    for name, role in {"a": "party", "b": "party", "c": "party", "h": "host"}.items()
+)
+
+
+def test_a_public_file_is_read_without_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = '[data.columns]\ntext = "note"\nlabel = "code"\n[algorithm]\nname = "fedavg"\n'
+    (tmp_path / "x.toml").write_text(MEMBERS + columns)
+    for name in "abch":
+        csv(tmp_path / f"{name}.csv", 40)
+    rows = ['{"note": "one"}', '{"note": "two", "code": 0.5, "label": [1]}']  # labels of any kind
+    (tmp_path / "public.jsonl").write_text("\n".join(rows))
+    found = drawn(tmp_path / "x.toml")
+    assert {silo.public for silo in found} == {(Text("0", "one"), Text("1", "two"))}
+    assert [silo.name for silo in found if silo.role == "host"] == ["h"]
+    assert config.silos(config.load(tmp_path / "x.toml")) == found  # who is named is not left out
+    (tmp_path / "here").mkdir()
+    csv(tmp_path / "here" / "other.csv", 7)
+    monkeypatch.chdir(tmp_path / "here")
+    other = drawn(tmp_path / "x.toml", "data.public=other.csv")
+    assert {len(silo.public) for silo in other} == {7}
 
 
 def test_parties_bring_their_own_files(tmp_path: Path) -> None:

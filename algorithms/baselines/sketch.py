@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secure_fl.algorithms.baselines.public_coins import coins
+from secure_fl.algorithms.public_coins import coins
 from secure_fl.seeds import seed_for
 
 BLOCK = 1 << 17  # values worked on at once, in the processor's cache

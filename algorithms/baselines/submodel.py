@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.baselines.public_coins import choose
+from secure_fl.algorithms.public_coins import choose
 from secure_fl.anatomy import encoder_layers, unwrapped
 from secure_fl.errors import ModelError
 from secure_fl.seeds import seed_for

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from secure_fl.algorithms.inclusive.ladder import Ladder
+from secure_fl.algorithms.sampling import sampled
 from secure_fl.cohort import Cohort
 from secure_fl.errors import SettingsError, TooFewParties
-from secure_fl.seeds import seed_for
 
 NOWHERE = -1  # the place of a party that holds no model
 
@@ -92,20 +92,6 @@ def require_large(turn: Turn, party: str) -> None:
                 party=party,
                 field="algorithm.mix",
             )
-
-
-def sampled(
-    seed: int, round: int, parties: Sequence[str], share: float, at_least: int
-) -> frozenset[str]:
-    """Line 5: a random share of the parties; never fewer than may form a sum."""
-    count = min(len(parties), max(round_up(share * len(parties)), at_least, 1))
-    order = sorted(parties, key=lambda party: seed_for(seed, "sample", round, party))
-    return frozenset(order[:count])
-
-
-def round_up(value: float) -> int:
-    """The next whole number, with room for what floating point adds."""
-    return -int(-(value - 1e-9) // 1)
 
 
 class Drawn:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from secure_fl.benchmarks.tables import demo, fedkd, inclusivefl
+from secure_fl.benchmarks.tables import demo, fedid, fedkd, inclusivefl
 from secure_fl.benchmarks.tables.base import Budget, Table
 
 __all__ = ["TABLES", "Budget", "Table"]
 
 TABLES: Mapping[str, Table] = {
-    table.name: table for table in (demo.TABLE, fedkd.TABLE, inclusivefl.TABLE)
+    table.name: table for table in (demo.TABLE, fedid.TABLE, fedkd.TABLE, inclusivefl.TABLE)
 }

@@ -34,7 +34,7 @@ class Summing:
     ) -> None:
         self._who, self._sums = who, sums
         self._checkpoints, self._recorder = checkpoints, recorder
-        self._survivors: tuple[str, ...] = ()
+        self.survivors: tuple[str, ...] = ()
         self._only: frozenset[str] | None = None  # over whom alone this sum may be opened
         self._scales = False  # whether the last sum was of scales, and its values follow
         self._opened = 0  # sums opened in this round
@@ -54,7 +54,7 @@ class Summing:
         together: bool,
     ) -> Arrays:
         """See `Cohort.sum`."""
-        self._only = frozenset(self._survivors) if together else None
+        self._only = frozenset(self.survivors) if together else None
         if together and self._only != frozenset(self._who.here):
             return {}  # somebody left since: all know it, and nobody sends anything
         gives = {name: flat(name, value, self._who.me) for name, value in sorted(values.items())}
@@ -100,7 +100,7 @@ class Summing:
         if isinstance(answer, wire.Unmask):
             answer, data = await (self._unmask if admitted else self._withhold)(answer)
         total = expected(answer, wire.Total)
-        if total.survivors != self._survivors:
+        if total.survivors != self.survivors:
             raise CohortError("the coordinator changed its mind about who took part in a sum")
         if not self._who.is_host and total.scales != scales:
             raise CohortError("the coordinator mistakes a sum of values for one of scales")
@@ -131,7 +131,7 @@ class Summing:
     def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> bool:
         """Let a sum over these survivors be opened, or not, before anything is revealed."""
         self._who.survive(survivors)
-        self._survivors = survivors
+        self.survivors = survivors
         if self._only is not None and self._only != frozenset(survivors):
             return False
         self._who.require_cohort(groups)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from secure_fl import FedAvg, Local, Silo, TrainingSettings, config
 from secure_fl.algorithms.baselines import sketch as sketch_module
 from secure_fl.algorithms.baselines.fetchsgd import Aggregator, FetchSGD
-from secure_fl.algorithms.baselines.public_coins import choose, coins
 from secure_fl.algorithms.baselines.sketch import CountSketch
+from secure_fl.algorithms.public_coins import choose, coins
 from secure_fl.errors import SettingsError
 from secure_fl.models import trainable
 from secure_fl.recorder import Event

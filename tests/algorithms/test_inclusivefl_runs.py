@@ -17,8 +17,8 @@ from secure_fl.algorithms.baselines.one_size import AllLarge, AllSmall, Exclusiv
 from secure_fl.algorithms.inclusive.proofs import agree_by_name
 from secure_fl.algorithms.inclusive.server import ServerSGD
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
-from secure_fl.algorithms.inclusive.turn import sampled
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.sampling import sampled
 from secure_fl.cohort import Cohort
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.models import depth, trainable

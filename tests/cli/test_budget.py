@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from scipy.stats import norm
 
 from secure_fl.cli.main import main
+from secure_fl.crypto.accounting import epsilon
+from secure_fl.crypto.budget_table import PREDICTIONS, prediction_rows, table
+from secure_fl.crypto.events import DpSgdSteps
 from secure_fl.crypto.planning import USEFUL, Predictions, chance_correct, plan_predictions
 
 
@@ -78,7 +82,7 @@ def test_dp_sgd_both_ways() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "--parties for predictions"),
+        ((), 2, "give a settings file, --parties for predictions"),
         (("--parties", "5", "--records", "9"), 2, "--parties for predictions"),
         (("--parties", "5"), 7, "either ε or the noise"),
         (("--parties", "5", "--epsilon", "8", "--noise-multiplier", "1"), 2, "is for --records"),
@@ -89,3 +93,114 @@ def test_dp_sgd_both_ways() -> None:
 )
 def test_impossible_plans(arguments: tuple[str, ...], code: int, said: str) -> None:
     assert said in run(*arguments, code=code).output
+
+
+STUDY = """\
+[data]
+corpus = "ade"
+parties = 5
+size = 24
+public = 64
+labelled = 16
+[training]
+batch_size = 16
+[algorithm]
+name = "fedid"
+rounds = 3
+"""
+NOISE = """\
+[protection.noise]
+epsilon = 8.0
+"""
+DP = """\
+[training.dp]
+epsilon = 6.0
+delta = 1e-3
+noise_multiplier = 2.0
+accountant = "rdp"
+"""
+FIFTH = Predictions(5, 2, 16, 16, 1, 3 * (64 // 16), 1e-5, dropouts=1, colluders=1)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY + NOISE)
+    return file
+
+
+def shown(plan: Predictions) -> str:
+    return table(PREDICTIONS, prediction_rows(plan, plan_predictions(plan, epsilon=8.0)))
+
+
+def test_a_file_is_answered_with_the_table_of_its_plan(study: Path) -> None:
+    found = run(str(study), code=7)  # as a run of it would end
+    assert found.stdout == shown(FIFTH) + "\n"
+    assert "drowns" in found.stderr
+    study.write_text(study.read_text() + "force = true\n")
+    assert run(str(study)).stdout == shown(FIFTH) + "\n"
+
+
+def test_a_run_of_the_file_is_refused_with_the_same_table(study: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        main, ["train", str(study), "--out", str(tmp_path / "run"), "--set",
+               "algorithm.counted=parties", "--set", "model.layers=1"],
+    )  # fmt: skip
+    assert done.exit_code == 7
+    assert shown(FIFTH) in done.stderr
+    sent = [f.read_text() for f in (tmp_path / "run" / "parties").glob("*/transcript.jsonl")]
+    assert len(sent) == 6 and not any("SumInput" in text for text in sent)
+    assert "joined" not in (tmp_path / "run" / "events.jsonl").read_text()  # nobody came later
+
+
+def test_options_win_over_the_file(study: Path) -> None:
+    given = ("--rounds", "1", "--parties", "100", "--batch", "8", "--colluders", "2")
+    plan = Predictions(100, 2, 8, 8, 1, 64 // 8, 1e-5, dropouts=33, colluders=2)
+    found = run(str(study), *given)
+    assert found.stdout == shown(plan) + "\n" and "useful" in found.stdout
+    facts = json.loads(run(str(study), "--epsilon", "500", "--json").stdout)
+    assert facts["budget"]["epsilon"] == 500 and facts["plan"]["parties"] == 5
+    back = ("--noise-std", str(facts["budget"]["std"]), "--json")
+    over = run(str(study), *back, code=7)  # useful, but the file's budget is 8
+    assert json.loads(over.stdout)["budget"]["epsilon"] == pytest.approx(500)
+    assert "the budget is 8" in over.stderr
+    run(str(study), *back, "--epsilon", "501")
+    few = json.loads(run(str(study), "--exchanges", "1", "--json", code=7).stdout)["budget"]
+    assert few["releases"] == 3
+    few = json.loads(run(str(study), "--examples", "32", "--json", code=7).stdout)["budget"]
+    assert few["releases"] == 3 * 2
+
+
+def test_dp_sgd_of_a_file_is_that_of_the_smallest_hospital(study: Path) -> None:
+    study.write_text(STUDY.replace("size = 24", "size = [24, 40, 20, 40, 40]") + DP)
+    text = run(str(study)).stdout
+    assert "DP-SGD, per record, at hospital-3 with 20 (the fewest)" in text
+    facts = json.loads(run(str(study), "--json").stdout)
+    assert (facts["steps"], facts["sample_rate"]) == (3 * 2, 1 / 2)  # 20 in batches of 16
+    spent = epsilon([DpSgdSteps(2.0, 1 / 2, 3 * 2)], 1e-3, accountant="rdp")
+    assert facts["epsilon"] == pytest.approx(spent) and spent < 6.0
+    more = json.loads(run(str(study), "--json", "--noise-multiplier", "9", "--rounds", "1").stdout)
+    assert more["noise_multiplier"] == 9 and more["steps"] == 2 and more["epsilon"] < 6
+    study.write_text(study.read_text().replace("epsilon = 6.0", "epsilon = 0.5"))
+    over = run(str(study), code=7)
+    assert "steps" in over.stdout and "the budget is 0.5" in over.stderr
+    study.write_text(STUDY + DP + NOISE + "force = true\n")
+    assert len(json.loads(run(str(study), "--json").stdout)) == 2
+
+
+def test_a_file_without_privacy_can_be_asked_for_some(study: Path) -> None:
+    study.write_text(STUDY)
+    assert "asks for no differential privacy" in run(str(study), code=2).stderr
+    assert run(str(study), "--epsilon", "8", code=7).stdout == shown(FIFTH) + "\n"
+    study.write_text(STUDY.replace('"fedid"', '"fedavg"') + NOISE)
+    assert "not only predictions" in run(str(study), code=2).stderr
+    assert "there is no such file" in run(str(study.with_name("other.toml")), code=2).stderr
+
+
+def test_the_docs_show_what_is_printed(study: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "differential-privacy.md").read_text()
+    study.write_text((STUDY + NOISE).replace("parties = 5", "parties = 10"))
+    printed = run(str(study), "--rounds", "2", code=7).stdout
+    assert f"$ secure-fl budget study.toml\n{printed}```" in docs
+    advised = run(str(study), "--rounds", "2", "--parties", "13").stdout
+    assert "one of: 13 parties;" in printed and "useful                          yes" in advised

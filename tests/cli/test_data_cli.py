@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl import config
+from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import ALGORITHMS, CORPORA
 from secure_fl.cli.main import main
@@ -119,6 +120,10 @@ def test_every_file_that_init_writes_is_ready_to_run(
     task: str, algorithm: str, tmp_path: Path
 ) -> None:
     found = run("init", tmp_path / "new", "--task", task, "--algorithm", algorithm)
+    if REGISTRY[algorithm].has_host and task not in ("classification", "pair"):
+        assert found.exit_code == 2 and "class by class" in found.output
+        assert not (tmp_path / "new").exists()
+        return
     assert found.exit_code == 0, found.output
     settings = config.load(tmp_path / "new" / "federation.toml", ["data.size=12"])
     assert settings.algorithm.name == algorithm

@@ -11,11 +11,11 @@ import pytest
 
 from secure_fl.cohort import Cohort, Reveal
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Budget, Ledger, load_chain
+from secure_fl.crypto.ledger import Ledger, load_chain
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.errors import BudgetError, CohortError, CryptoError
-from secure_fl.settings import Protection
+from secure_fl.settings import NoiseSettings, Protection
 from tests.harness import LossyEngine, Program, federate
 
 NAMES = ("east", "north", "south", "west")
@@ -47,12 +47,8 @@ def program(name: str, given: SkellamNoise | None = None) -> Program:
 @pytest.fixture
 def ledgers(tmp_path: Path) -> Callable[[str], NoiseLedger]:
     def ledger_of(name: str) -> NoiseLedger:
-        return NoiseLedger(
-            Ledger(tmp_path / name / "ledger.sqlite", Identity.generate(name)),
-            dataset=name,
-            budget=Budget(epsilon=12.0, delta=1e-5),
-            run="test",
-        )
+        ledger = Ledger(tmp_path / name / "ledger.sqlite", Identity.generate(name))
+        return NoiseLedger(name, NoiseSettings(epsilon=12.0), 3, ledger=ledger, run="test")
 
     return ledger_of
 

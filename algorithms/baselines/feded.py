@@ -1,0 +1,48 @@
+"""FedED: predictions go up, the central model's weights come down.
+
+Sui, Chen, Zhao, Jia, Xie, Sun: FedED: Federated Learning via Ensemble Distillation for Medical
+Relation Extraction. EMNLP 2020. Differs: over unlabelled public records, as FedID's paper does it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.ensembles import as_shares
+from secure_fl.algorithms.host_sums import send_weights, take_weights
+from secure_fl.algorithms.public_records import PublicRecords, answers, logits
+from secure_fl.algorithms.updates import Weights
+from secure_fl.cohort import Cohort
+from secure_fl.models import trainable
+from secure_fl.silo import Site
+
+
+class FedED(WholeSets):
+    """Every round begins with the host's model at all parties; only predictions leave them."""
+
+    name: Literal["feded"] = "feded"
+
+
+async def feded(cohort: Cohort, site: Site, cfg: FedED) -> None:
+    """The program of every member: one is the host."""
+    records = PublicRecords(site)
+    await agree_on_ground(cohort, site, cfg, same_model=True)
+    ensemble = ensemble_of(cohort, site, cfg, records)
+    model = site.model()
+    shared = {"model": Weights(model, trainable(model))}
+    async for round in cohort.rounds(cfg.rounds, shared=shared):
+        drawn = await ensemble.begin(round.number)
+        if cohort.is_host:
+            y = as_shares(await ensemble.open())
+            if cfg.labelled:
+                site.fit(model, cfg.epochs)
+            distil(site, cfg, model, records, y, round.number)  # KL: its gradient is this
+            await send_weights(cohort, model)
+            site.score(model, round.number)
+        else:
+            if drawn:
+                site.fit(model, cfg.epochs)
+            await ensemble.send(answers(logits(site, model, records, records.every()), "soft"))
+            await take_weights(cohort, model)
+    site.deliver(model)

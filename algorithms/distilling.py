@@ -1,0 +1,102 @@
+"""What FedID and the distillation baselines have in common: their settings, and what must agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.ensembles import Counted, Ensemble
+from secure_fl.algorithms.public_records import PublicRecords, cross_entropy
+from secure_fl.cohort import Cohort
+from secure_fl.settings import Positive
+from secure_fl.silo import Site
+from secure_fl.training import Optimizer, make_optimizer, public_step
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of logits against targets
+
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Distilling(Algorithm):
+    """Parties predict public records; the host opens the mean, and its central model learns."""
+
+    distill_epochs: Positive = 1  # passes over the public records in each round
+    counted: Counted = "records"  # what the mean counts; under noise only "parties"
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # ε: share of parties in each round
+    host_learning_rate: Rate | None = None  # η of the central model; None: training.learning_rate
+
+    def releases(self, public: int, batch: int) -> tuple[int, int]:
+        """One sum over all public records in each round."""
+        return public, self.rounds
+
+
+def rate_of(site: Site, cfg: Distilling) -> float:
+    """η at the host, ηᵏ at the parties."""
+    own = cfg.host_learning_rate if site.silo.role == "host" else None
+    return own or site.training.learning_rate
+
+
+def optimizer_of(site: Site, cfg: Distilling, model: nn.Module) -> Optimizer:
+    """A fresh optimiser for steps on public records."""
+    settings = site.training.model_copy(update={"learning_rate": rate_of(site, cfg)})
+    return make_optimizer(model, settings)
+
+
+class WholeSets(Distilling):
+    """Baselines that exchange predictions on all public records at once, once a round."""
+
+    labelled: bool = True  # the host trains on its labelled records too, which FedID only asks
+
+
+async def agree_on_ground(
+    cohort: Cohort, site: Site, cfg: Distilling, *, same_model: bool = False
+) -> None:
+    """Stop unless all have alike: the classes in their order, D⁰, the method; perhaps the model."""
+    task = [site.task.kind, list(site.task.labels), site.task.max_length]
+    rules = [site.training.batch_size, site.seed, cfg.model_dump(mode="json")]
+    model = site.model_settings.model_dump(mode="json") if same_model else None
+    common = [*task, site.public_digest.hex(), *rules, model]
+    what = "classes, public records, settings" + (" or model" if same_model else "")
+    await cohort.agree(json.dumps(common).encode(), what)
+
+
+def ensemble_of(
+    cohort: Cohort, site: Site, cfg: Distilling, records: PublicRecords, bound: float = 1.0
+) -> Ensemble:
+    """The sums that the settings ask for."""
+    examples, sums = cfg.releases(len(records), site.training.batch_size)
+    return Ensemble(
+        cohort,
+        site,
+        (examples, records.classes),
+        sums // cfg.rounds,
+        cfg.rounds,
+        counted=cfg.counted,
+        share=cfg.sample,
+        bound=bound,
+    )
+
+
+def distil(
+    site: Site,
+    cfg: Distilling,
+    model: nn.Module,
+    records: PublicRecords,
+    targets: Tensor,
+    round: int,
+    loss: Loss = cross_entropy,
+) -> None:
+    """Eqs. 7 and 8 of FedID: passes over D⁰, towards these targets."""
+    optimizer = optimizer_of(site, cfg, model)
+    targets = targets.to(site.device)
+    model.train()
+    with site.recorder.phase("train"):
+        for epoch in range(cfg.distill_epochs):
+            for rows in records.batches(round, epoch):
+                x, y = records.read(rows), targets[rows.to(site.device)]
+                public_step(site, optimizer, lambda: loss(site.task.forward(model, x), y))  # noqa: B023 - called at once

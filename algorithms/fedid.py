@@ -1,0 +1,202 @@
+"""FedID: parties and a host learn from each other's predictions on public records.
+
+Ma, Liu, Wang, Zhang: FedID: Federated Interactive Distillation for Large-Scale Pretraining
+Language Models. EMNLP 2023, Algorithm 1. The ensemble (Eq. 10) is in `ensembles`, the central
+model's step and its feedback (Eqs. 11, 12, 14) in `feedback`. Every member has the model and the
+tokenizer of its choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from secure_fl.algorithms import feedback
+from secure_fl.algorithms.distilling import (
+    Distilling,
+    agree_on_ground,
+    ensemble_of,
+    optimizer_of,
+    rate_of,
+)
+from secure_fl.algorithms.ensembles import Ensemble, as_shares
+from secure_fl.algorithms.feedback import Feedback
+from secure_fl.algorithms.public_records import (
+    PublicRecords,
+    Rows,
+    Targets,
+    answers,
+    cross_entropy,
+    logits,
+    lots,
+    votes,
+)
+from secure_fl.cohort import Cohort
+from secure_fl.errors import DataError
+from secure_fl.settings import Positive
+from secure_fl.silo import Site
+from secure_fl.tasks import Batch
+from secure_fl.training import Optimizer, endless, public_step
+
+
+class FedID(Distilling):
+    """The host's labelled records tell the parties which of their predictions helped."""
+
+    name: Literal["fedid"] = "fedid"
+    targets: Targets = "soft"  # hard: votes, as in the authors' code
+    feedback: Feedback = "scalar"  # exact: the derivative; none: Table 4 without g_feedback
+    feedback_weight: Annotated[float, Field(ge=0)] = 1.0  # of g_feedback in Eq. 15
+    feedback_batch: Positive | None = None  # labelled records of a step; None: training.batch_size
+    distill: bool = True  # False: Table 4 without g_distill
+    public_batch: Positive | None = None  # public records of a step; None: training.batch_size
+    batches_per_exchange: Positive = 1  # more: fewer messages, older predictions
+    fresh_optimizers: bool = False  # one for every step, as in the authors' code
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> FedID:
+        if not self.distill and self.feedback == "none":
+            raise ValueError('distill = true or feedback = "scalar": parties would learn nothing')
+        if self.feedback == "exact" and (self.targets == "hard" or self.fresh_optimizers):
+            raise ValueError(
+                'targets = "soft" and fresh_optimizers = false where feedback is "exact": votes '
+                "have no derivative, and the host's step is plain gradient descent"
+            )
+        return self
+
+    def releases(self, public: int, batch: int) -> tuple[int, int]:
+        """A sum for every few batches."""
+        batch = min(self.public_batch or batch, public)
+        batches = public // batch
+        together = min(self.batches_per_exchange, batches)
+        return together * batch, self.rounds * self.distill_epochs * (batches // together)
+
+
+async def fedid(cohort: Cohort, site: Site, cfg: FedID) -> None:
+    """The program of every member: one is the host."""
+    records = PublicRecords(site, cfg.public_batch)
+    await agree_on_ground(cohort, site, cfg)
+    ensemble = ensemble_of(cohort, site, cfg, records)
+    member = host if cohort.is_host else party
+    await member(cohort, site, cfg, records, ensemble)
+
+
+async def party(
+    cohort: Cohort, site: Site, cfg: FedID, records: PublicRecords, ensemble: Ensemble
+) -> None:
+    """Lines 1, 6-8, 11-14 and 20-22."""
+    model = site.model()  # line 1
+    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):  # line 3
+        drawn = await ensemble.begin(round.number)  # lines 4, 5
+        if drawn:
+            site.fit(model, cfg.epochs)  # line 7, Eq. 4
+        optimizer = optimizer_of(site, cfg, model)
+        for rows in passes(records, cfg, round.number):  # line 9
+            z = logits(site, model, records, torch.cat(tuple(rows)))
+            own = answers(z, cfg.targets)  # line 12, Eq. 9
+            await ensemble.send(own)  # line 13
+            told = {name: torch.as_tensor(v) for name, v in (await cohort.broadcast()).items()}
+            if not drawn:
+                continue
+            steps = zip(rows, torch.split(own, records.batch), told["y"], told["h"], strict=True)
+            for x0, mine, y, h in steps:  # line 21, Eq. 15
+                if cfg.fresh_optimizers:
+                    optimizer = optimizer_of(site, cfg, model)
+                given = y.to(site.device), mine, h.to(site.device)
+                rectify(site, model, optimizer, records.read(x0), given, ensemble.weight, cfg)
+        site.score(model, round.number, "local")
+    site.deliver(model, "local", shared=False)
+
+
+def rectify(
+    site: Site,
+    model: nn.Module,
+    optimizer: Optimizer,
+    x: Batch,
+    given: tuple[Tensor, Tensor, Tensor],  # the ensemble, the own predictions, the feedback
+    w: float,
+    cfg: FedID,
+) -> None:
+    """Eq. 15: a step of a party's model against g_distill + g_feedback."""
+    model.train()
+    with site.recorder.phase("train"):
+        public_step(site, optimizer, lambda: loss_of(site.task.forward(model, x), *given, w, cfg))
+
+
+def loss_of(z: Tensor, y: Tensor, own: Tensor, h: Tensor, w: float, cfg: FedID) -> Tensor:
+    """What g_distill + g_feedback is the gradient of."""
+    loss = z.new_zeros((), dtype=torch.float32)
+    if cfg.distill:
+        loss = loss + cross_entropy(z, y)  # Eq. 13
+    if cfg.feedback == "scalar":
+        # Differs: the likeliest class is strengthened even where probabilities are sent, for
+        # towards its own probabilities a model has nowhere to go.
+        loss = loss + cfg.feedback_weight * w * h * cross_entropy(z, votes(own))  # Eq. 14
+    if cfg.feedback == "exact":
+        loss = loss + cfg.feedback_weight * w * (h * z.float().softmax(-1)).sum()  # Eq. 14
+    return loss
+
+
+async def host(
+    cohort: Cohort, site: Site, cfg: FedID, records: PublicRecords, ensemble: Ensemble
+) -> None:
+    """Lines 2, 10 and 15-19: this party alone opens the ensemble, and holds labels for it."""
+    size = labelled_batch(site, cfg)
+    # The derivative along a direction is not there for fused attention.
+    model = site.model(attention="eager" if cfg.feedback == "exact" else "sdpa")  # line 2
+    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+        await ensemble.begin(round.number)
+        labelled = endless(site, size)
+        optimizer = optimizer_of(site, cfg, model)
+        for rows in passes(records, cfg, round.number):  # lines 9, 10
+            Y = torch.split(as_shares(await ensemble.open()), records.batch)  # line 15, Eq. 10
+            H = []
+            with site.recorder.phase("train"):
+                for x0, y in zip(rows, Y, strict=True):
+                    if cfg.fresh_optimizers:
+                        optimizer = optimizer_of(site, cfg, model)
+                    x, y = records.read(x0), y.to(site.device)
+                    H.append(step(site, cfg, model, optimizer, x, y, next(labelled)))
+            await cohort.broadcast({"y": torch.stack(Y).numpy(), "h": torch.stack(H).cpu().numpy()})
+        site.score(model, round.number)
+    site.deliver(model)
+
+
+def step(
+    site: Site,
+    cfg: FedID,
+    model: nn.Module,
+    optimizer: Optimizer,
+    x: Batch,
+    y: Tensor,
+    val: Batch,
+) -> Tensor:
+    """Lines 16-18: Eq. 11, and what Eq. 12 makes of it."""
+    if cfg.feedback == "exact":
+        return feedback.exact(site.task, model, rate_of(site, cfg), x, y, val)
+    if cfg.feedback == "scalar":
+        return feedback.scalar(site, model, optimizer, x, y, val)
+    feedback.learn(site, model, optimizer, x, y)
+    return y.new_zeros(())
+
+
+def passes(records: PublicRecords, cfg: FedID, round: int) -> Iterator[Sequence[Rows]]:
+    """The batches of a round, as many at a time as one exchange carries."""
+    for epoch in range(cfg.distill_epochs):
+        yield from lots(records.batches(round, epoch), cfg.batches_per_exchange)
+
+
+def labelled_batch(site: Site, cfg: FedID) -> int:
+    """How many labelled records judge a step."""
+    size = cfg.feedback_batch or site.training.batch_size
+    if len(site.train) < size:
+        raise DataError(
+            f"the host has {len(site.train)} labelled records, and a batch takes {size}",
+            fix="lower algorithm.feedback_batch, or give the host more",
+            party=site.name,
+            field="algorithm.feedback_batch",
+        )
+    return size

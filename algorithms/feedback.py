@@ -1,0 +1,88 @@
+"""Eqs. 11, 12 and 14 of FedID: the central model learns, and says what that was worth.
+
+Ma, Liu, Wang, Zhang: FedID: Federated Interactive Distillation for Large-Scale Pretraining
+Language Models. EMNLP 2023. The parties' part of Eq. 14 is in `fedid.loss_of`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from secure_fl.algorithms.public_records import cross_entropy
+from secure_fl.models import trainable
+from secure_fl.silo import Site
+from secure_fl.tasks import Batch, Task
+from secure_fl.tasks.base import inference
+from secure_fl.training import Optimizer, public_step
+
+Feedback = Literal["scalar", "exact", "none"]
+
+
+def learn(site: Site, model: nn.Module, optimizer: Optimizer, x: Batch, y: Tensor) -> None:
+    """Eq. 11: one step of the central model towards the ensemble."""
+    model.train()
+    public_step(site, optimizer, lambda: cross_entropy(site.task.forward(model, x), y))
+
+
+def scalar(
+    site: Site, model: nn.Module, optimizer: Optimizer, x: Batch, y: Tensor, val: Batch
+) -> Tensor:
+    """Return h = L_val(θ_{t-1}) - L_val(θ_t): Eq. 12 before and after the step, on equal records.
+
+    Differs: the paper sends L_val(θ_t), whose gradient in θᵏ no party could compute. As in the
+    authors' code (and Meta Pseudo Labels, arXiv 2003.10580) h says by how much the step helped,
+    and every party strengthens or weakens what it had predicted by that.
+    """
+    before = judged(site.task, model, val)
+    learn(site, model, optimizer, x, y)
+    return before - judged(site.task, model, val)
+
+
+def exact(task: Task, model: nn.Module, rate: float, x: Batch, y: Tensor, val: Batch) -> Tensor:
+    """Eq. 14 as mathematics: H with ∇_{θᵏ} L_val(θ_t) = wₖ · Σ H_c(x)·∇_{θᵏ} yᵏ_c(x).
+
+    With θ_t = θ_{t-1} + (η/B)·Σ y_c(x)·∇log p_c(x; θ_{t-1}), the chain rule gives
+    H_c(x) = (η/B)·⟨∇log p_c(x; θ_{t-1}), ∇L_val(θ_t)⟩: one derivative along one direction for
+    all x and c at once. It holds for this very step, so the step is made here: plain, not
+    clipped, without dropout.
+    """
+    model.eval()
+    loss = cross_entropy(task.forward(model, x), y)
+    θ = {name: weight.detach().clone() for name, weight in trainable(model).items()}
+    step_(model, _gradients(loss, model), rate)
+    v = _gradients(task.loss(task.forward(model, val), val), model)
+
+    def log_p(θ: dict[str, Tensor]) -> Tensor:
+        def at(**inputs: Tensor) -> object:
+            return functional_call(model, θ, (), inputs)
+
+        return task.forward(cast(nn.Module, at), x).log_softmax(-1)
+
+    with warnings.catch_warnings():  # torch's own: it still scripts what it needs for this
+        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
+        h: Tensor = jvp(log_p, (θ,), (v,))[1]
+    return rate / len(y) * h.detach()
+
+
+def judged(task: Task, model: nn.Module, val: Batch) -> Tensor:
+    """L_CE(y^val, f(x^val; θ)), without dropout."""
+    with inference(model):
+        return task.loss(task.forward(model, val), val)
+
+
+def _gradients(loss: Tensor, model: nn.Module) -> dict[str, Tensor]:
+    weights = trainable(model)
+    found = torch.autograd.grad(loss, list(weights.values()))
+    return dict(zip(weights, found, strict=True))
+
+
+@torch.no_grad()
+def step_(model: nn.Module, gradients: dict[str, Tensor], rate: float) -> None:
+    """One step of plain gradient descent."""
+    for name, weight in trainable(model).items():
+        weight.sub_(rate * gradients[name])

@@ -1,0 +1,165 @@
+"""What `secure-fl budget` answers: for one plan of predictions, and for a settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.thresholds import default_threshold
+
+if TYPE_CHECKING:
+    from secure_fl.config import Settings
+    from secure_fl.crypto.planning import Predictions
+    from secure_fl.silo import Silo
+
+Options = Mapping[str, Any]
+TO_NOISE = {"epsilon": "epsilon", "noise_std": "std"} | {
+    name: name for name in ("delta", "dropouts", "colluders", "scale")
+}  # option -> field of [protection.noise]
+TO_TRAINING = {"epsilon": "epsilon", "noise_multiplier": "noise_multiplier", "delta": "delta"}
+TO_RUN = {
+    "rounds": "algorithm.rounds",
+    "epochs": "algorithm.epochs",
+    "batch": "training.batch_size",
+}
+PRIVATE = ("protection.noise", "training.dp")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One table, as rows and as facts, and why a run of its plan would be refused, if it would."""
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+    facts: Mapping[str, Any]
+    refused: str = ""
+
+
+def predictions(plan: Predictions, epsilon: float | None, std: float | None) -> Answer:
+    """Answer for sums of predictions."""
+    from secure_fl.crypto.budget_table import PREDICTIONS, prediction_rows
+    from secure_fl.crypto.planning import plan_predictions
+
+    found = plan_predictions(plan, epsilon=epsilon, std=std)
+    facts = {"plan": asdict(plan), "budget": asdict(found) | {"drowned": found.drowned}}
+    return Answer(PREDICTIONS, prediction_rows(plan, found), facts)
+
+
+def of_file(config: Path, given: Options) -> Iterator[Answer]:
+    """Answer for what a settings file asks for; options that were given win over it."""
+    from secure_fl.config import load, silos
+    from secure_fl.errors import SettingsError
+
+    settings = load(config, list(_overrides(load(config), given)))
+    everybody = silos(settings)
+    if settings.protection.noise is None and settings.training.dp is None:
+        raise SettingsError(
+            "this file asks for no differential privacy",
+            fix="add [protection.noise] or [training.dp] with epsilon = ..., or pass --epsilon",
+            file=str(config),
+        )
+    if settings.protection.noise is not None:
+        yield _noise_answer(settings, everybody, given)
+    if settings.training.dp is not None:
+        yield _training_answer(settings, everybody, given)
+
+
+def _overrides(before: Settings, given: Options) -> Iterator[str]:
+    """Write options as settings, for the sections that the file has."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    noise, dp = before.protection.noise is not None, before.training.dp is not None
+    if not noise and not dp:
+        noise = ALGORITHMS[before.algorithm.name].noised
+        dp = not noise
+    for name, value in given.items():
+        if name in TO_RUN:
+            yield f"{TO_RUN[name]}={value}"
+        for there, place, fields in zip((noise, dp), PRIVATE, (TO_NOISE, TO_TRAINING), strict=True):
+            if there and name in fields:
+                yield f"{place}.{fields[name]}={value}"
+    for place, other, there in zip(PRIVATE, ("std", "noise_multiplier"), (noise, dp), strict=True):
+        mine = "noise_std" if other == "std" else other
+        if there and "epsilon" in given and mine not in given:
+            yield f"{place}.{other}=none"
+        if there and given.keys() & {"epsilon", mine}:
+            yield f"{place}.target_epsilon=none"
+
+
+def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.crypto.ensemble_noise import planned
+    from secure_fl.errors import SettingsError
+    from secure_fl.ground_rules import tasks_of
+    from secure_fl.private_scope import require_predictions
+
+    noise, algorithm = settings.protection.noise, settings.algorithm
+    assert noise is not None  # noqa: S101 - the caller looked
+    public = given.get("examples", max(len(silo.public) for silo in everybody))
+    entry = ALGORITHMS[algorithm.name]
+    require_predictions(algorithm.name, noised=entry.noised)
+    found = algorithm.releases(public, settings.training.batch_size) if public else None
+    if found is None:
+        raise SettingsError(
+            "there are no public records to predict on", fix="add [data] public, or --examples"
+        )
+    examples, releases = found
+    if "exchanges" in given:
+        releases = given["exchanges"] * algorithm.rounds
+    tasks = tasks_of(settings.task, everybody, entry)
+    classes = max(len(task.labels) for task in tasks.values())
+    parties = given.get("parties", sum(silo.role != "host" for silo in everybody))
+    plan = planned(
+        noise,
+        examples=examples,
+        classes=given.get("classes", classes),
+        releases=releases,
+        parties=parties,
+        threshold=settings.protection.threshold or default_threshold(parties),
+    )
+    target = None if noise.std is not None else noise.target_epsilon or noise.epsilon
+    answer = predictions(plan, target, noise.std)
+    cost = answer.facts["budget"]
+    if over := _over(cost["epsilon"], noise.epsilon, "hospital"):
+        return replace(answer, refused=over)
+    drowned = "" if noise.force else "the noise drowns what the parties agree on"
+    return replace(answer, refused=drowned if cost["drowned"] else "")
+
+
+def _training_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
+    """Answer for the party with the fewest units: it needs the most noise, or spends the most."""
+    from secure_fl.crypto.budget_table import training_rows
+    from secure_fl.crypto.planning import plan_training
+    from secure_fl.private_scope import sampling_units
+
+    dp = settings.training.dp
+    assert dp is not None  # noqa: S101 - the caller looked
+    parties = [silo for silo in everybody if silo.role != "host"]
+    counted = {silo.name: len(sampling_units(silo.train, dp, silo.name)) for silo in parties}
+    least = min(counted, key=lambda name: counted[name])
+    units = given.get("records", counted[least])
+    found = plan_training(
+        units,
+        min(settings.training.batch_size, units),
+        settings.algorithm.epochs,
+        settings.algorithm.rounds,
+        dp.delta,
+        noise_multiplier=dp.noise_multiplier,
+        epsilon_target=None if dp.noise_multiplier else dp.target_epsilon or dp.epsilon,
+        accountant=dp.accountant,
+    )
+    of = "" if "records" in given else f", at {least} with {units} (the fewest)"
+    return Answer(
+        f"DP-SGD, per {dp.unit}{of}",
+        training_rows(found, dp.unit),
+        asdict(found),
+        _over(found.epsilon, dp.epsilon, dp.unit),
+    )
+
+
+def _over(epsilon: float, most: float, unit: str) -> str:
+    if epsilon <= most:
+        return ""
+    return f"the plan costs ε = {epsilon:.4g} per {unit}, the budget is {most:g}"

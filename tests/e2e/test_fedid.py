@@ -1,0 +1,148 @@
+"""FedID from a settings file to exported models, and what a central model learns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from secure_fl import config
+from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.builtin import tiny_tokenizer
+from secure_fl.cli.init import template
+from secure_fl.models import load_exported, load_model
+from secure_fl.result import Result
+from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.silo import Silo
+from secure_fl.tasks import make_task
+from tests.algorithms.test_fedid import NAMES
+from tests.hospitals import HOST, LABELS, hosted
+from tests.private import notes
+
+SLOW = pytest.mark.slow
+FILE = """
+[data]
+corpus = "ade"
+parties = 4
+size = 16
+public = 24
+labelled = 16
+
+[task]
+kind = "classification"
+max_length = 32
+
+[model]
+layers = 1
+
+[training]
+learning_rate = 2e-3
+batch_size = 8
+device = "cpu"
+
+[protection]
+mode = "he+secagg"
+{protection}
+
+[algorithm]
+name = "fedid"
+rounds = 2
+{settings}
+"""
+NOISE = """
+[protection.noise]
+epsilon = 8.0
+std = 5.0
+force = true
+"""
+
+
+def ran(folder: Path, settings: str = "", protection: str = "") -> Result:
+    text = FILE.format(settings=settings, protection=protection)
+    return config.federation(config.loads(text), folder=folder).run()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["", pytest.param('feedback = "exact"', marks=SLOW), 'targets = "hard"\nsample = 0.5'],
+)
+def test_from_a_settings_file_to_models_that_others_can_load(settings: str, tmp_path: Path) -> None:
+    result = ran(tmp_path, settings)
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["status"] == "finished" and document["algorithm"] == "fedid"
+    assert len(document["parties"]) == 5 and document["protection"]["parties"] == 4
+    histories = {(h["party"], h.get("model", "")) for h in document["history"]}
+    assert histories >= {(HOST, ""), (NAMES[0], "local")}
+    model, _, task = load_exported(tmp_path / "model")
+    assert task.labels == LABELS
+    for name, weight in result.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight)
+    assert all((tmp_path / "parties" / name / "local").exists() for name in NAMES)
+    assert not (tmp_path / "parties" / HOST / "local").exists()
+    sums = [
+        json.loads(line)
+        for line in (tmp_path / "parties" / NAMES[0] / "transcript.jsonl").read_text().splitlines()
+    ]
+    to_host = [c for c in sums if c["kind"] == "SumInput" and c["audience"] == "host"]
+    assert len([c for c in to_host if c["direction"] == "out"]) == 2 * 24 // 8
+
+
+def test_with_noise_the_document_says_what_it_cost_and_every_party_has_a_ledger(
+    tmp_path: Path,
+) -> None:
+    ran(tmp_path, 'counted = "parties"\npublic_batch = 12', NOISE)
+    noise = json.loads((tmp_path / "result.json").read_text())["noise"]
+    assert noise["releases"] == 2 * 2 and noise["unit"] == "hospital" and noise["durable"]
+    assert 0 < noise["epsilon"] <= 8.0 and noise["drowned"]
+    ledgers = {name: (tmp_path / "parties" / name / "ledger.sqlite").exists() for name in NAMES}
+    assert all(ledgers.values())
+
+
+@pytest.mark.parametrize("name", ["fedid", "dsfl", "mhat", "gong", "feded", "feddf"])
+def test_what_init_writes_runs(name: str, tmp_path: Path) -> None:
+    text = template("classification", name, 3, tmp_path / "x.toml")
+    smaller: dict[str, Any] = {
+        "data": {"size": 8, "public": 8, "labelled": 8}, "model": {"layers": 1},
+        "training": {"batch_size": 8, "device": "cpu"},
+    }  # fmt: skip
+    whole = config.loads(text)
+    changed = {part: getattr(whole, part).model_copy(update=to) for part, to in smaller.items()}
+    once = whole.algorithm.model_copy(update={"rounds": 1})
+    settings = whole.model_copy(update=changed | {"algorithm": once})
+    result = config.federation(settings).run()
+    assert result.document["metrics"]["last"] and "model" in result.models
+
+
+# --- what it learns -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=SLOW), "he+secagg"])
+@pytest.mark.parametrize("name", ["fedid", "dsfl", "mhat", "gong", "feded", "feddf"])
+def test_a_central_model_that_learns_no_label_itself_learns_what_the_parties_know(
+    name: str, mode: Any
+) -> None:
+    """Two phrases to tell apart, each in half of the records: guessing is right in half."""
+    made: Any = ALGORITHMS[name].settings
+    own = {} if name == "fedid" else {"labelled": False}
+    rounds = {} if name == "gong" else {"rounds": 2}
+    cfg = made(epochs=4, distill_epochs=4, **own, **rounds)
+    public = notes(40, "public")
+    silos = [Silo(n, notes(20, n), public=public) for n in NAMES]
+    host = Silo(HOST, notes(8, HOST), notes(20, "dev"), role="host", public=public)
+    task = TaskSettings(labels=("no", "yes"), max_length=16)
+    training = TrainingSettings(learning_rate=3e-3, batch_size=8, device="cpu")
+    result = hosted(cfg, mode, silos=[*silos, host], task=task, training=training).run()
+    scores = [h for h in result.document["history"] if h["party"] == HOST and h["split"] == "dev"]
+    assert scores[-1]["accuracy"] == 1.0
+    assert scores[0]["round"] == 1 and untaught(host, task) == 0.5
+
+
+def untaught(host: Silo, task: TaskSettings) -> float:
+    """How a fresh model does on the host's dev records."""
+    made = make_task(task)
+    tokenizer = tiny_tokenizer()
+    model = load_model(ModelSettings(layers=1), made, tokenizer, 0)
+    return made.evaluate(model, made.encode(host.dev, tokenizer))["accuracy"]
