@@ -29,6 +29,7 @@ class Distilling(Algorithm):
     counted: Counted = "records"  # what the mean counts; under noise only "parties"
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # ε: share of parties in each round
     host_learning_rate: Rate | None = None  # η of the central model; None: training.learning_rate
+    distill_learning_rate: Rate | None = None  # ηᵏ of Eq. 15; None: that of Eq. 4, as printed
 
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         """One sum over all public records in each round."""
@@ -36,8 +37,9 @@ class Distilling(Algorithm):
 
 
 def rate_of(site: Site, cfg: Distilling) -> float:
-    """η at the host, ηᵏ at the parties."""
-    own = cfg.host_learning_rate if site.silo.role == "host" else None
+    """η at the host, ηᵏ at the parties: of steps on public records."""
+    host = site.silo.role == "host"
+    own = cfg.host_learning_rate if host else cfg.distill_learning_rate
     return own or site.training.learning_rate
 
 

@@ -27,6 +27,7 @@ POOLED = (
     "already lie on one machine; nothing is protected."
 )
 ENTITY = "f1/"  # what the name of an entity type's F1 begins with
+LOCAL = "local/"  # before the splits of models that parties keep beside the run's
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 
 
@@ -112,10 +113,14 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> T
 
 
 def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
-    """Find a result's main metric: of a party, or the mean; `None` where it was not measured."""
+    """Find a result's main metric: of a party, or the mean; `None` where it was not measured.
+
+    A party that holds a model of its own beside the run's is judged by its own.
+    """
     scores = document.get("metrics", {}).get(which, {})
     scores = scores.get("party", {}).get(party, {}) if party else scores.get("mean", {})
-    value: float | None = scores.get(split, {}).get(document.get("main_metric", ""))
+    own = scores.get(LOCAL + split, {}) if party else {}
+    value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
     return value
 
 
@@ -140,7 +145,9 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Table:
         "training",
     ]
     rows = [_row(document, party, party) for party in document["parties"]]
-    return grid(title, columns, [*rows, _row(document, "mean", "")])
+    named = document.get("metrics", {}).get("last", {}).get("mean", {})
+    central = any(split.startswith(LOCAL) for split in named)
+    return grid(title, columns, [*rows, _row(document, "host's model" if central else "mean", "")])
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Table | None:

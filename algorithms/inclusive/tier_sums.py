@@ -49,8 +49,10 @@ class TierSums:
         for tier in present:
             names = tuple(own.parts) if tier == j else own.shared_with(tier, turn)
             mean = {name: opened.mean(f"{tier}/{name}", f"{tier}/weight") for name in names}  # 14
+            # Differs: as printed, m = 0 would shrink round 1's last layers by 1-β.
             if tier == j and self._m:  # lines 15-18
                 mean = mix(mean, self._m, self._beta, own.last(turn))
+            # Differs: parties repeat the server's step, for sums that it cannot read have no √v.
             step = self._server.step({f"{tier}/{n}": δ for n, δ in mean.items()})  # line 19
             moves[tier] = {name: step[f"{tier}/{name}"] for name in names}
         self._remember(opened, turn)  # line 22, for the next round's line 17
@@ -94,8 +96,8 @@ class TierSums:
     def _average(self, moves: Mapping[str, Update], n: Mapping[str, float], turn: Turn) -> Update:
         """Lines 26-29: shared layers by heterogeneous averaging, isolated ones of the own tier.
 
-        Shared weights were equal before, so means of weights are means of moves. A tier that is
-        absent has no part in a mean, and takes the mean all the same.
+        Differs: moves are averaged, not weights; shared weights were equal before, so it is the
+        same. A tier that is absent has no part in a mean, and takes the mean all the same.
         """
         averaged: Update = dict(moves.get(self._own.tier or "", {}))
         for name, part in self._own.parts.items():

@@ -10,7 +10,8 @@ two that overlap follows their difference, over the few parties that are in one 
   one loses nothing: a sum over one hospital IS that hospital, and it knows its own update.
 - Knowledge then flows upwards and downwards by *one* momentum sum over the parties whose tiers are
   too small: the mean update of what each keeps at home of the layers [L_- : L_j], which each mixes
-  into its last layer by β. Algorithm 1 teaches the next smaller tier only; here all learn from all.
+  into its last layer by β. Differs: Algorithm 1 teaches the next smaller tier only; here all learn
+  from all.
 """
 
 from __future__ import annotations

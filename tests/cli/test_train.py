@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from secure_fl.cli import show
 from secure_fl.cli.main import main
 
 STUDY = """\
@@ -255,3 +256,22 @@ def test_the_demo_compares_and_leaves_its_runs(tmp_path: Path) -> None:
     difference = summary["federated"]["mean"] - summary["local"]["mean"]
     assert summary["margin"]["mean"] == pytest.approx(difference)
     assert run("demo", "--seeds", 1, "--rounds", 1, "--out", out).exit_code == 4  # not overwritten
+
+
+def test_hospitals_are_shown_by_their_own_models_where_a_host_holds_the_runs() -> None:
+    def scored(value: float, model: str = "") -> dict[str, dict[str, float]]:
+        return {f"{model}dev": {"accuracy": value}, f"{model}test": {"accuracy": value}}
+
+    scores = {
+        "party": {"north": scored(0.25, "local/"), "host": scored(0.5)},
+        "mean": scored(0.5) | scored(0.25, "local/"),
+    }
+    document = {
+        "main_metric": "accuracy",
+        "parties": ["host", "north"],
+        "metrics": {"last": scores, "best": scores},
+    }
+    table = show.result_table(document)
+    names, tests = (list(table.columns[at].cells) for at in (0, 2))
+    assert names == ["host", "north", "host's model"]
+    assert tests == ["0.500", "0.250", "0.500"]
