@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
@@ -31,9 +31,24 @@ class Distilling(Algorithm):
     host_learning_rate: Rate | None = None  # η of the central model; None: training.learning_rate
     distill_learning_rate: Rate | None = None  # ηᵏ of Eq. 15; None: that of Eq. 4, as printed
 
+    @model_validator(mode="after")
+    def _counts_stay_private(self) -> Self:
+        if self.sample < 1 and self.counted == "records":
+            raise ValueError(
+                'counted = "parties" where sample is below 1: sums of records over the parties of '
+                "differing draws are equations that tell everybody how many each hospital has"
+            )
+        return self
+
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         """One sum over all public records in each round."""
         return public, self.rounds
+
+
+class WholeSets(Distilling):
+    """Baselines that exchange predictions on all public records at once, once a round."""
+
+    labelled: bool = True  # the host trains on its labelled records too, which FedID only asks
 
 
 def rate_of(site: Site, cfg: Distilling) -> float:
@@ -49,18 +64,12 @@ def optimizer_of(site: Site, cfg: Distilling, model: nn.Module) -> Optimizer:
     return make_optimizer(model, settings)
 
 
-class WholeSets(Distilling):
-    """Baselines that exchange predictions on all public records at once, once a round."""
-
-    labelled: bool = True  # the host trains on its labelled records too, which FedID only asks
-
-
 async def agree_on_ground(
-    cohort: Cohort, site: Site, cfg: Distilling, *, same_model: bool = False
+    cohort: Cohort, site: Site, cfg: Distilling, ensemble: Ensemble, *, same_model: bool = False
 ) -> None:
     """Stop unless all have alike: the classes in their order, D⁰, the method; perhaps the model."""
     task = [site.task.kind, list(site.task.labels), site.task.max_length]
-    rules = [site.training.batch_size, site.seed, cfg.model_dump(mode="json")]
+    rules = [site.training.batch_size, site.seed, cfg.model_dump(mode="json"), ensemble.rules]
     model = site.model_settings.model_dump(mode="json") if same_model else None
     common = [*task, site.public_digest.hex(), *rules, model]
     what = "classes, public records, settings" + (" or model" if same_model else "")

@@ -52,6 +52,11 @@ class Ensemble:
                 field="algorithm.counted",
             )
 
+    @property
+    def rules(self) -> str:
+        """What all members must have alike of the noise, for `agree`."""
+        return "" if self._noise is None else f"{self._noise.scale:.6g} {self._noise.reach:.6g}"
+
     async def begin(self, round: int) -> bool:
         """Draw a round's parties, weigh them, and enter its noise; whether this one is drawn."""
         cohort, me = self._cohort, self._cohort.me

@@ -67,6 +67,16 @@ class FedID(Distilling):
             )
         return self
 
+    @property
+    def caveat(self) -> str:
+        """What a reader of the result must know about who sees what."""
+        if self.feedback == "none":
+            return ""
+        return (
+            f"The host's feedback (feedback = {self.feedback}) lets parties work out the labels "
+            "of the host's records, if it knows or guesses their texts."
+        )
+
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         """A sum for every few batches."""
         batch = min(self.public_batch or batch, public)
@@ -78,8 +88,8 @@ class FedID(Distilling):
 async def fedid(cohort: Cohort, site: Site, cfg: FedID) -> None:
     """The program of every member: one is the host."""
     records = PublicRecords(site, cfg.public_batch)
-    await agree_on_ground(cohort, site, cfg)
     ensemble = ensemble_of(cohort, site, cfg, records)
+    await agree_on_ground(cohort, site, cfg, ensemble)
     member = host if cohort.is_host else party
     await member(cohort, site, cfg, records, ensemble)
 

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.benchmarks import datasets
+from secure_fl.benchmarks import collection, datasets
 from secure_fl.benchmarks.checkpoint import Checkpoint
-from secure_fl.benchmarks.datasets import PARTS, SETS, Spread
+from secure_fl.benchmarks.collection import PARTS, SETS
+from secure_fl.benchmarks.datasets import Spread
 from secure_fl.benchmarks.report import processor
 from secure_fl.errors import SettingsError
 from secure_fl.federation import Federation
@@ -102,7 +103,7 @@ def key_of(cell: Cell, place: Place) -> str:
         "seed": cell.seed,
         "spread": asdict(cell.spread),
         "depths": cell.depths,
-        "files": [datasets.sizes(name, place.data) for name in cell.spread.reads],
+        "files": [collection.sizes(name, place.data) for name in cell.spread.reads],
         "algorithm": algorithm.model_dump(mode="json"),
         **_plain(found, place.model),
     }

@@ -19,7 +19,6 @@ from secure_fl import corpora
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.benchmarks.interactive_stage import HOST, Shape, Spent, play
 from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.examples import Text
 from secure_fl.federation import Federation
 from secure_fl.protection import make_keys
 from secure_fl.settings import (
@@ -210,8 +209,7 @@ def _silos(seed: int) -> list[Silo]:
     """Four hospitals, and a host with labelled records of its own."""
     written = corpora.make("ade", parties=4, seed=seed, size=RECORDS)
     drawn = corpora.public("ade", seed=seed, size=PUBLIC + LABELLED + 120)
-    public = tuple(replace(e, label=None) for e in drawn[:PUBLIC] if isinstance(e, Text))
-    own = drawn[PUBLIC:]
+    public, own = drawn[:PUBLIC], drawn[PUBLIC:]  # a silo takes labels off the public ones
     train, dev, test = own[:LABELLED], own[LABELLED : LABELLED + 40], own[LABELLED + 40 :]
     silos = [
         Silo(f"h{number}", split.train, split.dev, split.test, public=public)

@@ -26,7 +26,7 @@ from secure_fl.protocol import PartySum
 from secure_fl.recorder import Recorder
 from secure_fl.runs import NoCheckpoints
 from secure_fl.session import Session
-from secure_fl.settings import NoiseSettings, ProtectionSettings
+from secure_fl.settings import ProtectionSettings
 from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
 from secure_fl.totals import blind_totals
@@ -178,11 +178,6 @@ def steps_of(shape: Shape, steps: int, *, noised: bool) -> Callable[[Cohort], An
     return program
 
 
-def account(settings: NoiseSettings | None, name: str, rules: Rules) -> NoiseLedger | None:
-    """A party's account of noised sums, in memory."""
-    return None if settings is None else NoiseLedger(name, settings, rules.threshold)
-
-
 def _seat(
     program: Callable[[Cohort], Any],
     protection: ProtectionSettings,
@@ -193,7 +188,7 @@ def _seat(
     parts: Parts,
 ) -> Session:
     name, recorder, kept = keys.identity.name, Recorder(keys.identity.name), NoCheckpoints()
-    sums = party_sum(protection, keys, rules, run=run, seed=0)
+    sums, noise = party_sum(protection, keys, rules, run=run, seed=0), protection.noise
     if name != HOST:
         parts.watch(sums)
     cohort = Cohort(
@@ -204,7 +199,7 @@ def _seat(
         sums=sums,
         checkpoints=kept,
         recorder=recorder,
-        noise=account(protection.noise, name, rules),
+        noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
     )
     link = Link(run, keys.identity, coordinator.public, asks=False)
     return Session(program, cohort, link, sums=sums, checkpoints=kept, recorder=recorder)

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from secure_fl.benchmarks import checkpoint, datasets
+from secure_fl.benchmarks import checkpoint, collection
 from secure_fl.benchmarks.cells import Cell, Outcome, Place, key_of, run
 from secure_fl.benchmarks.kept import Kept
 from secure_fl.benchmarks.report import Report
@@ -53,13 +53,13 @@ def plan(
 ) -> Plan:
     """List a table's cells, and refuse what could not be run before anything is."""
     chosen = TABLES[table] if isinstance(table, str) else table
-    place = Place(datasets.find(data), checkpoint.find(model or chosen.model))
+    place = Place(collection.find(data), checkpoint.find(model or chosen.model))
     every = [cell for seed in range(seeds) for cell in chosen.cells(budget, seed)]
     cells = [cell for cell in every if only.lower() in cell.title.lower()]
     if not cells:
         fix = f"its first cell is called {every[0].title!r}"
         raise SettingsError(f"no cell of this table is called {only!r}", fix=fix, option="--only")
-    datasets.require(sorted({name for cell in cells for name in cell.spread.reads}), place.data)
+    collection.require(sorted({name for cell in cells for name in cell.spread.reads}), place.data)
     return Plan(chosen, place, [(key_of(cell, place), cell) for cell in cells])
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.lowrank import useful_rank
-from secure_fl.benchmarks import bert_shapes, checkpoint, datasets
+from secure_fl.benchmarks import bert_shapes, checkpoint, collection, datasets
 from secure_fl.benchmarks.report import Report, Target, table
 from secure_fl.federation import Federation
 from secure_fl.models import depth as depth_of
@@ -66,7 +66,7 @@ def measure(
     `scale` divides BERT-base's widths, for a quick look.
     """
     started = time.perf_counter()
-    found, folder = checkpoint.find(model), datasets.find(data)
+    found, folder = checkpoint.find(model), collection.find(data)
     name = "built-in ade" if folder is None else "ade_cls"
     silos = _silos(name, folder, parties, records, seed)
     settings = ModelSettings(name=found.name, pooling="attentive")
@@ -130,7 +130,7 @@ def _run(
     result = Federation(
         silos,
         algorithm,
-        task=TaskSettings(labels=datasets.SETS[data].labels, max_length=48),
+        task=TaskSettings(labels=collection.SETS[data].labels, max_length=48),
         model=model,
         training=TrainingSettings(learning_rate=1e-4, precision="bfloat16"),
         protection=protection,

@@ -75,7 +75,7 @@ def _of_options(options: Options) -> Answer:
     if (multiplier if records is None else std) is not None:
         raise click.UsageError("--noise-multiplier is for --records, --noise-std for --parties")
     from secure_fl.crypto.budget_table import training_rows
-    from secure_fl.crypto.planning import Predictions, plan_training
+    from secure_fl.crypto.planning import Predictions, plan_predictions, plan_training
 
     epsilon, delta, rounds = options["epsilon"], options["delta"], options["rounds"]
     if records is not None:
@@ -104,7 +104,7 @@ def _of_options(options: Options) -> Answer:
         options["colluders"],
         options["scale"],
     )
-    return predictions(plan, epsilon, std)
+    return predictions(plan, plan_predictions(plan, epsilon=epsilon, std=std))
 
 
 def _print(answers: Sequence[Answer], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from secure_fl.thresholds import default_threshold
 
 if TYPE_CHECKING:
     from secure_fl.config import Settings
-    from secure_fl.crypto.planning import Predictions
+    from secure_fl.crypto.planning import PredictionBudget, Predictions
     from secure_fl.silo import Silo
 
 Options = Mapping[str, Any]
@@ -24,7 +24,6 @@ TO_RUN = {
     "epochs": "algorithm.epochs",
     "batch": "training.batch_size",
 }
-PRIVATE = ("protection.noise", "training.dp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,10 @@ class Answer:
     refused: str = ""
 
 
-def predictions(plan: Predictions, epsilon: float | None, std: float | None) -> Answer:
+def predictions(plan: Predictions, found: PredictionBudget) -> Answer:
     """Answer for sums of predictions."""
     from secure_fl.crypto.budget_table import PREDICTIONS, prediction_rows
-    from secure_fl.crypto.planning import plan_predictions
 
-    found = plan_predictions(plan, epsilon=epsilon, std=std)
     facts = {"plan": asdict(plan), "budget": asdict(found) | {"drowned": found.drowned}}
     return Answer(PREDICTIONS, prediction_rows(plan, found), facts)
 
@@ -74,23 +71,27 @@ def _overrides(before: Settings, given: Options) -> Iterator[str]:
     if not noise and not dp:
         noise = ALGORITHMS[before.algorithm.name].noised
         dp = not noise
-    for name, value in given.items():
-        if name in TO_RUN:
-            yield f"{TO_RUN[name]}={value}"
-        for there, place, fields in zip((noise, dp), PRIVATE, (TO_NOISE, TO_TRAINING), strict=True):
-            if there and name in fields:
-                yield f"{place}.{fields[name]}={value}"
-    for place, other, there in zip(PRIVATE, ("std", "noise_multiplier"), (noise, dp), strict=True):
-        mine = "noise_std" if other == "std" else other
-        if there and "epsilon" in given and mine not in given:
-            yield f"{place}.{other}=none"
-        if there and given.keys() & {"epsilon", mine}:
-            yield f"{place}.target_epsilon=none"
+    yield from (f"{TO_RUN[name]}={value}" for name, value in given.items() if name in TO_RUN)
+    if noise:
+        yield from _private("protection.noise", TO_NOISE, "noise_std", given)
+    if dp:
+        yield from _private("training.dp", TO_TRAINING, "noise_multiplier", given)
+
+
+def _private(place: str, fields: Mapping[str, str], amount: str, given: Options) -> Iterator[str]:
+    """Write options for one section; `amount` names the one that gives its noise."""
+    yield from (
+        f"{place}.{fields[name]}={value}" for name, value in given.items() if name in fields
+    )
+    if "epsilon" in given and amount not in given:
+        yield f"{place}.{fields[amount]}=none"
+    if given.keys() & {"epsilon", amount}:
+        yield f"{place}.target_epsilon=none"
 
 
 def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.crypto.ensemble_noise import planned
+    from secure_fl.crypto.ensemble_noise import planned, sized
     from secure_fl.errors import SettingsError
     from secure_fl.ground_rules import tasks_of
     from secure_fl.private_scope import require_predictions
@@ -119,13 +120,11 @@ def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options)
         parties=parties,
         threshold=settings.protection.threshold or default_threshold(parties),
     )
-    target = None if noise.std is not None else noise.target_epsilon or noise.epsilon
-    answer = predictions(plan, target, noise.std)
-    cost = answer.facts["budget"]
-    if over := _over(cost["epsilon"], noise.epsilon, "hospital"):
-        return replace(answer, refused=over)
-    drowned = "" if noise.force else "the noise drowns what the parties agree on"
-    return replace(answer, refused=drowned if cost["drowned"] else "")
+    cost = sized(noise, plan).budget
+    refused = _over(cost.epsilon, noise.epsilon, "hospital")
+    if not refused and cost.drowned and not noise.force:
+        refused = "the noise drowns what the parties agree on"
+    return replace(predictions(plan, cost), refused=refused)
 
 
 def _training_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:

@@ -21,7 +21,9 @@ def segment_key(group: Group, rule: Rule) -> bytes:
     """A digest of what a segment holds, so that parties that disagree are found out."""
     layout = "\n".join(f"{name} {vector.size}" for name, vector in group.vectors.items())
     owners = "\n".join(group.owners)
-    rules = f"{rule.audience} {rule.carry} {rule.bound} {rule.noise is not None}"
+    # Who would add less noise than the others does not come together with them.
+    noise = rule.noise and f"{rule.noise.scale:.6g} {rule.noise.reach:.6g}"
+    rules = f"{rule.audience} {rule.carry} {rule.bound} {noise}"
     return digest_of(b"secure-fl segment", rules.encode(), layout.encode(), owners.encode())
 
 

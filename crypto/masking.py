@@ -83,11 +83,6 @@ def public_key(seed: bytes) -> bytes:
     return mask_key(seed).public_key().public_bytes_raw()
 
 
-def pair_secret(seed: bytes, peer: bytes) -> bytes:
-    """Agree on the secret (32 bytes) that the holder of `seed` shares with the key `peer`."""
-    return agree(mask_key(seed), peer)
-
-
 def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     """Agree on the secret (32 bytes) that a mask key shares with the public key `peer`."""
     if len(peer) == 32:

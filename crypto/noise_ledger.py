@@ -9,7 +9,6 @@ from secure_fl.crypto.accounting import Event, epsilon
 from secure_fl.crypto.ensemble_noise import Sized, planned, sized
 from secure_fl.crypto.events import SkellamRelease, decode_event
 from secure_fl.crypto.ledger import Account, Adjacency, Budget, Ledger, Unit, load_chain
-from secure_fl.crypto.ledger_store import Entry
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.errors import BudgetError
 from secure_fl.protocol import Noise
@@ -126,15 +125,16 @@ class NoiseLedger:
         """All that was reserved for this account, or by one run."""
         if self.ledger is None:
             return list(self._unkept)
-        return [decode_event(e.event) for e in self._entries() if run in (None, e.run)]
-
-    def _entries(self) -> list[Entry]:
-        if self.ledger is None or not self.ledger.path.exists():
+        if not self.ledger.path.exists():
             return []
         chain = load_chain(self.ledger.path)
         chain.check(self.ledger.identity.public, pinned=self.ledger.pinned)
-        mine = (self.account.dataset, UNIT)
-        return [e for e in chain.entries if e.state == "reserved" and (e.dataset, e.unit) == mine]
+        mine = ("reserved", self.account.dataset, UNIT)
+        return [
+            decode_event(e.event)
+            for e in chain.entries
+            if (e.state, e.dataset, e.unit) == mine and run in (None, e.run)
+        ]
 
 
 def document(

@@ -124,9 +124,9 @@ class Cohort:
         of which only names and shapes count; to any other sum it passes {}.
         Returns the sums that this party may see.
         """
-        if not self.is_host:  # the host adds no noise: it only opens the sum
-            self._reserved.spend(noise)
         rule = Rule(reveal.value, carry, bound, noise)
+        if not self.is_host:  # the host adds no noise: it only opens the sum
+            self._reserved.spend(rule)
         return await self._summing.sum(values, read or {}, rule, partial=partial, together=together)
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:

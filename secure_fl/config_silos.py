@@ -51,9 +51,7 @@ def read(data: Data, task: TaskSettings, seed: int) -> list[Silo]:
     named = zip(parties(data), dealt.parties, strict=True)
     made = [Silo(n, s.train, s.dev, s.test, public=dealt.public) for n, s in named]
     if (host := dealt.host) is not None:
-        made.append(
-            Silo(HOST, host.train, host.dev, host.test, role="host", public=dealt.public),
-        )
+        made.append(Silo(HOST, host.train, host.dev, host.test, role="host", public=dealt.public))
     return made
 
 
@@ -133,7 +131,6 @@ def _brought(data: PartyData, kind: Kind, seed: int) -> list[Silo]:
             public = load(data.public, kind, format=data.format, columns=how, labelled=False)
         except DataError as error:
             raise error.at(split="public") from None
-    public = without_labels(public)
     return [_silo(party, data, kind, seed, public) for party in data.party]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from secure_fl.algorithms.sampling import round_up
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.noise_ledger import document as noise_document
 from secure_fl.ground_rules import statement, statement_of_some
@@ -13,7 +14,8 @@ from secure_fl.privacy import document as privacy_document
 from secure_fl.result import SCHEMA, Result, machine, summarise, versions
 from secure_fl.silo import Site
 from secure_fl.tasks import Task
-from secure_fl.thresholds import collusion_bound
+from secure_fl.thresholds import CollusionBound, collusion_bound
+from secure_fl.totals import MASKED
 
 if TYPE_CHECKING:
     from secure_fl.federation import Federation
@@ -60,20 +62,40 @@ def protection_of(run: Federation) -> dict[str, Any]:
     parties = len(run.silos) - (run.rules.host is not None)
     bound = collusion_bound(parties, run.rules.threshold)
     mode, some = run.protection.mode, run.entry.some
+    honest, lying, of_drawn = among_drawn(run, parties, bound)
     said = [
         statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
+        of_drawn if mode in MASKED else "",
         run.algorithm.caveat,
     ]
     return run.protection.model_dump(mode="json") | {
         "parties": parties,
         "threshold": run.rules.threshold,
         "collusion_bound": {
-            "honest_coordinator": bound.honest,
-            "lying_coordinator": bound.lying,
+            "honest_coordinator": honest,
+            "lying_coordinator": lying,
         },
         "statement": " ".join(filter(None, said)),
     }
+
+
+def among_drawn(run: Federation, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
+    """The bound where a round's sums are over some that are drawn, and what else draws tell.
+
+    All know who is drawn, and that the others add zeros: colluders need only the drawn ones' parts.
+    """
+    share, spare = getattr(run.algorithm, "sample", 1.0), parties - run.rules.threshold
+    drawn = min(parties, max(round_up(share * parties), run.rules.min_cohort + spare))
+    honest, lying = min(bound.honest, drawn - 2), min(bound.lying, drawn - spare - 2)
+    if drawn == parties:
+        return bound.honest, bound.lying, ""
+    said = (
+        f"In each round {drawn} of the {parties} parties are drawn, and the others add nothing: "
+        f"sums over the drawn ones hold against {honest} colluders, and against {lying} if the "
+        "coordinator lies about who dropped out."
+    )
+    return honest, lying, said
 
 
 def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:

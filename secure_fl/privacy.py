@@ -216,6 +216,7 @@ def document(settings: DPSettings, parties: Mapping[str, Privacy]) -> dict[str, 
     """What a result says about privacy; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
     spent = [statement["epsilon"] for statement in statements.values()]
+    uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]
     return {
         "unit": settings.unit,
         "adjacency": ADJACENCY,
@@ -224,7 +225,19 @@ def document(settings: DPSettings, parties: Mapping[str, Privacy]) -> dict[str, 
         "accountant": settings.accountant,
         "clipping": settings.clipping,
         "max_grad_norm": settings.max_grad_norm,
-        "overall_epsilon": None if None in spent else max(spent),
+        "overall_epsilon": None if uncovered else max(spent),
+        "uncovered": uncovered,
         "assumes": f"no {settings.unit} is at two parties; the numbers of records are public; "
-        "losses and scores in the parties' logs, and dev and test records, are not covered",
+        "losses and scores in the parties' logs, and dev and test records, are not covered"
+        + _nothing_for(uncovered),
     } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
+
+
+def _nothing_for(parties: Sequence[str]) -> str:
+    """Say whose records DP-SGD never saw: FedID's host judges by its own, and tells all how."""
+    if not parties:
+        return ""
+    return (
+        f"; nothing is promised for the training records of {', '.join(parties)}: no DP-SGD ran on "
+        "them, and what is sent may show them"
+    )

@@ -125,7 +125,7 @@ def backward(site: Site, model: nn.Module, batch: Batch, objective: Objective) -
     return loss.detach()
 
 
-def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) -> Tensor:
+def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) -> None:
     """One step on a loss without any private record in it: DP-SGD has nothing to bound here."""
     optimizer.zero_grad(set_to_none=True)
     with autocast(site):
@@ -133,7 +133,6 @@ def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) ->
     value.backward()  # type: ignore[no-untyped-call]
     clip(site, optimizer)
     optimizer.step()
-    return value.detach()
 
 
 def autocast(site: Site) -> torch.autocast:

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.benchmarks import datasets
-from secure_fl.benchmarks.datasets import SETS, Spread, read, silos
+from secure_fl.benchmarks import collection
+from secure_fl.benchmarks.collection import DEFAULT, PARTS, SETS, read
+from secure_fl.benchmarks.datasets import Spread, silos
 from secure_fl.errors import DataError
 from secure_fl.partition import classes, iid
 from secure_fl.seeds import seed_for
 from secure_fl.settings import TaskSettings
 from secure_fl.tasks import make_task
 
-needs_data = pytest.mark.skipif(not datasets.DEFAULT.is_dir(), reason="the data sets are not here")
+needs_data = pytest.mark.skipif(not DEFAULT.is_dir(), reason="the data sets are not here")
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -43,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "imdb/train10k.jsonl.gz", [text(k + 5000) for k in range(200)])
     tagged = {"tokens": ["no", "rash"], "tags": ["O", "B-ADE"]}
     for name in ("ncbi_disease", "psytar_ner"):
-        for part in datasets.PARTS:
+        for part in PARTS:
             write(tmp_path / name / f"{part}.jsonl.gz", [tagged | {"idx": k} for k in range(8)])
     return tmp_path
 
@@ -54,7 +55,7 @@ def ids(found: Iterable[Any], part: str) -> list[str]:
 
 def test_a_column_says_which_part_a_row_belongs_to(folder: Path) -> None:
     found = read("ade_cls", folder)
-    assert [len(getattr(found, part)) for part in datasets.PARTS] == [30, 10, 10]
+    assert [len(getattr(found, part)) for part in PARTS] == [30, 10, 10]
     assert all(int(example.id) % 10 < 6 for example in found.train)
     assert all(int(example.id) % 10 > 7 for example in found.test)
 
@@ -208,17 +209,17 @@ def test_a_built_in_corpus_does_for_a_trial() -> None:
 
 def test_what_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(DataError, match="rte is not here") as caught:
-        datasets.require(["sst2", "rte"], folder)
+        collection.require(["sst2", "rte"], folder)
     assert "--data" in caught.value.fix
     with pytest.raises(DataError, match="no such folder"):
-        datasets.find(folder / "nowhere")
-    assert datasets.find(folder) == folder.resolve()
+        collection.find(folder / "nowhere")
+    assert collection.find(folder) == folder.resolve()
 
 
 def test_editions_of_a_set_differ_in_size(folder: Path) -> None:
-    before = datasets.sizes("sst2", folder)
+    before = collection.sizes("sst2", folder)
     write(folder / "sst2/dev.jsonl.gz", [{"idx": 0, "text1": "another", "label": 1}])
-    assert len(before) == 2 and datasets.sizes("sst2", folder) != before
+    assert len(before) == 2 and collection.sizes("sst2", folder) != before
 
 
 COUNTS = {
@@ -239,8 +240,8 @@ TRAIN_AND_TEST = {
 @needs_data
 @pytest.mark.parametrize("name", [*COUNTS, *TRAIN_AND_TEST])
 def test_the_real_sets_have_the_records_that_their_readme_counts(name: str) -> None:
-    found, about = read(name, datasets.DEFAULT), SETS[name]
-    sizes = tuple(len(getattr(found, part)) for part in datasets.PARTS)
+    found, about = read(name, DEFAULT), SETS[name]
+    sizes = tuple(len(getattr(found, part)) for part in PARTS)
     if name in COUNTS:
         assert sizes == COUNTS[name]
     else:
@@ -255,7 +256,7 @@ def test_the_real_sets_have_the_records_that_their_readme_counts(name: str) -> N
 def test_reviews_of_films_serve_as_public_records_of_sentences() -> None:
     *parties, host = silos(Spread(("sst2",), 3, 900, public=0.5, public_set="imdb"), None, 0)
     assert [len(silo.train) for silo in (*parties, host)] == [150, 150, 150, 45]
-    assert len(host.public) == 405 and len(read("imdb", datasets.DEFAULT).train) == 10000
+    assert len(host.public) == 405 and len(read("imdb", DEFAULT).train) == 10000
     assert all("_" in example.id for example in host.public)  # a file's name, not a row's number
 
 

@@ -1,102 +1,47 @@
-"""Noise on predictions, from the settings to the ledger and into the result."""
+"""Noise on predictions, from the first sum to the ledger and into the result."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
-from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl import Silo, TrainingSettings
 from secure_fl.cohort import Cohort, Reveal
 from secure_fl.crypto.accounting import epsilon
 from secure_fl.crypto.events import GaussianRelease, SkellamRelease, decode_event
 from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.planning import Predictions, plan_predictions
-from secure_fl.crypto.scheme import COHORT, HOST
-from secure_fl.crypto.secure_sum import SecureSum
-from secure_fl.errors import BudgetError, SecureFLError, SettingsError
+from secure_fl.errors import BudgetError, SecureFLError
 from secure_fl.private_scope import open_ledger, privacy_of
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import Group, Rule
 from secure_fl.result import Result
-from secure_fl.settings import DPSettings, ModelSettings, NoiseSettings, TaskSettings
+from secure_fl.settings import DPSettings
 from secure_fl.silo import Site
-from secure_fl.step import Rules
-from tests.harness import Federated, LossyEngine, Program, federate
+from tests.harness import LossyEngine, Program, federate
+from tests.noised import (
+    CLASSES,
+    DELTA,
+    EXAMPLES,
+    HUB,
+    NAMES,
+    SUMS,
+    VOTE,
+    Hook,
+    Voting,
+    account,
+    federation,
+    forced,
+    hooks,
+    played,
+)
 from tests.private import notes
+from tests.test_resume import Killed
 
-NAMES, HUB = ("east", "north", "south", "west"), "hub"
-DELTA = 1e-5
-EXAMPLES, CLASSES, SUMS = 400, 2, 2  # of a round
-VOTE = np.tile([0.5, -0.5], EXAMPLES).astype(np.float32)  # all for the first class, centred
-
-
-class Voting(Algorithm):
-    """Sums of votes for a host, and nothing else: what a round of distillation opens."""
-
-    name: Literal["voting"] = "voting"
-    rounds: int = 2
-
-    def releases(self, public: int, batch: int) -> tuple[int, int]:
-        return EXAMPLES, SUMS * self.rounds
-
-
-class Killed(BaseException):
-    """Ends a run wherever it is raised, as a signal would."""
-
-
-Hook = Callable[[Site, int], None]
-
-
-@pytest.fixture
-def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Hook]:
-    """What happens to a party between reserving and releasing; the algorithm is registered."""
-    found: dict[str, Hook] = {}
-
-    async def voting(cohort: Cohort, site: Site, cfg: Voting) -> None:
-        examples, releases = cfg.releases(0, 0)
-        noise = cohort.prediction_noise(examples, CLASSES, releases)
-        async for round in cohort.rounds(cfg.rounds, keep={"site": site}):
-            if site.training.dp is not None and not cohort.is_host:
-                site.fit(site.model(), 1)
-            if noise is not None:
-                cohort.reserve(noise, SUMS)
-            if "reserved" in found:
-                found["reserved"](site, round.number)
-            for _ in range(SUMS):
-                await cohort.sum({"y": VOTE}, reveal=Reveal.HOST, bound=1.0, noise=noise)
-
-    entry = Entry(Voting, voting, has_host=True, noised=True, through_fit=True)
-    monkeypatch.setitem(ALGORITHMS, "voting", entry)
-    return found
-
-
-def federation(noise: NoiseSettings | None, dp: DPSettings | None = None, **options: Any) -> Any:
-    silos = [Silo(name, notes(30, name), public=notes(4, "p")) for name in NAMES]
-    hub = Silo(HUB, notes(10, HUB), public=notes(4, "p"), role="host")
-    return Federation(
-        [*silos, hub],
-        options.pop("algorithm", Voting()),
-        task=TaskSettings(labels=("no", "yes")),
-        model=ModelSettings(layers=1),
-        training=TrainingSettings(batch_size=10, dp=dp, device="cpu"),
-        protection=ProtectionSettings(mode=options.pop("mode", "he+secagg"), noise=noise),
-        **options,
-    )
-
-
-def forced(**fields: Any) -> NoiseSettings:
-    return NoiseSettings(**{"epsilon": 8.0, "force": True} | fields)
+__all__ = ["hooks"]  # a fixture
 
 
 def reserved(file: Path, unit: str = "hospital") -> list[Any]:
@@ -107,48 +52,7 @@ def in_run(folder: Path, party: str) -> Path:
     return folder / "parties" / party / "ledger.sqlite"
 
 
-# --- the sized noise ----------------------------------------------------------------------------
-
-
-def account(settings: NoiseSettings, name: str = "north", threshold: int = 3) -> NoiseLedger:
-    return NoiseLedger(name, settings, threshold)
-
-
-def played(settings: NoiseSettings, west: Any = VOTE, **options: Any) -> Federated:
-    """One noised sum over four parties and a host; every member returns noise and sum."""
-
-    async def program(cohort: Cohort) -> Any:
-        noise = cohort.prediction_noise(EXAMPLES, CLASSES, 1)
-        assert noise is not None
-        cohort.reserve(noise, 1)
-        values = {"y": west if cohort.me == "west" else VOTE}
-        opened = await cohort.sum(values, reveal=Reveal.HOST, bound=1.0, noise=noise)
-        return noise, opened.get("y")
-
-    programs: dict[str, Program] = dict.fromkeys((*NAMES, HUB), program)
-    return federate(
-        programs,
-        host=HUB,
-        mode=options.pop("mode", "he+secagg"),
-        threshold=3,
-        ledgers=lambda name: account(settings, name),
-        **options,
-    )
-
-
-def test_host_and_parties_find_the_same_noise_as_the_settings_ask() -> None:
-    out = played(forced())
-    noises = {noise for noise, _ in out.results.values()}  # equal, and of equal hash
-    assert len(out.results) == 5 and len(noises) == 1
-    (noise,) = noises
-    assert noise.epsilon(DELTA) == pytest.approx(8.0, rel=1e-4) and noise.epsilon(DELTA) <= 8.0
-    assert (noise.parties, noise.dropouts, noise.colluders) == (4, 4 - 3, 1)
-    assert noise.clip == pytest.approx(np.linalg.norm(VOTE))  # √(B(1 - 1/C)): a vote for sure
-    said = [e for e in out.events if e["event"] == "noise"]
-    assert len(said) == 5 and {e["drowned"] for e in said} == {True}
-    assert said[0]["std_guaranteed"] == pytest.approx(noise.std)
-    given, _ = account(forced(std=20.0, epsilon=99.0)).size(EXAMPLES, CLASSES, 1, 4)
-    assert given.std == pytest.approx(20.0)  # type: ignore[attr-defined]
+# --- the sum --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -191,42 +95,6 @@ def test_no_other_sum_leaves_a_hospital_that_noise_protects() -> None:
     assert "a sum without noise" in str(out.sessions["east"].error)
 
 
-def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sent() -> None:
-    settings = NoiseSettings(epsilon=8.0)
-    out = played(settings, catch=True)
-    error = out.sessions["east"].error
-    assert isinstance(error, BudgetError) and out.results == {}
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
-    found = plan_predictions(plan, epsilon=8.0)
-    assert found.std_all_present > found.std_useful  # the reason
-    for text in (
-        f"std {found.std:.1f} guaranteed with 1 dropout and 1 colluder; "
-        f"{found.std_all_present:.1f} when all are present",
-        f"{found.signal:.2f} on a sum over 4 parties",
-        f"{found.correct:.1%} (guessing: 50.0%)",
-        f"one of: {found.parties_useful} parties; {found.opened_useful} predictions opened",
-        "protection.noise.force = true",
-    ):
-        assert text in str(error)
-    kinds = [e["kind"] for e in out.events if e["event"] == "crossing"]
-    assert "SumInput" not in kinds
-    less = 1 - 1e-9  # at the edge of what is useful, nothing is refused
-    edge = found.std_useful * math.sqrt(2 / 4) * less  # all present: 4 shares for 2
-    account(NoiseSettings(epsilon=1e9, std=edge)).size(EXAMPLES, CLASSES, 1, 4)
-    with pytest.raises(BudgetError, match="drowns"):
-        account(NoiseSettings(epsilon=1e9, std=edge * (1 + 1e-6))).size(EXAMPLES, CLASSES, 1, 4)
-
-
-def test_a_useful_plan_runs_and_advice_makes_it_one() -> None:
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
-    opened = plan_predictions(plan, epsilon=8.0).opened_useful
-    assert 0 < opened < EXAMPLES
-    _, facts = account(NoiseSettings(epsilon=8.0)).size(opened, CLASSES, 1, 4)
-    assert not facts["drowned"] and facts["correct"] >= 0.9
-    _, facts = account(NoiseSettings(epsilon=8.0)).size(1, CLASSES, opened, 4)  # one at a time
-    assert facts["correct"] == pytest.approx(0.9, abs=0.02)
-
-
 def test_predictions_that_are_no_numbers_leave_nobody() -> None:
     broken = VOTE.copy()
     broken[3] = np.nan
@@ -234,37 +102,6 @@ def test_predictions_that_are_no_numbers_leave_nobody() -> None:
     assert out.error is not None and HUB not in out.results
     error = out.sessions["west"].error
     assert isinstance(error, SecureFLError) and "NaN" in str(error)
-
-
-# --- settings -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"epsilon": 0}, "greater than 0"),
-        ({"epsilon": math.inf}, "finite"),
-        ({"epsilon": 8, "delta": 1}, "less than 1"),
-        ({"epsilon": 8, "target_epsilon": 9}, "up to the budget"),
-        ({"epsilon": 8, "target_epsilon": 2, "std": 3}, "not both"),
-        ({"epsilon": 8, "dropouts": -1}, "greater than or equal to 0"),
-        ({"epsilon": 8, "ledger": ""}, "at least 1 character"),
-    ],
-)
-def test_odd_settings_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        NoiseSettings(**fields)
-
-
-def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
-    with pytest.raises(ValidationError, match="with none, each would be seen"):
-        ProtectionSettings(mode="none", noise=NoiseSettings(epsilon=8.0))
-    silos = [Silo(name, notes(10, name)) for name in NAMES]
-    protection = ProtectionSettings(noise=NoiseSettings(epsilon=8.0))
-    with pytest.raises(SettingsError, match="fedavg opens are not only predictions"):
-        Federation(silos, FedAvg(), protection=protection)
-    with pytest.raises(BudgetError, match="nobody is left"):
-        account(forced(dropouts=3)).size(EXAMPLES, CLASSES, 1, 4)
 
 
 # --- the ledger ---------------------------------------------------------------------------------
@@ -435,37 +272,3 @@ def test_the_result_says_what_was_protected_and_at_what_price(hooks: Any) -> Non
     line = noise_line(document) or ""
     assert "ε = 8.000 of 8 per hospital" in line and "DROWNED" in line and "no durable" in line
     assert noise_line({}) is None and noise_line({"noise": None}) is None
-
-
-# --- slots --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("host_sums", ["masks", "sealed"])
-def test_host_sums_have_16_bits_and_fit_for_128_parties(host_sums: Any) -> None:
-    names = [f"h{i:03}" for i in range(128)]
-    keys = make_keys("he+secagg", [*names[:2], HUB], HUB)
-    cards = {name: keys["h000"].peers.get(name, keys["h000"].identity.public) for name in names}
-    many = replace(keys["h000"], peers={**cards, HUB: keys[HUB].identity.public})
-    protection = ProtectionSettings(bits=4, host_sums=host_sums)
-    sums = party_sum(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0)
-    assert isinstance(sums, SecureSum)
-    group = Group(tuple(names), {"y": VOTE})
-    noise, _ = account(forced(), threshold=86).size(EXAMPLES, CLASSES, 4, 128)
-    modulus = (HOST if host_sums == "sealed" else COHORT).modulus
-    for given in (None, noise):
-        codec = sums._layout(group, Rule("host", bound=1.0, noise=given)).codec
-        assert codec.modulus == modulus and codec.parties == 128 and codec.per_slot >= 1
-        assert codec.bits >= 16
-        assert given is None or codec.offset >= given.reach
-    assert sums._layout(group, Rule("parties", bound=1.0)).codec.bits == 4
-
-
-def test_few_bits_for_updates_do_not_coarsen_predictions() -> None:
-    values = np.linspace(-0.5, 0.5, 1001, dtype=np.float32)
-
-    async def program(cohort: Cohort) -> Any:
-        return await cohort.sum({"y": values}, reveal=Reveal.HOST, bound=1.0)
-
-    out = federate(dict.fromkeys((*NAMES, HUB), program), host=HUB, mode="secagg", bits=4)
-    off = np.abs(out.results[HUB]["y"] - 4 * values).max()
-    assert off <= 4 / (2**15 - 1) * 1.01  # with 4 bits a step alone would be 1/7

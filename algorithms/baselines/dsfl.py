@@ -30,8 +30,8 @@ class DSFL(WholeSets):
 async def dsfl(cohort: Cohort, site: Site, cfg: DSFL) -> None:
     """The program of every member: one is the host."""
     records = PublicRecords(site)
-    await agree_on_ground(cohort, site, cfg)
     ensemble = ensemble_of(cohort, site, cfg, records)
+    await agree_on_ground(cohort, site, cfg, ensemble)
     model, host = site.model(), cohort.is_host
     async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
         drawn = await ensemble.begin(round.number)

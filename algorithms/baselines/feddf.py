@@ -35,8 +35,8 @@ class FedDF(WholeSets):
 async def feddf(cohort: Cohort, site: Site, cfg: FedDF) -> None:
     """The program of every member: one is the host."""
     records = PublicRecords(site)
-    await agree_on_ground(cohort, site, cfg, same_model=True)
     ensemble = ensemble_of(cohort, site, cfg, records, bound=cfg.logit_bound + 1)
+    await agree_on_ground(cohort, site, cfg, ensemble, same_model=True)
     model = site.model()
     shared = {"model": Weights(model, trainable(model))}
     async for round in cohort.rounds(cfg.rounds, shared=shared):

@@ -27,8 +27,8 @@ class FedED(WholeSets):
 async def feded(cohort: Cohort, site: Site, cfg: FedED) -> None:
     """The program of every member: one is the host."""
     records = PublicRecords(site)
-    await agree_on_ground(cohort, site, cfg, same_model=True)
     ensemble = ensemble_of(cohort, site, cfg, records)
+    await agree_on_ground(cohort, site, cfg, ensemble, same_model=True)
     model = site.model()
     shared = {"model": Weights(model, trainable(model))}
     async for round in cohort.rounds(cfg.rounds, shared=shared):

@@ -31,8 +31,8 @@ class Gong(WholeSets):
 async def gong(cohort: Cohort, site: Site, cfg: Gong) -> None:
     """The program of every member: one is the host."""
     records = PublicRecords(site)
-    await agree_on_ground(cohort, site, cfg)
     ensemble = ensemble_of(cohort, site, cfg, records, bound=cfg.logit_bound + 1)
+    await agree_on_ground(cohort, site, cfg, ensemble)
     model, host = site.model(), cohort.is_host
     async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
         drawn = await ensemble.begin(round.number)

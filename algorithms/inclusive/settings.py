@@ -43,6 +43,15 @@ class Tiered(Algorithm):
             raise ValueError(f"shares of {', '.join(self.tiers)}, not of {min(unknown)}")
         return self
 
+    @model_validator(mode="after")
+    def _counts_stay_private(self) -> Tiered:
+        if self.sample < 1 and self.weights == "samples":
+            raise ValueError(
+                'weights = "users" where sample is below 1: sums of records over the parties of '
+                "differing draws are equations that tell everybody how many each hospital has"
+            )
+        return self
+
     @property
     def ladder(self) -> Ladder:
         """The tiers by depth."""

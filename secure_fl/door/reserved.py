@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from secure_fl.errors import BudgetError
-from secure_fl.protocol import Noise
+from secure_fl.protocol import Noise, Rule
 
 
 class NoiseAccount(Protocol):
@@ -50,14 +50,21 @@ class Reserved:
         self._account.enter(noise, releases, round)
         self._left[noise] = self._left.get(noise, 0) + releases
 
-    def spend(self, noise: Noise | None) -> None:
+    def spend(self, rule: Rule) -> None:
         """Take one sum from what was reserved, or refuse; under an account every sum is noised."""
-        if noise is None and self._account is None:
-            return
+        noise = rule.noise
         if noise is None:
+            if self._account is None:
+                return
             raise BudgetError(
                 "a sum without noise, in a run that protects hospitals by noise",
                 fix="pass noise=cohort.prediction_noise(...), or remove protection.noise",
+                party=self._me,
+            )
+        if rule.audience != "host" or rule.bound is None or rule.carry:
+            raise BudgetError(
+                "a noised sum whose scale would leave without noise",
+                fix="noised sums are for the host, with a public bound, and carry nothing",
                 party=self._me,
             )
         if not self._left.get(noise):

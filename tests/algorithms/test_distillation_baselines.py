@@ -28,7 +28,7 @@ from secure_fl.errors import Disagreement
 from secure_fl.models import trainable
 from secure_fl.settings import ModelSettings, Protection, TaskSettings
 from secure_fl.silo import Silo
-from tests.algorithms.test_fedid import LOCAL, NAMES, Hand, ce, order, sgd, still
+from tests.algorithms.hands import LOCAL, NAMES, Hand, ce, order, sgd, still
 from tests.hospitals import HOST, hosted, members, small
 from tests.security.attacker import Heard, Wiretap
 from tests.test_federation import equal, weights

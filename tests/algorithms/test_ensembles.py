@@ -25,9 +25,9 @@ from secure_fl.silo import Silo, Site
 from secure_fl.tasks import make_task
 from tests.harness import Federated, LossyEngine, Program, federate
 from tests.hospitals import HOST
+from tests.noised import account
 from tests.private import notes
 from tests.security.attacker import NAMES, Wiretap
-from tests.test_ensemble_noise import account
 
 FIVE = (*NAMES, "zenith")
 SIZES = {"east": 10, "north": 30, "south": 20, "west": 40, "zenith": 15}

@@ -135,3 +135,49 @@ def test_a_spent_budget_refuses_and_stays_spent(ledgers: Any, tmp_path: Path) ->
     chain = load_chain(tmp_path / "east" / "ledger.sqlite")
     spent = [e for e in chain.entries if e.state == "reserved"]
     assert 1 <= len(spent) <= 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reveal": Reveal.HOST, "bound": 1.0, "carry": True},  # its norm would travel exactly
+        {"reveal": Reveal.HOST},  # and so would its scale
+        {"reveal": Reveal.PARTIES},
+        {"reveal": Reveal.PARTIES, "bound": 1.0},
+    ],
+)
+def test_nothing_that_is_not_noised_leaves_beside_noise(wrong: Any, ledgers: Any) -> None:
+    async def run(cohort: Cohort) -> Any:
+        if not cohort.is_host:
+            cohort.reserve(noise(), 1)
+        host_passes_none = cohort.is_host and wrong["reveal"] is Reveal.PARTIES
+        values = {} if host_passes_none else {"predictions": np.full(SIZE, 0.05)}
+        return await cohort.sum(values, noise=noise(), **wrong)
+
+    names = (*NAMES, "hub")
+    out = federate(
+        dict.fromkeys(names, run), host="hub", mode="he+secagg", ledgers=ledgers, catch=True
+    )
+    assert isinstance(out.sessions["east"].error, BudgetError) and out.results == {}
+    assert "without noise" in str(out.sessions["east"].error)
+    sent = [e for e in out.events if e["event"] == "crossing" and e["direction"] == "out"]
+    assert not any(e["kind"] == "SumInput" and e["party"] == "east" for e in sent)
+
+
+def test_shares_of_different_noise_are_not_opened_together(ledgers: Any) -> None:
+    """One party alone asks for much: with little from the others it would not get it."""
+    little = SkellamNoise(4.0, 64.0, 5.0, SIZE, len(NAMES), 1, 0)
+    given = dict.fromkeys((*NAMES, "hub"), little) | {"east": noise()}
+
+    def lenient(name: str) -> Any:
+        ledger = NoiseLedger(name, NoiseSettings(epsilon=1e9), 3, run="test")
+        return ledgers(name) if name == "east" else ledger
+
+    out = federate(
+        {n: program(n, given[n]) for n in given},
+        host="hub",
+        mode="he+secagg",
+        ledgers=lenient,
+        catch=True,
+    )
+    assert out.error is not None and out.results == {}

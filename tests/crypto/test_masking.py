@@ -44,8 +44,8 @@ def test_stream_keys_match_rfc_5869_by_another_library():
 
 def test_pair_secrets_are_x25519():
     mine, theirs = bytes(16), bytes(range(16))
-    secret = masking.pair_secret(mine, masking.public_key(theirs))
-    assert secret == masking.pair_secret(theirs, masking.public_key(mine))
+    secret = masking.agree(masking.mask_key(mine), masking.public_key(theirs))
+    assert secret == masking.agree(masking.mask_key(theirs), masking.public_key(mine))
     scalar = HKDF(mine, 32, b"", SHA256, context=b"secure_fl/1\0mask key")
     private = X25519PrivateKey.from_private_bytes(scalar)
     peer = X25519PublicKey.from_public_bytes(masking.public_key(theirs))
@@ -55,7 +55,7 @@ def test_pair_secrets_are_x25519():
 @pytest.mark.parametrize("peer", [bytes(32), b"\1" + bytes(31), bytes(31), b""])
 def test_degenerate_peer_keys_are_refused(peer):
     with pytest.raises(CryptoError, match="X25519"):
-        masking.pair_secret(bytes(16), peer)
+        masking.agree(masking.mask_key(bytes(16)), peer)
 
 
 @pytest.mark.parametrize("modulus", [T, (1 << 20) + 7])  # the second rejects half of all words
@@ -120,14 +120,14 @@ def test_masks_cancel_and_unmask(parties):
     graph = masking.neighbours(members, b"graph")
     sent = {}
     for i in members:
-        pairs = {j: masking.pair_secret(seeds[i], publics[j]) for j in graph[i]}
+        pairs = {j: masking.agree(masking.mask_key(seeds[i]), publics[j]) for j in graph[i]}
         plus, minus = masking.pair_keys(i, pairs, PLACE)
         plus.append(masking.self_key(selves[i], PLACE))
         sent[i] = masking.combine(plus, minus, 50, T)
     dropped, survivors = members[0], members[1:]
     total = sum(sent[i] for i in survivors) % np.uint64(T)
     # what survivors did to cancel the dropped party's mask is that very mask, with both signs
-    pairs = {j: masking.pair_secret(seeds[dropped], publics[j]) for j in graph[dropped]}
+    pairs = {j: masking.agree(masking.mask_key(seeds[dropped]), publics[j]) for j in graph[dropped]}
     plus, minus = masking.pair_keys(dropped, pairs, PLACE)
     minus += [masking.self_key(selves[i], PLACE) for i in survivors]
     total = (total + masking.combine(plus, minus, 50, T)) % np.uint64(T)

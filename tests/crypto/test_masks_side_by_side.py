@@ -41,8 +41,8 @@ def test_segments_share_a_secret_and_no_stream() -> None:
         )
         place = Place("one", 0, keys.index)
         pairs = {
-            keys.circle.numbers[p]: masking.pair_secret(
-                keys._mask_seed, masking.public_key(step.keys[p]._mask_seed)
+            keys.circle.numbers[p]: masking.agree(
+                masking.mask_key(keys._mask_seed), masking.public_key(step.keys[p]._mask_seed)
             )
             for p in step.names[1:]
         }

@@ -18,7 +18,7 @@ from secure_fl.result import Result
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.silo import Silo
 from secure_fl.tasks import make_task
-from tests.algorithms.test_fedid import NAMES
+from tests.algorithms.hands import NAMES
 from tests.hospitals import HOST, LABELS, hosted
 from tests.private import notes
 
@@ -67,7 +67,7 @@ def ran(folder: Path, settings: str = "", protection: str = "") -> Result:
 
 @pytest.mark.parametrize(
     "settings",
-    ["", pytest.param('feedback = "exact"', marks=SLOW), 'targets = "hard"\nsample = 0.5'],
+    ["", pytest.param('feedback = "exact"', marks=SLOW), 'targets = "hard"\ncounted = "parties"\nsample = 0.5'],
 )
 def test_from_a_settings_file_to_models_that_others_can_load(settings: str, tmp_path: Path) -> None:
     result = ran(tmp_path, settings)

@@ -146,9 +146,9 @@ class MaskedStep:
     ) -> Slots:
         numbers = self.circle.numbers
         secrets = {
-            numbers[peer]: masking.pair_secret(keys[party], self.publics[peer])
+            numbers[peer]: masking.agree(masking.mask_key(keys[party]), self.publics[peer])
             if party in keys
-            else masking.pair_secret(keys[peer], self.publics[party])
+            else masking.agree(masking.mask_key(keys[peer]), self.publics[party])
             for peer in peers
         }
         plus, minus = masking.pair_keys(numbers[party], secrets, PLACE)

@@ -24,8 +24,8 @@ from secure_fl.errors import SecureFLError
 from secure_fl.settings import Protection
 from tests.harness import Program, federate
 from tests.hospitals import HOST, hosted, members
+from tests.noised import account, forced
 from tests.security.attacker import Wiretap, looks_uniform
-from tests.test_ensemble_noise import account, forced
 
 PARTIES = [f"hospital-{i}" for i in (1, 2, 3)]
 D0, CLASSES = 160, 2

@@ -1,0 +1,105 @@
+"""The real data sets of the papers' tables: what each of them is, and how its files are read.
+
+Folder and fields are those of the collection beside the repository: gzipped JSON lines, one
+folder for each set. Where a set has no public test records (GLUE), its dev file is the test, and
+a tenth of the training file, picked by id, compares rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from secure_fl.data import Columns, Splits, load, split
+from secure_fl.errors import DataError
+from secure_fl.examples import Example
+from secure_fl.settings import Kind
+
+PARTS = ("train", "dev", "test")
+DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
+SUFFIX = ".jsonl.gz"
+ALL = "all"  # one file whose rows say to which part they belong, in the column "split"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What one set is, and which figure the papers give for it."""
+
+    kind: Kind
+    metric: str
+    labels: tuple[str, ...] | None = None
+    positive: str | None = None
+    files: tuple[str, ...] = PARTS
+    corpus: str | None = None  # built in: nothing is read
+
+    def paths(self, name: str, folder: Path) -> list[Path]:
+        """The files of the set in a folder."""
+        return [] if self.corpus else [folder / name / f"{file}{SUFFIX}" for file in self.files]
+
+
+BINARY = ("0", "1")
+GLUE = ("train", "dev")
+SETS: Mapping[str, DataSet] = MappingProxyType(
+    {
+        "ade_cls": DataSet("classification", "f1", BINARY, positive="1", files=(ALL,)),
+        "sst2": DataSet("classification", "accuracy", BINARY, files=GLUE),
+        "cola": DataSet("classification", "mcc", BINARY, files=GLUE),
+        "rte": DataSet("pair", "accuracy", BINARY, files=GLUE),
+        "wnli": DataSet("pair", "accuracy", BINARY, files=GLUE),
+        "qnli": DataSet("pair", "accuracy", BINARY, files=GLUE),
+        "imdb": DataSet("classification", "accuracy", BINARY, files=("train10k",)),  # only public
+        "ncbi_disease": DataSet("ner", "f1"),
+        "ade_ner": DataSet("ner", "f1", files=(ALL,)),
+        "psytar_ner": DataSet("ner", "f1"),
+        "built-in ade": DataSet("classification", "accuracy", ("ade", "no-ade"), corpus="ade"),
+        "built-in ner": DataSet("ner", "f1", corpus="ner"),
+    }
+)
+
+
+def find(folder: str | Path | None) -> Path | None:
+    """The data folder: a given one must be there, the usual one may be."""
+    if folder is None:
+        return DEFAULT if DEFAULT.is_dir() else None
+    place = Path(folder).expanduser()
+    if not place.is_dir():
+        raise DataError("there is no such folder", fix="check --data", file=place)
+    return place.resolve()
+
+
+def require(names: Sequence[str], folder: Path | None) -> None:
+    """Refuse to begin without the files that these sets need."""
+    for name in names:
+        wanted = SETS[name].paths(name, folder or DEFAULT)
+        for path in wanted:
+            if folder is None or not path.is_file():
+                fix = "give the folder that holds the data sets with --data"
+                raise DataError(f"the data set {name} is not here", fix=fix, file=path)
+
+
+def sizes(name: str, folder: Path | None) -> list[int]:
+    """Bytes of the set's files: what tells one edition of it from another."""
+    return [path.stat().st_size for path in SETS[name].paths(name, folder or DEFAULT)]
+
+
+@cache
+def read(name: str, folder: Path) -> Splits:
+    """Read the three parts of a set."""
+    about = SETS[name]
+    paths = about.paths(name, folder)
+    if about.files == (ALL,):
+        return _by_column(load(paths[0], about.kind), paths[0], about.kind)
+    train, *rest = (load(path, about.kind) for path in paths)
+    if len(rest) == 1:
+        return replace(split(train, dev=0.1, test=0.0, seed=0), test=rest[0])
+    return Splits(train, *rest)
+
+
+def _by_column(examples: Sequence[Example], path: Path, kind: Kind) -> Splits:
+    # Read once more with the column of the parts in the place of the id.
+    parts = load(path, kind, columns=Columns(id="split"))
+    rows = list(zip(examples, parts, strict=True))
+    return Splits(*(tuple(example for example, row in rows if row.id == part) for part in PARTS))
