@@ -67,7 +67,11 @@ def ran(folder: Path, settings: str = "", protection: str = "") -> Result:
 
 @pytest.mark.parametrize(
     "settings",
-    ["", pytest.param('feedback = "exact"', marks=SLOW), 'targets = "hard"\ncounted = "parties"\nsample = 0.5'],
+    [
+        "",
+        pytest.param('feedback = "exact"', marks=SLOW),
+        'targets = "hard"\ncounted = "parties"\nsample = 0.5',
+    ],
 )
 def test_from_a_settings_file_to_models_that_others_can_load(settings: str, tmp_path: Path) -> None:
     result = ran(tmp_path, settings)
