@@ -29,6 +29,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "wire": {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
         "layers": {"scale": 16, "batch": 4},
         "interactive": {"steps": 5, "turns": 2, "federate": False},
+        "audits": {"full": False, "words": 3_000, "turns": 1},
         "startup": {"repeats": 3},
     }
 )
@@ -143,6 +144,13 @@ def layers(as_json: bool, out: Path | None, quick: bool, scale: str | None) -> N
 def interactive(as_json: bool, out: Path | None, quick: bool) -> None:
     """What protection adds to a step of FedID; --quick leaves whole rounds out."""
     _run(("interactive",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def audits(as_json: bool, out: Path | None, quick: bool) -> None:
+    """How long audits take; --quick leaves the full one out."""
+    _run(("audits",), as_json, out, quick)
 
 
 @bench.command()

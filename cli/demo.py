@@ -1,4 +1,4 @@
-"""`secure-fl demo`: three hospitals on built-in data, alone and together."""
+"""`secure-fl demo`: three hospitals on built-in data, alone and together, and who could look."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ together: what they send is encrypted and masked, and only the sum over all of t
     epilog="""\b
 Examples:
   secure-fl demo
-  secure-fl demo --seeds 1 --algorithm fedadam
+  secure-fl demo --seeds 1 --algorithm fedadam --no-audit
   secure-fl demo --json --out /tmp/demo > summary.json"""
 )
 @click.option(
@@ -78,10 +78,22 @@ Examples:
     type=click.Path(path_type=Path, file_okay=False),
     help="Where results go.  [default: runs/demo, or the next free name]",
 )
+@click.option(
+    "--audit/--no-audit",
+    default=True,
+    show_default=True,
+    help="In the end, attack what a coordinator sees, with and without protection.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def demo(
-    algorithm: str, seeds: int, rounds: int, out: Path | None, as_json: bool, quiet: bool
+    algorithm: str,
+    seeds: int,
+    rounds: int,
+    out: Path | None,
+    audit: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Watch three hospitals learn from built-in notes, alone and together."""
     from secure_fl.cli import show
@@ -100,10 +112,35 @@ def demo(
     from secure_fl.runs import write_json
 
     write_json(out / "result.json", summary)
+    if not (as_json or quiet):
+        _print(summary, out)
+    if audit:
+        summary["audit"] = _audit(out, console, shown=not (as_json or quiet))
+        write_json(out / "result.json", summary)
     if as_json:
         show.print_json(summary)
-    elif not quiet:
-        _print(summary, out)
+
+
+def _audit(out: Path, console: Console, *, shown: bool) -> list[dict[str, Any]]:
+    """Attack three small federations, and show what came of it."""
+    from secure_fl.audits.demonstration import demonstrate, summary
+    from secure_fl.audits.report.files import PAGE
+    from secure_fl.cli import demo_audit, show
+
+    console.print(demo_audit.INTRO)
+    started = time.perf_counter()
+    try:
+        with console.status("") as status:
+            entries = summary(demonstrate(0, out / "audit", status.update))
+    except KeyboardInterrupt:
+        stop(INTERRUPTED, f"interrupted; the runs are in {out}, without their audit")
+    if shown:
+        results = show.out()
+        results.print()
+        results.print(demo_audit.table(entries))
+        spent = show.duration(time.perf_counter() - started)
+        results.print(f"\n{spent}. Who can see what, and how it was tried: {out}/audit/{PAGE}")
+    return entries
 
 
 def _pair(

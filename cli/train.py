@@ -42,6 +42,7 @@ hospital, its checkpoints and the transcript of all that crossed its door."""
     type=click.Path(path_type=Path, file_okay=False),
     help="The run's folder. [default: run.folder of the file, or runs/NAME]",
 )
+@click.option("--record", is_flag=True, help="Record what every role sees, for secure-fl audit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def train(
@@ -49,6 +50,7 @@ def train(
     overrides: tuple[str, ...],
     resume: bool,
     out: Path | None,
+    record: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -57,6 +59,7 @@ def train(
     from secure_fl.config import load, run_folder
 
     console = show.err(quiet or as_json)
+    overrides = (*overrides, "run.record=true") if record else overrides
     settings = load(config, overrides)
     folder = out or run_folder(settings)
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)

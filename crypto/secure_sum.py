@@ -204,6 +204,10 @@ class SecureSum:
             return from_slots(slots)
         return from_parts(secret.seal(self._keys.cohort, slots))
 
+    def layouts(self) -> tuple[Layout, ...]:
+        """How the segments of the sum under way lie in slots; all parties know it."""
+        return tuple(sent.layout for sent in self._sent)
+
     # --- and back -------------------------------------------------------------------------------
 
     def confirm(self, unmask: Unmask) -> Confirm | None:

@@ -128,6 +128,7 @@ def federation(
         resume=resume,
         listener=listener,
         settings=text,
+        record=settings.run.record,
     )
 
 

@@ -15,6 +15,7 @@ from secure_fl.config_errors import NONE, nearest, nullable, validate
 from secure_fl.config_toml import Table, Text, odd_values
 from secure_fl.settings import (
     ModelSettings,
+    PolicySettings,
     ProtectionSettings,
     Section,
     TaskSettings,
@@ -31,6 +32,7 @@ class RunSettings(Section):
     name: str = "run"
     seed: int = 0
     folder: str | None = None  # None: runs/NAME
+    record: bool = False  # what every role sees, for `secure-fl audit`; as secret as the records
 
 
 class Settings(Section):
@@ -42,6 +44,7 @@ class Settings(Section):
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
+    policy: PolicySettings = PolicySettings()
     algorithm: SerializeAsAny[Algorithm]  # one of algorithms.registry.ALGORITHMS
 
 
@@ -52,6 +55,7 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
         "model": ModelSettings,
         "training": TrainingSettings,
         "protection": ProtectionSettings,
+        "policy": PolicySettings,
     }
 )
 

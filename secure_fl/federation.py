@@ -37,7 +37,9 @@ from secure_fl.settings import (
 )
 from secure_fl.silo import Silo, Site
 from secure_fl.totals import blind_totals
+from secure_fl.views.recording import Recording
 from secure_fl.wire import Ready
+from secure_fl.witness import Nobody, Witness
 
 COORDINATOR = "coordinator"
 Listener = Callable[[Event], None]
@@ -60,6 +62,7 @@ class Federation:
         resume: bool = False,
         listener: Listener | None = None,
         settings: str | None = None,
+        record: bool = False,
     ) -> None:
         self.algorithm, self.entry = algorithm, ALGORITHMS[algorithm.name]
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
@@ -71,6 +74,8 @@ class Federation:
         self.seed, self.resume, self.listener = seed, resume, listener
         self.folder = None if folder is None else Path(folder)
         self.until: int | None = None  # the round to end with, if not the last
+        self._witness: Witness = Nobody()
+        self._record = record  # every role's view, for an audit: needs a folder
         self._settings = settings or self._describe()
         self.rules = rules_of(self.silos, self.protection, self.entry)
         self.tasks = tasks_of(self.task_settings, self.silos, self.entry)
@@ -88,6 +93,8 @@ class Federation:
         if self.folder is not None:
             folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
         try:
+            if self._record and folder is not None:
+                self._witness = Recording(folder.path)
             listen = self._listener(folder)
             known = folder.known() if folder is not None else frozenset[str]()
             parties = [self._party(silo, folder, listen) for silo in self.silos]
@@ -108,6 +115,7 @@ class Federation:
                 folder.finish(document)
             return result
         finally:
+            self._witness.close()
             if folder is not None:
                 folder.close()
 
@@ -150,6 +158,7 @@ class Federation:
         me = Identity.generate(COORDINATOR)
         names = [silo.name for silo in self.silos]
         keys = make_keys(self.protection.mode, names, self.rules.host)
+        self._witness.begin(self.protection.mode, self.rules.host, tuple(names), run)
         links, sessions = {}, {}
         for party in parties:
             name = party.site.name
@@ -158,7 +167,7 @@ class Federation:
             sessions[name] = self._session(party, keys[name], link)
         coordinator = Coordinator(
             links,
-            engine(sessions),
+            self._witness.engine(engine(sessions)),
             self.rules,
             blind_totals(self.protection, names, self.rules, run),
             recorder,
@@ -175,6 +184,7 @@ class Federation:
     def _session(self, party: _Party, keys: PartyKeys, link: Link) -> Session:
         site = party.site
         sums = party_sum(self.protection, keys, self.rules, run=link.run, seed=self.seed)
+        sums = self._witness.sums(keys, sums)
         cohort = Cohort(
             site.name,
             host=self.rules.host,

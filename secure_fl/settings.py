@@ -153,3 +153,15 @@ class ProtectionSettings(Section):
         if self.noise is not None and self.mode == "none":
             raise ValueError("noise under a mode that hides shares: with none, each would be seen")
         return self
+
+
+class PolicySettings(Section):
+    """[policy]: what `secure-fl audit` lets pass; beyond it, the exit status is 3.
+
+    What the protection promises is always asked for: nobody may see what `he+secagg` hides.
+    """
+
+    membership: Annotated[float, Field(ge=0.5, le=1)] | None = None  # AUC of the released model's
+    # worst membership attack, at the lower end of its interval; None: told, not judged
+    epsilon: PositiveReal | None = None  # the most a DP statement may say, and there must be one
+    accept: tuple[str, ...] = ()  # trials that may leak, knowingly, such as "timing/coordinator"

@@ -1,0 +1,235 @@
+"""Which words one record holds: dummy inputs whose gradient matches what was read.
+
+Deng, Wang, Li, Wang, Shang, Liu, Rajasekaran, Ding: TAG: Gradient Attack on Transformer-based
+Language Models. Findings of EMNLP 2021, arXiv 2103.06819; Balunović, Dimitrov,
+Jovanović, Vechev: LAMP: Extracting Text from Gradients with Language Model Priors. NeurIPS 2022,
+arXiv 2202.08827 (the cosine loss, the usual length of embeddings, discrete steps).
+
+The reading is taken for one step of plain SGD on one record, without dropout; that is the largest
+setting in which this is known to work here. Several steps, many records, and AdamW are beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from secure_fl.algorithms.layers import head_names
+from secure_fl.anatomy import body_of, depth, embeddings, unwrapped
+from secure_fl.audits.attacks.geometry import span_of
+from secure_fl.audits.attacks.inputs import array, attention_names
+from secure_fl.audits.attacks.span_check import row_values
+from secure_fl.audits.attacks.words import (
+    RECALL,
+    Score,
+    choose,
+    finding,
+    frequent,
+    nothing,
+    records_of,
+    sequences,
+    set_scores,
+    specials,
+    tokens,
+)
+from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+
+NAME = "gradient matching"
+ABOUT = (
+    "Searches for a text whose training step would look like the one that was read; success means "
+    "that this role learns most of the words of a record that a step was made on."
+)
+
+READINGS = 2  # of so many parties: the search takes long
+STEPS = 100  # of the search over inputs; with SWEEPS, all that it may take
+RATE = 0.2  # of an embedding's length, each step
+LENGTH = 0.1  # weight of embeddings' length
+NEAREST = 10  # words tried at each place
+SWEEPS = 2  # passes over the places
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What the search compares: the reading's gradient, of which weights, at which model."""
+
+    model: nn.Module
+    prior: Prior
+    target: tuple[Tensor, ...]
+    weights: tuple[nn.Parameter, ...]
+
+    def distance(self, X: Tensor, Z: Tensor, *, differentiable: bool) -> Tensor:
+        """TAG's squared distance of directions, and LAMP's mean 1 − cos over tensors."""
+        with replaced(body_of(self.model).get_input_embeddings(), X):
+            G: tuple[Tensor | None, ...] = torch.autograd.grad(
+                self.loss(Z, len(X)), self.weights, create_graph=differentiable, allow_unused=True
+            )
+        pairs = [(g, t) for g, t in zip(G, self.target, strict=True) if g is not None]
+        products = torch.stack([(g * t).sum() for g, t in pairs])
+        ours = torch.stack([(g * g).sum() for g, _ in pairs])
+        theirs = torch.stack([(t * t).sum() for _, t in pairs])
+        each = products / (ours * theirs).clamp(min=1e-30).sqrt()
+        whole = products.sum() / (ours.sum() * theirs.sum()).clamp(min=1e-30).sqrt()
+        return (1 - each).mean() + 2 * (1 - whole)  # ‖a − b‖² = 2(1 − cos) of unit vectors
+
+    def loss(self, Z: Tensor, length: int) -> Tensor:
+        """The training loss of one text with soft labels."""
+        ids = torch.full((1, length), int(self.prior.tokenizer.pad_token_id))
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        logits = self.prior.task.forward(self.model, batch)
+        return -(Z.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+
+
+def gradient_matching(view: View, prior: Prior) -> Finding:
+    """Guess the words of one record behind each reading."""
+    model = prior.model()
+    if prior.task.head == "ranking" or not prior.task.labels:
+        why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
+        return nothing(NAME, view.role, RECALL, why)
+
+    def usable(reading: Reading) -> bool:
+        return len(_shared(reading.values, model)) > 1
+
+    chosen = choose(view.readings, prior, usable)[:READINGS]
+    if not chosen:
+        return nothing(NAME, view.role, RECALL, "no moves of the encoder's weights were readable")
+    guesses = [guess_words(reading.values, prior) for reading in chosen]
+    scores = [_score(g, r, prior) for g, r in zip(guesses, chosen, strict=True)]
+    note = "taken for one step on one record" if any(_many(r, prior) for r in chosen) else ""
+    return finding(NAME, view.role, RECALL, chosen, scores, note)
+
+
+def guess_words(values: Arrays, prior: Prior) -> tuple[int, ...]:
+    """The text whose gradient comes nearest to the moves, without specials."""
+    model = unwrapped(prior.model()).eval()
+    shared = _shared(values, model)
+    if len(shared) < 2:
+        return ()
+    target = tuple(torch.from_numpy(-np.asarray(values[n], np.float32)) for n in shared)
+    weights = tuple(model.get_parameter(name) for name in shared)
+    match = Match(model, prior, target, weights)
+    length = _length(values, prior, model)
+    with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
+        X, Z = _search(match, values, length)
+        return _words(match, X, Z)
+
+
+def _search(match: Match, values: Arrays, length: int) -> tuple[Tensor, Tensor]:
+    """TAG: Adam on dummy inputs; the first and last token of a text are known."""
+    prior, table = match.prior, body_of(match.model).get_input_embeddings().weight.detach()
+    size = float(table.norm(dim=1).mean())
+    ends = table[[prior.tokenizer.cls_token_id, prior.tokenizer.sep_token_id]]
+    start = prior.rng(NAME, "start").permutation(len(table))[: length - 2]
+    free = table[torch.from_numpy(start)].clone().requires_grad_()
+    Z = _labels(match, values, length).requires_grad_()
+    optimizer = torch.optim.Adam(
+        [{"params": [free], "lr": RATE * size / table.shape[1] ** 0.5}, {"params": [Z], "lr": 0.05}]
+    )
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        X = torch.cat([ends[:1], free, ends[1:]])
+        far = match.distance(X, Z, differentiable=True)
+        far = far + LENGTH * ((free.norm(dim=1).mean() / size - 1) ** 2)
+        free.grad, Z.grad = torch.autograd.grad(far, [free, Z])
+        optimizer.step()
+    return torch.cat([ends[:1], free, ends[1:]]).detach(), Z.detach()
+
+
+def _words(match: Match, X: Tensor, Z: Tensor) -> tuple[int, ...]:
+    """The nearest words, exchanged as long as the gradient comes nearer (LAMP)."""
+    table = body_of(match.model).get_input_embeddings().weight.detach()
+    unit = nn.functional.normalize(table, dim=1)
+    near = unit @ nn.functional.normalize(X, dim=1).T  # V x L
+    near[sorted(specials(match.prior))] = -2.0
+    tried = near.topk(NEAREST, dim=0).indices.T.tolist()
+    text = [options[0] for options in tried[1:-1]]
+
+    def far(words: Sequence[int]) -> float:
+        rows = torch.cat([X[:1], table[list(words)], X[-1:]])
+        return float(match.distance(rows, Z, differentiable=False))
+
+    best = far(text)
+    for _ in range(SWEEPS):
+        for at, options in enumerate(tried[1:-1]):
+            for other in options:
+                changed = [*text[:at], other, *text[at + 1 :]]
+                if other != text[at] and (d := far(changed)) < best:
+                    best, text = d, changed
+    return tuple(text)
+
+
+@contextmanager
+def replaced(module: nn.Module, output: Tensor) -> Iterator[None]:
+    """The module gives these rows inside, whatever goes in."""
+
+    def instead(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return output[None]
+
+    handle = module.register_forward_hook(instead)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _labels(match: Match, values: Arrays, length: int) -> Tensor:
+    """Soft labels to begin with: the class whose bias rose; for tags, nothing is known yet."""
+    classes, rows = len(match.prior.task.labels), length
+    if match.prior.task.head == "token":
+        return torch.zeros(1, rows, classes)
+    for name in sorted(head_names(match.model)):
+        if name in values and values[name].shape == (classes,):
+            return (
+                6.0
+                * nn.functional.one_hot(
+                    torch.tensor([int(np.argmax(values[name]))]), classes
+                ).float()
+            )
+    return torch.zeros(1, classes)
+
+
+def _shared(values: Arrays, model: nn.Module) -> list[str]:
+    """Weights of the encoder and the head whose moves were read whole, and not for nothing."""
+    frozen = {id(parameter) for parameter in embeddings(model).parameters()}
+    return [
+        name
+        for name, weight in unwrapped(model).named_parameters()
+        if id(weight) not in frozen
+        and name in values
+        and values[name].shape == tuple(weight.shape)
+        and np.any(values[name])
+    ]
+
+
+def _length(values: Arrays, prior: Prior, model: nn.Module) -> int:
+    """How long the text is: the rank of the first layer's move, else what is usual."""
+    names = attention_names(model) if depth(model) else ()
+    weights = {n: array(w) for n, w in model.named_parameters() if n in names}
+    rows = row_values(values, names, weights[names[0]].shape[1]) if names else {}
+    usual = [len(row) for row in sequences(prior.outsiders, prior)]
+    length = round(median(usual)) if usual else prior.task.max_length // 2
+    if rows:
+        basis = span_of(rows, weights, prior.training.learning_rate * prior.training.weight_decay)
+        rank = basis.shape[1]
+        length = rank if 3 <= rank <= max([length, *usual]) else length
+    return max(3, min(length, prior.task.max_length))
+
+
+def _many(reading: Reading, prior: Prior) -> bool:
+    return len(records_of(reading, prior)) > 1
+
+
+def _score(guess: tuple[int, ...], reading: Reading, prior: Prior) -> Score:
+    """Recall of distinct tokens, as in the span check."""
+    truth = tokens(records_of(reading, prior), prior)
+    precision, recall = set_scores(set(guess), truth)
+    public = frequent(prior, len(guess))
+    details = {"precision": precision, "guessed": len(guess), "hits": len(set(guess) & truth)}
+    return Score(recall, set_scores(public, truth)[1], len(truth), details)

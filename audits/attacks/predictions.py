@@ -1,0 +1,273 @@
+"""What predictions on public records tell of the private ones: who was trained on, which labels.
+
+After Shi, Ouyang, Wang: Unveiling Client Privacy Leakage from Public Dataset Usage in Federated
+Distillation, arXiv 2502.08001. A copy is distilled from the predictions, and so is one from each
+shadow's; LiRA then compares copies. Differs: shadows are trained on halves of the candidates, as in
+online LiRA; the label histogram is the mean prediction, without shadows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from secure_fl.algorithms.fedid import FedID, passes
+from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.audits.attacks import membership
+from secure_fl.audits.attacks.shadows import (
+    Floats,
+    Pool,
+    Progress,
+    Shadows,
+    confidences,
+    learn,
+    pool_of,
+    probabilities,
+    site_of,
+    train_shadows,
+)
+from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading
+from secure_fl.examples import Example, Text
+from secure_fl.recorder import Recorder
+from secure_fl.settings import ModelSettings
+from secure_fl.silo import Silo, Site
+from secure_fl.tasks import Batch, Encoded
+from secure_fl.tasks.table import Table
+
+MEMBERSHIP, LABELS = "membership (predictions)", "label distribution (predictions)"
+ABOUT = {
+    MEMBERSHIP: "Somebody who sees only predictions on public records tells which private records "
+    "the predicting model was trained on.",
+    LABELS: "Somebody who sees only predictions on public records estimates how often each label "
+    "occurs in private records, better than from public knowledge.",
+}
+SHADOWS, MOST = 8, 100
+CERTAIN = 0.95
+DRAWS = 4000  # for the threshold of the label histogram
+
+Shown = tuple[Floats, tuple[str, ...], str, tuple[str, ...]]  # predictions, of whom, role, evidence
+
+
+def membership_of(
+    view: PublicView | HostView,
+    prior: Prior,
+    public: Sequence[Example] | None = None,
+    *,
+    models: int = SHADOWS,
+    most: int = MOST,
+    shadows: Shadows | None = None,
+    progress: Progress | None = None,
+) -> Finding:
+    """LiRA through copies. `public`: D⁰ of the run; None: the last half of the outsiders.
+
+    The candidates that are no members come from the outsiders that are not asked about. Shadows of
+    an earlier call serve again if party, prior and public records are the same (`shadows_for`).
+    """
+    asked, _ = _asked(prior, public)
+    shown = _shown(view, prior, asked)
+    if isinstance(shown, str):
+        return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, shown)
+    y, of, _, evidence = shown
+    pool = candidates_of(prior, of, public, most)
+    if min(pool.members.sum(), (~pool.members).sum()) < membership.FEWEST:
+        why = f"fewer than {membership.FEWEST} members or outsiders: no AUC would say anything"
+        return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, why)
+    made = shadows or shadows_for(prior, asked, pool.records, models, progress=progress)
+    scores = guess_members(y, asked, pool.records, prior, made)
+    whole = PublicView(view.role, nn.Identity(), evidence)
+    found = membership.judged(
+        MEMBERSHIP, whole, scores, pool.members, shadows=len(made.scores), public=len(asked)
+    )
+    return found.at(target=_target(view, of))
+
+
+def candidates_of(
+    prior: Prior, of: Sequence[str], public: Sequence[Example] | None, most: int = MOST
+) -> Pool:
+    """The records that are asked about: of these parties, and of outsiders that are not public."""
+    truth = {name: found for name, found in prior.truth.items() if name in of}
+    return pool_of(replace(prior, truth=truth), most, spare=_asked(prior, public)[1])
+
+
+def shadows_for(
+    prior: Prior,
+    public: Sequence[Example],
+    candidates: Sequence[Example],
+    models: int = SHADOWS,
+    *,
+    progress: Progress | None = None,
+) -> Shadows:
+    """What copies of shadows say of the candidates: each is distilled from one shadow's answers."""
+    pool = prior.task.encode(candidates, prior.tokenizer)
+    asked = prior.task.encode(public, prior.tokenizer, labelled=False)
+
+    def copied(site: Site, model: nn.Module) -> Floats:
+        told = probabilities(site.task, model, asked)
+        return confidences(site.task, distilled(told, asked, prior, site.name), pool)
+
+    return train_shadows(prior, pool, models, copied, MEMBERSHIP, progress=progress)
+
+
+def guess_members(
+    y: Floats,
+    public: Sequence[Example],
+    candidates: Sequence[Example],
+    prior: Prior,
+    shadows: Shadows,
+) -> Floats:
+    """How likely each candidate was trained on, from predictions on public records alone."""
+    pool = prior.task.encode(candidates, prior.tokenizer)
+    asked = prior.task.encode(public, prior.tokenizer, labelled=False)
+    copy = distilled(y, asked, prior, "target")
+    return membership.guess_lira(confidences(prior.task, copy, pool), shadows)
+
+
+def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Module:
+    """A model that answers as the predictions do; it saw nothing else."""
+    assert isinstance(public, Table)  # noqa: S101 - classifiers read tables
+    targets = torch.from_numpy(np.clip(y, 0, None)).float()
+    targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
+    records = Table(public.tokens, public.lengths, {"targets": targets})
+    site = site_of(prior, records, MEMBERSHIP, "copy", purpose)
+    model = prior.model().to(site.device)
+
+    def towards(model: nn.Module, batch: Batch) -> torch.Tensor:
+        z = prior.task.forward(model, batch).float()
+        return -(batch["targets"] * z.log_softmax(-1)).sum(-1)
+
+    with site.surroundings():
+        return learn(site, model, prior.algorithm.rounds * prior.algorithm.epochs, towards)
+
+
+def labels_of(
+    view: PublicView | HostView, prior: Prior, public: Sequence[Example] | None = None
+) -> Finding:
+    """How much nearer the guessed label histogram is than what is known anyway.
+
+    The value is a total variation distance saved. Known anyway are uniform labels and the
+    outsiders' histogram, whichever is nearer. The threshold is what a sample of as many records
+    strays from the outsiders' histogram by chance, in 95 % of cases: if the private labels are
+    drawn as the public ones, no guess can gain more.
+    """
+    measure = "total variation saved"
+    asked, _ = _asked(prior, public)
+    shown = _shown(view, prior, asked)
+    if isinstance(shown, str):
+        return _nothing(LABELS, view, measure, 0.0, shown)
+    y, of, role, evidence = shown
+    guess = guess_labels(y)
+    known = _histogram(prior.outsiders, prior.task.labels)
+    records = [r for name, truth in prior.truth.items() if name in of for r in truth.records]
+    if known is None or (actual := _histogram(records, prior.task.labels)) is None:
+        return _nothing(LABELS, view, measure, 0.0, "no labelled outsiders, or no records")
+    drawn = prior.rng(LABELS).multinomial(len(records), known, size=DRAWS) / len(records)
+    threshold = float(np.quantile(0.5 * np.abs(drawn - known).sum(1), CERTAIN))
+    flat = np.full(len(known), 1 / len(known))
+    ignorant = min(_distance(actual, known), _distance(actual, flat))
+    kl = float((actual * np.log(np.maximum(actual, 1e-12) / np.maximum(guess, 1e-12))).sum())
+    return Finding(
+        LABELS, role, _target(view, of), measure, ignorant - _distance(actual, guess),
+        0.0, max(threshold, 1e-9), len(records), None, evidence,
+        {"labels": list(prior.task.labels), "guess": guess.tolist(), "truth": actual.tolist(),
+         "known": known.tolist(), "distance": _distance(actual, guess), "kl": kl,
+         "public": len(asked)},
+    )  # fmt: skip
+
+
+def guess_labels(y: Floats) -> Floats:
+    """The mean prediction, as a histogram."""
+    mean = np.clip(y, 0, None).mean(0)
+    found: Floats = mean / max(float(mean.sum()), 1e-12)
+    return found
+
+
+def predictions_of(
+    readings: Sequence[Reading], prior: Prior, public: Sequence[Example]
+) -> tuple[Floats, tuple[str, ...]] | str:
+    """The last round's predictions on all public records, and of whom; a reason if there are none.
+
+    A sum arrives less 1/classes, times its weight (`algorithms.ensembles`); under noise there is no
+    weight, and the sum of a round counts each party once. Of records that FedID's last round left
+    out, it is what an earlier one said.
+    """
+    carrying = [r for r in readings if "predictions" in r.values]
+    if not carrying:
+        return "no reading holds predictions"
+    of = carrying[-1].of
+    C = len(prior.task.labels)
+    y = np.full((len(public), C), np.nan)
+    for number in sorted({r.round for r in carrying if r.of == of}):
+        parts = [r for r in carrying if r.of == of and r.round == number]
+        rows = _rows(prior, public, number)
+        if [len(r.values["predictions"]) for r in parts] != [len(some) for some in rows]:
+            return f"round {number}'s predictions are not those of {len(public)} public records"
+        for reading, some in zip(parts, rows, strict=True):
+            weight = float(np.sum(reading.values.get("weight", len(reading.of))))
+            if weight > 0:
+                y[some] = np.asarray(reading.values["predictions"]) / weight + 1 / C
+    if np.isnan(y).any():
+        y = np.where(np.isnan(y), 1 / C, y)  # never asked about
+    return y, of
+
+
+def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
+    """Which records each sum of a round is about: all of them, or FedID's batches."""
+    if not isinstance(prior.algorithm, FedID):
+        return [np.arange(len(public))]
+    silo = Silo("host", public, public=public)
+    site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, Recorder("host"))
+    site.tokenizer = prior.tokenizer
+    records = PublicRecords(site, prior.algorithm.public_batch)
+    return [torch.cat(tuple(lot)).numpy() for lot in passes(records, prior.algorithm, round)]
+
+
+def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:
+    if prior.task.kind not in ("classification", "pair"):
+        return "not tested: predictions are attacked class by class"
+    if not public:
+        return "there are no public records"
+    if isinstance(view, PublicView):
+        asked = prior.task.encode(public, prior.tokenizer, labelled=False)
+        y = probabilities(prior.task, view.model, asked)
+        return y, tuple(prior.truth), view.role, view.evidence
+    found = predictions_of(view.readings, prior, public)
+    if isinstance(found, str):
+        return found
+    evidence = tuple(dict.fromkeys(e for r in view.readings for e in r.evidence))
+    return *found, view.role, evidence
+
+
+def _asked(prior: Prior, public: Sequence[Example] | None) -> tuple[Sequence[Example], int]:
+    """The public records, and how many of the last outsiders those are."""
+    if public is not None:
+        return public, 0
+    half = len(prior.outsiders) // 2
+    return prior.outsiders[len(prior.outsiders) - half :], half
+
+
+def _target(view: PublicView | HostView, of: Sequence[str]) -> str:
+    if isinstance(view, PublicView):
+        return "the released model's predictions"
+    return of[0] if len(of) == 1 else f"the sum of {len(of)}"
+
+
+def _histogram(records: Sequence[Example], labels: Sequence[str]) -> Floats | None:
+    counts = Counter(r.label for r in records if isinstance(r, Text))
+    found = np.array([counts[label] for label in labels], float)
+    return found / found.sum() if found.sum() else None
+
+
+def _distance(a: Floats, b: Floats) -> float:
+    return float(0.5 * np.abs(a - b).sum())
+
+
+def _nothing(
+    attack: str, view: PublicView | HostView, measure: str, chance: float, reason: str
+) -> Finding:
+    return Finding(attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason)

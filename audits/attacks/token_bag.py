@@ -1,0 +1,136 @@
+"""Which words a party used: rows of a word embedding's update that moved.
+
+A word that does not occur has no gradient, so its row stays (Melis, Song, De Cristofaro, Shmatikov:
+Exploiting Unintended Feature Leakage in Collaborative Learning. S&P 2019, arXiv 1805.04049).
+Decoupled weight decay moves all rows alike, W₀((1−lr·wd)^T − 1), and T need not be known: most
+rows hold nothing else, so a robust fit on W₀ finds the factor. The same holds for Y = G·Ω and for
+an update's left factor U, whose rows still belong to words: there the factor is a matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.audits.attacks.inputs import Array, word_table
+from secure_fl.audits.attacks.words import (
+    Score,
+    choose,
+    f1,
+    finding,
+    nothing,
+    records_of,
+    set_scores,
+    specials,
+    tokens,
+)
+from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+
+OWN = "|Y"  # as `views.readings` names the sketch Y = G·Ω of a matrix
+NAME = "token bag"
+ABOUT = (
+    "Lists the words that occur in a party's records from the rows of the word embedding that its "
+    "training moved; success means that this role learns most of a hospital's vocabulary."
+)
+MEASURE = "token F1"  # everything has recall 1, one sure word precision 1: neither is a success
+
+DEVIATIONS = 10.0  # a row moved if it lies so many robust deviations above the median row
+UNITS = 3.0  # and, of values on a grid, if it is longer than so many steps of the grid
+ROUNDING = 1e-6  # of the longest row: below it is float32's rounding
+FITTED = 4096  # rows that a factor's share of W₀ is fitted to
+PASSES = 12  # of reweighting
+
+
+def token_bag(view: View, prior: Prior) -> Finding:
+    """Guess each party's words, or the union of a sum's."""
+    name, W0 = word_table(prior.model())
+
+    def usable(reading: Reading) -> bool:
+        return word_rows(reading.values, name, len(W0)) is not None
+
+    chosen = choose(view.readings, prior, usable)
+    if not chosen:
+        why = "no values with a row for each word were readable: embeddings are frozen, or nothing "
+        return nothing(NAME, view.role, MEASURE, why + "could be read")
+    guesses = [guess_tokens(reading.values, prior) for reading in chosen]
+    scores = [_score(g, r, prior, len(W0)) for g, r in zip(guesses, chosen, strict=True)]
+    union = len(chosen[0].of) > 1
+    note = "the words of all together: it attributes no word to anybody" if union else ""
+    return finding(NAME, view.role, MEASURE, chosen, scores, note)
+
+
+def guess_tokens(values: Arrays, prior: Prior) -> frozenset[int]:
+    """The tokens whose rows moved by more than weight decay and noise move a row."""
+    name, W0 = word_table(prior.model())
+    found = word_rows(values, name, len(W0))
+    if found is None:
+        return frozenset()
+    moved = moved_rows(np.asarray(found, np.float64), W0, prior.rng(NAME))
+    return frozenset(moved.tolist()) - specials(prior)
+
+
+def word_rows(values: Arrays, name: str, words: int) -> NDArray[Any] | None:
+    """The widest value with a row for each word: the embedding's own names first.
+
+    Of factors, the sketch Y comes first: rows of the product are of all parties.
+    """
+    fitting = {n: v for n, v in values.items() if v.ndim == 2 and v.shape[0] == words}
+    own = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}|")}
+    own = {name: fitting[name + OWN]} if name + OWN in fitting else own
+    # A layer of another part may be as wide as the vocabulary by accident: weights have that name.
+    other = {n: v for n, v in fitting.items() if not n.endswith((".weight", ".bias"))}
+    return max((own or other).values(), key=lambda value: value.shape[1], default=None)
+
+
+def moved_rows(Δ: Array, W0: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Rows of Δ that W₀ and noise do not explain."""
+    rest = np.linalg.norm(Δ - _decay(Δ, W0, rng), axis=1)
+    middle = np.median(rest)
+    spread = 1.4826 * np.median(np.abs(rest - middle))  # a normal's deviation from its MAD
+    floor = max(middle + DEVIATIONS * spread, ROUNDING * rest.max(), UNITS * _step(Δ))
+    return np.flatnonzero(rest > floor)
+
+
+def _decay(Δ: Array, W0: Array, rng: np.random.Generator) -> Array:
+    """What of Δ every row holds in proportion to its initial weights."""
+    if Δ.shape == W0.shape:
+        length = (W0 * W0).sum(1)
+        along = (Δ * W0).sum(1)[length > 0] / length[length > 0]
+        return float(np.median(along)) * W0
+    if len(W0) < 2 * W0.shape[1]:
+        return np.zeros_like(Δ)  # too few rows to tell decay from learning
+    rows = rng.permutation(len(W0))[: max(FITTED, 4 * W0.shape[1])]
+    X, Y = W0[rows], Δ[rows]
+    weight = np.ones(len(rows))
+    for _ in range(PASSES):  # least absolute deviations: the rows of words that occur are outliers
+        M = np.linalg.lstsq(X * weight[:, None], Y * weight[:, None], rcond=None)[0]
+        size = np.linalg.norm(Y - X @ M, axis=1)
+        weight = 1 / np.sqrt(np.maximum(size, 1e-9 * max(float(size.max()), 1e-300)))
+    return np.asarray(W0 @ M)
+
+
+def _step(Δ: Array) -> float:
+    """The step of the grid that all values lie on; 0: they lie on none."""
+    sizes = np.abs(Δ[Δ != 0])
+    if not sizes.size:
+        return 0.0
+    units = sizes / sizes.min()
+    on_grid = units.max() < 2**16 and np.abs(units - np.rint(units)).max() < 1e-2
+    return float(sizes.min()) if on_grid else 0.0
+
+
+def _score(guess: frozenset[int], reading: Reading, prior: Prior, words: int) -> Score:
+    truth = tokens(records_of(reading, prior), prior)
+    precision, recall = set_scores(guess, truth)
+    everything = f1(len(truth) / words, 1.0)
+    public = f1(*set_scores(tokens(prior.outsiders, prior), truth))
+    chance = max(everything, public)  # the better of two guesses that need no reading
+    details = {
+        "precision": precision,
+        "recall": recall,
+        "guessed": len(guess),
+        "hits": len(guess & truth),
+    }
+    return Score(f1(precision, recall), chance, len(truth), details)

@@ -1,0 +1,67 @@
+"""The runs that an audit makes beside the one it is about: where attacks must work."""
+
+from __future__ import annotations
+
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.config import Settings
+from secure_fl.config_data import CorpusData
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
+
+PROBE_SIZES = (8, 12, 18, 27, 40, 60, 90, 135)  # records of each hospital
+PROBE_LENGTH = 48  # tokens
+
+
+def unprotected(settings: Settings) -> Settings:
+    """The same federation as it is commonly run: no protection, no noise, all weights sent."""
+    clear = ProtectionSettings(
+        mode="none",
+        min_cohort=settings.protection.min_cohort,
+        threshold=settings.protection.threshold,
+    )
+    return settings.model_copy(
+        update={
+            "run": settings.run.model_copy(update={"record": True}),
+            "model": settings.model.model_copy(update={"freeze_embeddings": False}),
+            "training": settings.training.model_copy(update={"dp": None}),
+            "protection": clear,
+        }
+    )
+
+
+def probe_settings(settings: Settings, *, ranks: bool = False) -> Settings:
+    """Hospitals of many sizes, on built-in notes, in the run's own way; `ranks`: as FedKD prints.
+
+    What a hospital's factors cost to send depends on its ranks, so sizes then tell them apart; most
+    clearly after plain gradient steps, for AdamW makes the ranks of all much alike.
+    """
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    algorithm = FedKD(rounds=1, factors="per_party") if ranks else settings.algorithm
+    host = ALGORITHMS[algorithm.name].has_host
+    data = CorpusData(
+        corpus="ade",
+        parties=len(PROBE_SIZES),
+        size=PROBE_SIZES,
+        public=16 if host else 0,
+        labelled=8 if host else 0,
+    )
+    protection = ProtectionSettings(mode=settings.protection.mode, bits=settings.protection.bits)
+    return Settings(
+        run=settings.run.model_copy(update={"record": True, "folder": None}),
+        task=TaskSettings(max_length=PROBE_LENGTH),
+        data=data,
+        model=ModelSettings(layers=2),
+        training=TrainingSettings(
+            optimizer="sgd" if ranks else "adamw",
+            learning_rate=0.1 if ranks else 1e-3,
+            batch_size=8,
+            device="cpu",
+        ),
+        protection=protection,
+        algorithm=algorithm,
+    )

@@ -1,0 +1,176 @@
+"""The audit's document: what `audit.json` holds, and from which every page is rendered.
+
+Its JSON schema is published in docs/audit-schema.json. There are no clocks and no random digests
+of the audit's own in it: the same run, audited twice, gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from secure_fl.errors import RunError
+
+SCHEMA = "secure-fl/audit/1"
+
+Status = Literal["within policy", "beyond policy", "inconclusive"]
+EXIT: dict[Status, int] = {"within policy": 0, "beyond policy": 3, "inconclusive": 4}
+Access = Literal["everything", "of a sum", "sizes", "nothing", "own", "not tested", "inconclusive"]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of all parts."""
+
+
+class FindingPart(Part, frozen=True):
+    """One attack on one view (`audits.base.Finding`)."""
+
+    target: str
+    measure: str
+    value: float | None
+    chance: float
+    threshold: float
+    samples: int
+    succeeded: bool
+    interval: tuple[float, float] | None = None
+    evidence: tuple[str, ...] = ()  # "wire/17": the 17th frame that the coordinator carried
+    details: dict[str, Any] = {}
+    note: str = ""
+
+
+class TrialPart(Part, frozen=True):
+    """One attack through the control gate (`audits.gate.Trial`)."""
+
+    id: str  # "token-bag/coordinator": anchors on the page
+    attack: str
+    role: str
+    verdict: Literal["holds", "leaks", "inconclusive", "not tested"]
+    about: str  # a sentence: what the attack does, and what success would mean
+    control: FindingPart | None = None  # of the same settings, unprotected
+    deployed: FindingPart | None = None
+    null: FindingPart | None = None  # where there is nothing to be found
+    reason: str = ""  # why something is missing
+
+
+class CellPart(Part, frozen=True):
+    """What one role can see of one kind of information."""
+
+    role: str
+    access: Access
+    evidence: tuple[str, ...] = ()  # ids of trials
+    note: str = ""
+
+
+class RowPart(Part, frozen=True):
+    """One kind of information, for every role."""
+
+    what: str
+    cells: tuple[CellPart, ...]
+
+
+class RunPart(Part, frozen=True):
+    """Which run was audited."""
+
+    name: str
+    algorithm: str
+    mode: str  # of protection
+    statement: str  # against whom it is protected
+    parties: tuple[str, ...]
+    threshold: int
+    min_cohort: int
+    rounds: int
+    seed: int
+    model: str
+    task: str
+    metric: str
+    settings: str  # the resolved TOML
+    versions: dict[str, str]
+    machine: dict[str, Any]
+
+
+class PrivacyPart(Part, frozen=True):
+    """A differential-privacy statement, in the words of NIST SP 800-226."""
+
+    unit: str  # "record", "patient" or "hospital"
+    adjacency: str
+    trust_model: str
+    mechanism: str
+    epsilon: float | None  # None: without bound
+    delta: float | None
+    budget: float | None
+    assumptions: tuple[str, ...] = ()
+    facts: dict[str, Any] = {}  # further figures: signal, noise, releases
+
+
+class PointPart(Part, frozen=True):
+    """Accuracy beside leakage: one federation as one point."""
+
+    label: str  # "FedAvg of all weights, unprotected"
+    accuracy: float | None  # of the released model, on test records
+    leakage: float | None  # the best recovery; None: no attack came to a verdict
+    measure: str  # whose recovery, and of what
+    deployed: bool = False
+
+
+class SeriesPart(Part, frozen=True):
+    """A curve: budget over rounds, bytes over rounds, a spectrum."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+class RocPart(Part, frozen=True):
+    """True positives against false positives of a membership attack."""
+
+    label: str
+    fpr: tuple[float, ...]
+    tpr: tuple[float, ...]
+
+
+class AuditDocument(Part, frozen=True):
+    """Everything a report shows."""
+
+    run: RunPart
+    status: Status
+    reasons: tuple[str, ...]  # why it is not within policy; empty if it is
+    matrix: tuple[RowPart, ...]
+    privacy: tuple[PrivacyPart, ...]
+    trials: tuple[TrialPart, ...]
+    accuracy: dict[str, float | None]  # "last test", "best test", ...
+    points: tuple[PointPart, ...]
+    budget: tuple[SeriesPart, ...]  # ε over rounds, a curve for each ledger
+    traffic: tuple[SeriesPart, ...]  # bytes over rounds
+    spectra: tuple[SeriesPart, ...]  # cumulative energy over the share of singular values
+    roc: tuple[RocPart, ...]
+    seconds: dict[str, float]  # of the run, by phase
+    bytes: dict[str, int]
+    untested: tuple[str, ...]  # what was not tested, and why
+    policy: dict[str, Any]
+    schema: Literal["secure-fl/audit/1"] = "secure-fl/audit/1"
+
+
+def encode(document: AuditDocument) -> bytes:
+    """As JSON, the same bytes for the same document."""
+    return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
+
+
+def read(file: Path) -> AuditDocument:
+    """Read an audit's document, of this schema."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=AuditDocument)
+    except FileNotFoundError:
+        fix = "audit the run first: secure-fl audit RUN"
+        raise RunError("this run was not audited yet", fix=fix, file=file.parent) from None
+    except (OSError, msgspec.MsgspecError) as error:
+        fix = "audit the run again with this version"
+        raise RunError(
+            f"the audit does not read as {SCHEMA}: {error}", fix=fix, file=file
+        ) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """The document's JSON schema."""
+    return msgspec.json.schema(AuditDocument)

@@ -1,0 +1,83 @@
+"""Renders the report as one HTML page that needs nothing else: no network, no script, no font."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, words
+from secure_fl.audits.report.checks import contradictions
+
+HERE = Path(__file__).parent
+
+
+class Run(NamedTuple):
+    """One run, with all that its sections show."""
+
+    document: AuditDocument
+    place: int  # from 1, as compared
+    roles: list[str]
+    matrix: list[tuple[str, list[matrix.Cell]]]
+    anchors: list[str]  # of the trials, in order
+    links: dict[str, str]  # a trial's id to its anchor
+    contradictions: list[str]
+    plots: dict[str, plots.Plot | None]
+
+
+def render(documents: Sequence[AuditDocument]) -> str:
+    """The page, of one run or of several: the same documents give the same bytes."""
+    if not documents:
+        raise ValueError("a report is about one run at least")
+    named = matrix.anchors(documents)
+    runs = [
+        _run(document, place, anchors)
+        for place, (document, anchors) in enumerate(zip(documents, named, strict=True), start=1)
+    ]
+    several = len(documents) > 1
+    together = comparison.points(documents) if several else ()
+    context: dict[str, Any] = {
+        "runs": runs,
+        "roles": matrix.roles(documents),
+        "compared": [(what, matrix.compared(documents, what)) for what in matrix.kinds(documents)],
+        "compared_runs": comparison.runs(documents),
+        "together": together,
+        "plot": plots.accuracy_leakage(together, "all-accuracy") if several else None,
+        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),  # noqa: S704
+    }
+    return _environment().get_template("template.html.j2").render(context)
+
+
+def _run(document: AuditDocument, place: int, anchors: list[str]) -> Run:
+    roles = matrix.roles([document])
+    rows = [(what, matrix.line(document, what, roles)) for what in matrix.kinds([document])]
+    links: dict[str, str] = {}
+    for trial, anchor in zip(document.trials, anchors, strict=True):
+        links.setdefault(trial.id, anchor)
+    limits = [part.budget for part in document.privacy if part.budget is not None]
+    name = f"run{place}"
+    drawn = {
+        "accuracy": plots.accuracy_leakage(document.points, f"{name}-accuracy"),
+        "roc": plots.roc(document.roc, f"{name}-roc"),
+        "budget": plots.budget(document.budget, limits, f"{name}-budget"),
+        "traffic": plots.traffic(document.traffic, f"{name}-traffic"),
+        "spectra": plots.spectra(document.spectra, f"{name}-spectra"),
+    }
+    return Run(document, place, roles, rows, anchors, links, contradictions(document), drawn)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,  # names of parties and of settings are data, never markup
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(words=words, say=sentences, tables=tables, safe=Markup)
+    return environment

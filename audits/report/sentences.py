@@ -1,0 +1,128 @@
+"""The report's sentences, made from the document, the same on the page and in Markdown."""
+
+from __future__ import annotations
+
+import math
+
+from secure_fl.audits.document import AuditDocument, FindingPart, PrivacyPart, TrialPart
+from secure_fl.audits.report.words import VERDICTS, count, listing, number
+
+MODES = {
+    "none": "none; the coordinator reads every update",
+    "secagg": "masks (secagg): only sums can be read",
+    "he": "encryption (he): the coordinator reads nothing, holders of the key read all",
+    "he+secagg": "encryption and masks (he+secagg)",
+}
+
+NO_PRIVACY = (
+    "There is no differential privacy in this run: ε has no bound. Protection hides what parties "
+    "send; nothing limits what the released model tells about the records that it learned from."
+)
+UNPROTECTED = (
+    "This run was not protected. It exists to be compared with: nothing in it was hidden from the "
+    "coordinator."
+)
+CONTRADICTION = "This document contradicts itself. Do not rely on it before this is explained:"
+ALL_TESTED = (
+    "The audit lists nothing as untested. No audit tests everything: an attack that is not among "
+    "the trials was not tried."
+)
+NO_TRIALS = "No attack was run, so nothing is shown by this audit."
+NO_MATRIX = "The audit says nothing about who can see what."
+SIDE_BY_SIDE = (
+    "Each kind of information has one line for each run. Where the runs differ for a role, all of "
+    "its fields are marked with ≠ and say so."
+)
+WITHOUT = {
+    "accuracy": "Accuracy and leakage were not measured together, so there is no plot.",
+    "roc": "No membership attack gave a curve, so there is no plot.",
+    "budget": "No ledger recorded any spending over rounds, so there is no plot.",
+    "traffic": "Bytes were not recorded by round, so there is no plot.",
+    "spectra": "No update was taken apart into singular values, so there is no plot.",
+}
+
+
+def in_short(document: AuditDocument) -> str:
+    """What ran, in two sentences."""
+    run = document.run
+    return (
+        f"{count(len(run.parties), 'party', 'parties')} ({listing(run.parties)}) trained the model "
+        f"{run.model} together, for the task {run.task}, in {count(run.rounds, 'round')} with "
+        f"{run.algorithm}. Protection: {MODES.get(run.mode, run.mode)}."
+    )
+
+
+def measured(document: AuditDocument) -> str:
+    """What accuracy and leakage are, wherever they stand side by side."""
+    return (
+        f"Accuracy is {document.run.metric} on test records. Leakage is how much the best attack "
+        "recovers, from 0 to 1; the table says of what."
+    )
+
+
+def tally(document: AuditDocument) -> str:
+    """How the trials ended, all kinds named, none left out."""
+    verdicts = [verdict(trial) for trial in document.trials]
+    kinds = listing(f"{verdicts.count(kind)} {VERDICTS[kind].word}" for kind in VERDICTS)
+    return (
+        "The audit attacked this run, the same settings without protection, and a null in which "
+        f"there is nothing to be found. {count(len(verdicts), 'trial')}: {kinds}. A trial counts "
+        "only if its attack works without protection and fails on the null."
+    )
+
+
+def verdict(trial: TrialPart) -> str:
+    """The verdict, judged again: no control, no verdict, whatever the document says."""
+    if trial.control is None or trial.deployed is None or trial.null is None:
+        return "not tested"
+    if not trial.control.succeeded or trial.null.succeeded:
+        return "inconclusive"
+    return "leaks" if trial.deployed.succeeded else "holds"
+
+
+def outcome(trial: TrialPart) -> str:
+    """What the three findings say together, in a sentence."""
+    here, control, null = trial.deployed, trial.control, trial.null
+    if here is None or control is None or null is None:
+        missing = {"unprotected run": control, "deployed run": here, "null": null}
+        lacking = listing(name for name, finding in missing.items() if finding is None)
+        return f"There is no finding on the {lacking}. {trial.reason}".strip()
+    if not control.succeeded:
+        return (
+            f"Even without protection {_reached(control)}, below the threshold of "
+            f"{number(control.threshold)}. What it found here shows nothing."
+        )
+    if null.succeeded:
+        return (
+            f"Where there is nothing to be found {_reached(null)}, which counts as success. "
+            "What it found here shows nothing."
+        )
+    if here.value is None:
+        return f"Without protection {_reached(control)}. Here {_reached(here)}. {here.note}".strip()
+    side = "at or above" if here.succeeded else "below"
+    return (
+        f"Without protection {_reached(control)}. Here {_reached(here)}, {side} the threshold of "
+        f"{number(here.threshold)}; guessing gives {number(here.chance)}."
+    )
+
+
+def _reached(finding: FindingPart) -> str:
+    if finding.value is None:
+        return "the attack had nothing to work on"
+    return f"it reached {number(finding.value)} ({finding.measure})"
+
+
+def in_words(part: PrivacyPart) -> str:
+    """What ε and δ mean, for a reader who meets them for the first time."""
+    if part.epsilon is None or part.delta is None:
+        return (
+            f"There is no bound on how much what is released can tell about one {part.unit}. "
+            "This is not a differential-privacy guarantee."
+        )
+    factor = math.exp(min(part.epsilon, 700))
+    times = f"{factor:.3g}" if factor < 1e6 else f"10^{math.floor(part.epsilon / math.log(10))}"
+    return (
+        f"Between two data sets that differ in one {part.unit}, no outcome is more than {times} "
+        f"times as likely with one as with the other (e^ε), except with probability "
+        f"{number(part.delta)} (δ)."
+    )

@@ -1,0 +1,174 @@
+"""The report's figures as plain tables, the same on the page and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from secure_fl.audits.document import AuditDocument, FindingPart, PointPart, RocPart, TrialPart
+from secure_fl.audits.report.curves import area, needed, rate_at, resolution
+from secure_fl.audits.report.sentences import verdict
+from secure_fl.audits.report.words import (
+    VERDICTS,
+    count,
+    duration,
+    number,
+    ordered,
+    plain,
+    positions,
+    shortened,
+    size,
+)
+
+
+class Table(NamedTuple):
+    """A caption, a header and rows of text; the first column names the row."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    figures: bool = False  # all columns but the first hold numbers
+
+
+RATES = (0.1, 0.01, 0.001)
+
+
+def points(items: Sequence[PointPart]) -> Table:
+    """Accuracy beside leakage."""
+    deployed = {True: " (deployed)", False: ""}
+    rows = [
+        (p.label + deployed[p.deployed], _known(p.accuracy), _known(p.leakage), p.measure)
+        for p in items
+    ]
+    return Table("Accuracy and leakage", ("Run", "Accuracy", "Leakage", "Measured as"), rows)
+
+
+def _known(value: float | None) -> str:
+    return "not measured" if value is None else number(value)
+
+
+def trials(document: AuditDocument) -> Table:
+    """All trials, one line each."""
+    header = ("Trial", "Whose view", "Verdict", "Unprotected", "Deployed", "Null", "Guessing")
+    return Table("All trials, one line each", header, [_trial(one) for one in document.trials])
+
+
+def _trial(trial: TrialPart) -> tuple[str, ...]:
+    found = (trial.control, trial.deployed, trial.null)
+    chance = trial.deployed or trial.control or trial.null
+    said = [value(finding) for finding in found]
+    guess = number(chance.chance) if chance else "none"
+    return (trial.attack, trial.role, VERDICTS[verdict(trial)].word, *said, guess)
+
+
+def value(finding: FindingPart | None) -> str:
+    """What a finding came to, as short as possible."""
+    if finding is None:
+        return "not run"
+    return "nothing to work on" if finding.value is None else number(finding.value)
+
+
+def findings(trial: TrialPart) -> Table:
+    """Control, deployed and null of one trial, side by side."""
+    three = (trial.control, trial.deployed, trial.null)
+    lines: dict[str, Callable[[FindingPart], str]] = {
+        "About": lambda f: f.target,
+        "Measure": lambda f: f.measure,
+        "Value": value,
+        "95 % interval": lambda f: " to ".join(map(number, f.interval)) if f.interval else "none",
+        "Guessing gives": lambda f: number(f.chance),
+        "Success from": lambda f: number(f.threshold),
+        "Succeeded": lambda f: "yes" if f.succeeded else "no",
+        "Sample size n": lambda f: number(f.samples),
+        "Evidence": lambda f: positions(f.evidence),
+        "Note": lambda f: f.note,
+        "Details": lambda f: shortened(plain(f.details)) if f.details else "",
+    }
+    rows = []
+    for name, say in lines.items():
+        cells = [say(finding) if finding else "not run" for finding in three]
+        if any(cell not in ("", "not run") for cell in cells) or name == "Value":
+            rows.append((name, *cells))
+    header = ("", "Unprotected (control)", "Deployed", "Null")
+    return Table(f"Findings of {trial.attack}, {trial.role}", header, rows)
+
+
+def budget(document: AuditDocument) -> Table:
+    """What each ledger had spent at the end."""
+    rows = [
+        (curve.label, number(curve.x[-1]), number(curve.y[-1]))
+        for curve in document.budget
+        if curve.x and curve.y
+    ]
+    return Table("Privacy loss at the end", ("Ledger", "Last round", "ε spent"), rows, True)
+
+
+def traffic(document: AuditDocument) -> Table:
+    """Bytes of each curve in all."""
+    rows = [
+        (curve.label, size(sum(curve.y)), size(sum(curve.y) / len(curve.y)))
+        for curve in document.traffic
+        if curve.y
+    ]
+    return Table("Bytes over all rounds", ("Curve", "In all", "Per round"), rows, True)
+
+
+def spectra(document: AuditDocument) -> Table:
+    """How few singular values hold most of each matrix."""
+    rows = []
+    for curve in document.spectra:
+        if curve.y:
+            holds = [f"{needed(curve, part):,}" for part in (0.9, 0.95, 0.99)]
+            rows.append((curve.label, f"{len(curve.y):,}", *holds))
+    header = ("Matrix", "Singular values", "for 90 % of the energy", "for 95 %", "for 99 %")
+    return Table("Singular values that are needed", header, rows, True)
+
+
+def roc(document: AuditDocument) -> Table:
+    """Each membership attack's curve in four figures."""
+    rows = [(c.label, number(area(c)), *_rates(c)) for c in document.roc if c.fpr]
+    header = ("Attack", "AUC", *(f"TPR at {rate:.4g} FPR" for rate in RATES))
+    return Table("Membership attacks (guessing: AUC 0.5, TPR = FPR)", header, rows, True)
+
+
+def _rates(curve: RocPart) -> list[str]:
+    finest = resolution(curve)
+    return [
+        number(rate_at(curve, rate)) if finest <= rate else "too few non-members" for rate in RATES
+    ]
+
+
+def seconds(document: AuditDocument) -> Table:
+    """Where the time went."""
+    rows = [(phase, duration(spent)) for phase, spent in ordered(document.seconds)]
+    return Table("Time", ("Phase", "Spent"), rows, True)
+
+
+def volumes(document: AuditDocument) -> Table:
+    """How many bytes crossed the wires."""
+    rows = [(what, size(sent), f"{sent:,}") for what, sent in ordered(document.bytes)]
+    return Table("Bytes", ("What", "Size", "Bytes"), rows, True)
+
+
+def scores(document: AuditDocument) -> Table:
+    """The run's accuracy, as its result has it."""
+    rows = [(name, number(score)) for name, score in ordered(document.accuracy)]
+    return Table(f"Accuracy ({document.run.metric})", ("Of", "Value"), rows, True)
+
+
+def facts(caption: str, items: Mapping[str, Any]) -> Table:
+    """Names and values of any mapping."""
+    return Table(caption, ("Name", "Value"), [(name, plain(v)) for name, v in ordered(items)])
+
+
+def sources(document: AuditDocument) -> Table:
+    """What a reader needs to run this again."""
+    run = document.run
+    cohort = (
+        f"{count(len(run.parties), 'party', 'parties')}, a sum needs {run.threshold}, "
+        f"and no sum is over fewer than {run.min_cohort}"
+    )
+    rows = [("Seed", str(run.seed)), ("Rounds", str(run.rounds)), ("Cohort", cohort)]
+    rows += [(f"Version of {name}", text) for name, text in ordered(run.versions)]
+    rows += [(f"Machine: {name}", plain(text)) for name, text in ordered(run.machine)]
+    return Table("Seed, versions and machine", ("Name", "Value"), rows)

@@ -1,0 +1,105 @@
+"""A lying coordinator: an honest one, and a trick where it meets its parties.
+
+A `Trick` has the coordinator's signing key, sees and changes every message to a party before it is
+signed, chooses what is added, and changes every total before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import structs
+
+from secure_fl import wire
+from secure_fl.crypto.identity import Identity
+from secure_fl.errors import SecureFLError
+from secure_fl.link import Link
+from secure_fl.protocol import Audience, BlindTotal, NewTotal, Offered
+from secure_fl.session import Session
+from secure_fl.wire import Frame, Segment
+
+
+class Trick:
+    """An honest coordinator; its children are not."""
+
+    def tell(self, party: str, message: Any) -> Any:
+        """What a party is told in place of this message."""
+        return message
+
+    def insist(self, party: str, answer: Any) -> Any:
+        """A further message that makes a party go on after this answer; None: none is needed."""
+        return None
+
+    def deliver(self, party: str, message: Any, frame: Frame) -> Frame:
+        """The frame that arrives in place of this one."""
+        return frame
+
+    def counts(self, sender: str) -> bool:
+        """Whether a party's input is added."""
+        return True
+
+    def answer(self, totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """What is sent as the totals of a sum, by segment."""
+        return totals
+
+
+@dataclass
+class LyingEngine:
+    """Carries frames as the trick wants them; it can sign as the coordinator does."""
+
+    sessions: Mapping[str, Session]
+    links: Mapping[str, Link]
+    me: Identity
+    trick: Trick
+    refused: dict[str, str] = field(default_factory=dict)  # by whom, with which code
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Deliver what the trick makes of each frame, and what it adds to an answer."""
+        for party in sorted(frames):
+            answer = self._answer(party, self._told(party, frames[party]))
+            more = self.trick.insist(party, wire.peek(answer.head).message)
+            if more is not None:
+                answer = self._answer(party, self.links[party].pack(more))
+            yield party, answer
+
+    def _answer(self, party: str, frame: Frame) -> Frame:
+        try:
+            return self.sessions[party].step(frame)
+        except SecureFLError as error:  # the frame itself was refused, before any message was read
+            self.refused.setdefault(party, error.code)
+            raise
+
+    def _told(self, party: str, frame: Frame) -> Frame:
+        envelope = wire.peek(frame.head)
+        message = self.trick.tell(party, envelope.message)
+        if message is not envelope.message:
+            changed = structs.replace(envelope, message=message)
+            frame = wire.encode(changed, frame.bulk, self.me.sign)
+        return self.trick.deliver(party, message, frame)
+
+
+@dataclass
+class LyingTotals:
+    """The coordinator's half of sums, with the trick's hand on it."""
+
+    honest: NewTotal
+    trick: Trick
+
+    def new(self, audience: Audience, offered: Offered) -> BlindTotal:
+        """A sum in which the trick decides what counts and what is said."""
+        return _Total(self.honest(audience, offered), self.trick)
+
+
+class _Total:
+    def __init__(self, honest: BlindTotal, trick: Trick) -> None:
+        self._honest, self._trick = honest, trick
+        self.needs_unmasking, self.unmask = honest.needs_unmasking, honest.unmask
+
+    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
+        if self._trick.counts(sender):
+            self._honest.add(sender, segments, data)
+
+    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+        return self._trick.answer(dict(self._honest.result(survivors)))

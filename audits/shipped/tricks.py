@@ -1,0 +1,194 @@
+"""The tricks of a lying coordinator, each under the name by which a report speaks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from secure_fl import wire
+from secure_fl.audits.shipped.lying import Trick
+from secure_fl.audits.shipped.small_federation import PARTIES
+from secure_fl.crypto import masking, public
+from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
+from secure_fl.crypto.raw import Channel
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.seeded import read_sum
+from secure_fl.errors import CryptoError
+from secure_fl.settings import Protection
+from secure_fl.totals import ENCRYPTED
+from secure_fl.wire import Frame, Offer
+
+VICTIM, MISSING = PARTIES[0], PARTIES[2]
+SLOT = 6  # bytes of a masked slot that is not encrypted
+
+Totals = dict[bytes, bytes]
+
+
+def expanded(mode: Protection, totals: Totals) -> Totals:
+    """The same sums as ciphertexts in full: of seeds, their number alone tells whose they are."""
+    if mode not in ENCRYPTED:
+        return totals
+    return {key: from_parts(_in_full(data)[0].result()) for key, data in totals.items()}
+
+
+@dataclass
+class Altered(Trick):
+    """Changes every total as far as its protection lets anyone."""
+
+    mode: Protection
+    numbers: Callable[[Any], Any]  # of floats, and of slots mod t
+    sealed: Callable[[public.Sum, int], None]  # a sealed sum, and how many slots it has
+
+    def answer(self, totals: Totals) -> Totals:
+        """Change all segments alike."""
+        return {key: self._changed(data) for key, data in totals.items()}
+
+    def _changed(self, data: bytes) -> bytes:
+        if self.mode == "none":
+            found: bytes = self.numbers(np.frombuffer(data, "<f4")).astype("<f4").tobytes()
+            return found
+        if self.mode == "secagg":
+            slots = self.numbers(to_slots(data, len(data) // SLOT)) % np.uint64(COHORT.modulus)
+            return from_slots(slots)
+        total, slots = _in_full(data)
+        self.sealed(total, slots)
+        return from_parts(total.result())
+
+
+@dataclass
+class LeftOut(Trick):
+    """Adds up without one party and says nothing."""
+
+    mode: Protection
+
+    def answer(self, totals: Totals) -> Totals:
+        """In full, so that the number of seeds does not tell."""
+        return expanded(self.mode, totals)
+
+    def counts(self, sender: str) -> bool:
+        """All but one."""
+        return sender != MISSING
+
+
+@dataclass
+class OldTotal(Trick):
+    """Answers a sum with the totals of the one before."""
+
+    mode: Protection
+    first: Totals = field(default_factory=dict)
+
+    def answer(self, totals: Totals) -> Totals:
+        """The first totals, each time."""
+        self.first = self.first or expanded(self.mode, totals)
+        return self.first
+
+
+@dataclass
+class Crossed(Trick):
+    """Gives the total of one vector as that of another."""
+
+    mode: Protection
+
+    def answer(self, totals: Totals) -> Totals:
+        """Turn the totals round."""
+        found = expanded(self.mode, totals)
+        return dict(zip(found, reversed(found.values()), strict=True))
+
+
+class OtherKeys(Trick):
+    """Tells one party keys of its own as those of all others, to know that party's masks."""
+
+    def __init__(self) -> None:
+        self._mine = masking.public_key(masking.new_seed())
+
+    def tell(self, party: str, message: Any) -> Any:
+        """The same shares, under other public keys."""
+        if party != VICTIM or not getattr(message, "offers", None):
+            return message
+        return structs.replace(message, offers=swapped(message.offers, self._mine))
+
+
+class Divided(Trick):
+    """Tells one party that another is gone, and the rest that everybody is there."""
+
+    def tell(self, party: str, message: Any) -> Any:
+        """Other lists for the victim, of masks and of totals."""
+        if party != VICTIM or not isinstance(message, wire.Unmask | wire.Total):
+            return message
+        left = tuple(p for p in message.survivors if p != MISSING)
+        if isinstance(message, wire.Unmask):
+            return wire.Unmask(left, (MISSING,))
+        stays = tuple(p for p in message.members if p != MISSING)
+        return structs.replace(message, survivors=left, members=stays)
+
+    def insist(self, party: str, answer: Any) -> Any:
+        """Show the victim its own signature as all there is."""
+        if isinstance(answer, wire.Confirm):
+            return wire.Confirmed({party: answer.signature})
+        return None
+
+
+@dataclass
+class OldFrame(Trick):
+    """Delivers the frame of an earlier total in place of a later one."""
+
+    old: Frame | None = None
+
+    def deliver(self, party: str, message: Any, frame: Frame) -> Frame:
+        """The victim's first frame with a total, each time."""
+        if party != VICTIM or not isinstance(message, wire.Total):
+            return frame
+        self.old = self.old or frame
+        return self.old
+
+
+def swapped(offers: Mapping[str, Offer], mine: bytes) -> dict[str, Offer]:
+    """The same offers under another public key."""
+    return {party: Offer(mine, offer.shares) for party, offer in offers.items()}
+
+
+def _scaled(mode: Protection) -> Trick:
+    return Altered(mode, lambda x: x * x.dtype.type(2), lambda total, _: total.scale(2))
+
+
+def _injected(mode: Protection) -> Trick:
+    def plus_one(total: public.Sum, slots: int) -> None:
+        total.add_plain(np.ones(slots, np.uint64))
+
+    return Altered(mode, lambda x: x + x.dtype.type(1), plus_one)
+
+
+TRICKS: dict[str, Callable[[Protection], Trick]] = {
+    "scales an aggregate": _scaled,
+    "injects a constant": _injected,
+    "drops a party's input": LeftOut,
+    "replays an old total": OldTotal,
+    "relabels a sum": Crossed,
+    "lies about dropouts": lambda _: Divided(),
+    "replays a frame": lambda _: OldFrame(),
+    "swaps keys": lambda _: OtherKeys(),
+}
+
+
+def _in_full(data: bytes) -> tuple[public.Sum, int]:
+    """A sealed sum that can be changed, and how many slots it has."""
+    context, parts = public.make_context(COHORT), to_parts(data)
+    total = public.Sum(context)
+    with Channel() as channel:
+        read = [_read(context, channel, part) for part in parts]
+        total.add([public.serialize(context, channel, one) for one in read])
+    return total, len(parts) * COHORT.degree
+
+
+def _read(context: public.PublicContext, channel: Channel, part: bytes) -> Any:
+    """A ciphertext of a sum over all parties or over some."""
+    for contributors in range(len(PARTIES), 1, -1):
+        try:
+            return read_sum(context, channel, part, contributors)
+        except CryptoError:
+            continue
+    raise CryptoError("this is no sum of ciphertexts")

@@ -1,0 +1,281 @@
+"""Whole audits: three protections, three matrices, as docs/threat-model.md says; planted bugs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from secure_fl.audits.document import AuditDocument, read
+from secure_fl.audits.gate import Verdict
+from secure_fl.audits.run import audit
+from secure_fl.audits.session import Audit
+from secure_fl.audits.shipped import recorded
+from secure_fl.audits.shipped.mask_trials import mask_trials
+from secure_fl.cli.main import main
+from secure_fl.config import federation, loads
+from secure_fl.crypto.masking import Place
+from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.errors import RunError
+from secure_fl.wire import digest
+
+SETTINGS = """
+[run]
+record = true
+[task]
+max_length = 32
+[data]
+corpus = "ade"
+parties = {parties}
+size = 16
+{data}
+[model]
+layers = 1
+freeze_embeddings = {frozen}
+[training]
+learning_rate = 1e-3
+batch_size = 8
+device = "cpu"
+[protection]
+mode = "{mode}"
+{protection}
+[algorithm]
+name = "{algorithm}"
+rounds = 1
+{more}
+"""
+
+
+def trained(folder: Path, mode: str = "he+secagg", **options: object) -> Path:
+    """A tiny recorded run."""
+    fields = {
+        "parties": 3,
+        "data": "",
+        "frozen": "true",
+        "protection": "",
+        "algorithm": "fedavg",
+        "more": "",
+    } | options
+    federation(loads(SETTINGS.format(mode=mode, **fields)), folder).run()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    made: Path = tmp_path_factory.mktemp("audits")
+    return made
+
+
+@pytest.fixture(scope="module")
+def documents(place) -> dict[str, AuditDocument]:
+    """Quick audits of the same federation under three protections, with one control for all."""
+    return {
+        mode: audit(trained(place / mode, mode), quick=True, code=False, work=place / "controls")
+        for mode in ("none", "he", "he+secagg")
+    }
+
+
+def cells(document: AuditDocument, what: str) -> dict[str, str]:
+    row = next(row for row in document.matrix if row.what == what)
+    return {cell.role: cell.access for cell in row.cells}
+
+
+ONE, SUM = "one hospital's update", "a sum of updates"
+COORDINATOR, HOSPITAL = "coordinator", "one hospital"
+WITH_ONE, WITH_TWO = "coordinator + 1 hospital", "coordinator + 2 hospitals"
+
+
+def test_matrices_differ_as_the_threat_model_says(documents):
+    # Two of three colluders are left with one update by subtraction, whatever the protection.
+    common = {HOSPITAL: "nothing", WITH_TWO: "everything"}
+    assert cells(documents["none"], ONE) == common | {
+        COORDINATOR: "everything",
+        WITH_ONE: "everything",
+    }
+    assert cells(documents["he"], ONE) == common | {COORDINATOR: "nothing", WITH_ONE: "everything"}
+    assert cells(documents["he+secagg"], ONE) == common | {
+        COORDINATOR: "nothing",
+        WITH_ONE: "nothing",
+    }
+    sums = {mode: cells(document, SUM)[COORDINATOR] for mode, document in documents.items()}
+    assert sums == {"none": "of a sum", "he": "nothing", "he+secagg": "nothing"}
+
+
+def test_the_status_is_that_of_the_promises(documents):
+    assert {mode: d.status for mode, d in documents.items()} == {
+        "none": "beyond policy",
+        "he": "beyond policy",  # any party with the coordinator reads every update
+        "he+secagg": "within policy",
+    }
+    assert any(COORDINATOR in reason for reason in documents["none"].reasons)
+    assert all(WITH_ONE in reason for reason in documents["he"].reasons)
+
+
+def test_every_cell_points_to_trials_with_their_controls(documents):
+    for document in documents.values():
+        trials = {trial.id: trial for trial in document.trials}
+        assert len(trials) == len(document.trials)
+        for row in document.matrix:
+            for cell in row.cells:
+                assert cell.access == "not tested" or cell.evidence
+                for at in cell.evidence:
+                    trial = trials[at]
+                    assert trial.role == cell.role
+                    assert trial.control is not None and trial.null is not None
+                    if cell.access in ("nothing", "everything", "of a sum"):
+                        assert trial.control.succeeded and not trial.null.succeeded
+
+
+def test_evidence_is_a_frame_that_the_coordinator_carried(documents, place):
+    run = Audit(place / "he+secagg").run
+    found = [t.deployed.evidence for t in documents["he+secagg"].trials if t.deployed]
+    places = {at for evidence in found for at in evidence}
+    assert places and places <= {frame.place for frame in run.frames}
+
+
+def test_the_same_run_gives_the_same_bytes(documents, place):
+    from secure_fl.audits.document import encode
+
+    for _ in range(2):
+        again = audit(place / "he+secagg", quick=True, code=False, work=place / "controls")
+        assert encode(again) == encode(documents["he+secagg"])
+
+
+def test_what_was_left_out_is_said(documents):
+    said = " ".join(documents["he+secagg"].untested)
+    for part in ("gradient matching", "membership", "later rounds", "networks"):
+        assert part in said
+    # AdamW's moves defeat the span check even unprotected: that is no success of the protection.
+    assert "span check" in said
+
+
+def test_a_run_without_views_says_what_cannot_be_audited(tmp_path):
+    text = SETTINGS.format(
+        mode="he", parties=3, data="", frozen="true", protection="", algorithm="fedavg", more=""
+    )
+    federation(loads(text.replace("record = true", "")), tmp_path / "run").run()
+    with pytest.raises(RunError, match="only digests") as caught:
+        audit(tmp_path / "run", quick=True)
+    assert "--record" in str(caught.value)
+
+
+def test_an_unfinished_run_is_refused(documents, place, tmp_path):
+    shutil.copytree(place / "he", tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match="not finished"):
+        audit(tmp_path / "run", quick=True)
+
+
+# --- planted bugs ------------------------------------------------------------------------------
+
+
+def verdicts(document: AuditDocument, attack: str) -> dict[str, str]:
+    return {trial.role: trial.verdict for trial in document.trials if trial.attack == attack}
+
+
+def test_embeddings_that_are_sent_are_found_by_the_token_bag(documents, place):
+    folder = trained(place / "embeddings", "none", frozen="false")
+    found = audit(folder, quick=True, code=False)
+    assert verdicts(found, "token bag")[COORDINATOR] == "leaks"
+    assert (
+        verdicts(documents["none"], "token bag")[COORDINATOR] == "holds"
+    )  # frozen, also unprotected
+    words = next(row for row in found.matrix if row.what.startswith("words"))
+    assert {c.role: c.access for c in words.cells}[COORDINATOR] == "everything"
+
+
+def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
+    """One seed and one place for all sums: everything still opens rightly, and nobody notices."""
+    begin = StepKeys.__post_init__
+
+    def planted(self: StepKeys) -> None:
+        self._mask_seed = digest(b"mask" + self.me.encode())[:16]
+        self._self_seed = digest(b"self" + self.me.encode())[:16]
+        begin(self)
+
+    with monkeypatch.context() as bug:
+        bug.setattr(StepKeys, "__post_init__", planted)
+        bug.setattr(Place, "info", lambda self, purpose, segment=0: purpose.encode())
+        reused = Audit(trained(place / "reused"))
+    assert _reuse(reused) is Verdict.LEAKS
+    assert _reuse(Audit(place / "he+secagg")) is Verdict.HOLDS
+
+
+def _reuse(made: Audit) -> Verdict:
+    inputs = recorded.masked_inputs(made.run)
+    (name,) = inputs
+    found = {
+        trial.verdict
+        for trial in mask_trials(made.prior, True, inputs)
+        if trial.attack.endswith("reused masks")
+        and trial.deployed
+        and trial.deployed.target == name
+    }
+    (verdict,) = found
+    return verdict
+
+
+def test_a_prediction_without_noise_is_found(tmp_path, monkeypatch):
+    options = {
+        "data": "public = 64\nlabelled = 16",
+        "algorithm": "fedid",
+        "more": 'counted = "parties"',
+        "protection": "[protection.noise]\nepsilon = 8.0\nforce = true",
+    }
+    sound = _noise_trial(trained(tmp_path / "noised", **options))
+    assert sound.verdict is Verdict.HOLDS
+    grid = lambda self, x: np.rint(np.asarray(x) * self.scale).astype(np.int64)  # noqa: E731
+    monkeypatch.setattr(SkellamNoise, "share", grid)
+    bare = _noise_trial(trained(tmp_path / "bare", **options))
+    assert bare.verdict is Verdict.LEAKS
+    assert bare.deployed is not None and bare.deployed.details["measured std"] < 0.1
+
+
+def _noise_trial(folder: Path):
+    made = Audit(folder)
+    std = made.result["noise"]["std_guaranteed"]
+    (trial,) = recorded.noise_trials(made.run, made.prior, std)
+    return trial
+
+
+@pytest.mark.slow
+def test_a_full_audit_attacks_the_release_and_the_metadata_too(place, tmp_path):
+    found = audit(trained(tmp_path / "whole"))
+    judged = {(trial.attack, trial.role): trial.verdict for trial in found.trials}
+    assert judged["sizes", COORDINATOR] == "holds"
+    assert judged["timing", COORDINATOR] == "leaks"  # nothing hides when a hospital answers
+    assert ("gradient matching", COORDINATOR) in judged
+    assert {"membership (LiRA)", "membership (RMIA)"} <= {attack for attack, _ in judged}
+    assert found.status == "within policy"
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+def test_audit_and_report_as_a_user_runs_them(documents, place):
+    runner = CliRunner()
+    folder = place / "none"
+    done = runner.invoke(main, ["audit", str(folder), "--quick"])
+    assert done.exit_code == 3, done.output
+    assert "beyond policy" in done.output and "who can see what" in done.output
+    assert read(folder / "audit.json").status == "beyond policy"
+    assert "<html" in (folder / "report.html").read_text()
+    both = runner.invoke(main, ["report", str(folder), str(folder), "--out", str(place / "both")])
+    assert both.exit_code == 0, both.output
+    assert (place / "both" / "report.md").exists()
+
+
+def test_wrong_folders_are_told(tmp_path):
+    runner = CliRunner()
+    done = runner.invoke(main, ["audit", str(tmp_path / "none")])
+    assert done.exit_code == 4
+    done = runner.invoke(main, ["report", str(tmp_path)])
+    assert done.exit_code == 4
+    assert "secure-fl audit RUN" in done.output + str(done.stderr)
+    (tmp_path / "audit.json").write_text(json.dumps({"schema": "something/9"}))
+    assert runner.invoke(main, ["report", str(tmp_path)]).exit_code == 4

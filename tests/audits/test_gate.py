@@ -1,0 +1,149 @@
+"""No verdict without a control that succeeds and a null that fails; what policy makes of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from secure_fl.audits.attacks import metadata
+from secure_fl.audits.base import Finding
+from secure_fl.audits.document import PrivacyPart
+from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.judging import judge
+from secure_fl.audits.matrix import ident, matrix
+from secure_fl.audits.roles import CODE
+from secure_fl.settings import PolicySettings
+from secure_fl.views.opening import RecordedRun
+
+COORDINATOR = "coordinator"
+RUN = cast("RecordedRun", SimpleNamespace(parties=("a", "b", "c")))
+
+
+def finding(value: float | None, attack: str, role: str, target: str = "a") -> Finding:
+    return Finding(attack, role, target, "score", value, 0.1, 0.5, 10)
+
+
+def trial(
+    deployed: float | None,
+    attack: str = "token bag",
+    role: str = COORDINATOR,
+    *,
+    control: float = 1.0,
+    null: float = 0.0,
+    target: str = "a",
+) -> Trial:
+    with_value = partial(finding, attack=attack, role=role, target=target)
+    return Trial(with_value(control), with_value(deployed), with_value(null))
+
+
+@pytest.mark.parametrize(
+    ("control", "deployed", "null", "verdict"),
+    [
+        (1.0, 0.0, 0.0, Verdict.HOLDS),
+        (1.0, None, 0.0, Verdict.HOLDS),  # nothing that it could work on reached this role
+        (1.0, 0.9, 0.0, Verdict.LEAKS),
+        (0.0, 0.0, 0.0, Verdict.INCONCLUSIVE),  # a broken attack shows nothing
+        (0.0, 0.9, 0.0, Verdict.INCONCLUSIVE),
+        (1.0, 0.0, 0.9, Verdict.INCONCLUSIVE),  # it finds something where there is nothing
+        (1.0, 0.9, 0.9, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_verdicts(control, deployed, null, verdict):
+    assert trial(deployed, control=control, null=null).verdict is verdict
+
+
+def test_a_missing_control_shows_nothing():
+    alone = Trial(None, finding(0.0, "token bag", COORDINATOR), None)
+    assert alone.verdict is Verdict.UNTESTED
+    with pytest.raises(ValueError, match="at least one"):
+        Trial(None, None, None).attack  # noqa: B018
+
+
+def cell(trials: list[Trial], what: str) -> Any:
+    row = next(row for row in matrix(trials, [COORDINATOR]) if row.what.startswith(what))
+    return row.cells[0]
+
+
+def test_words_are_hidden_where_no_update_could_be_read():
+    unread = trial(0.0, "reading one hospital")
+    weak = trial(0.0, "span check", control=0.0)
+    found = cell([unread, weak], "words")
+    assert (found.access, found.evidence) == ("nothing", (ident(unread),))
+    assert found.note
+
+
+def test_an_update_that_was_read_needs_every_attack_to_come_to_a_verdict():
+    read = trial(1.0, "reading one hospital")
+    held, weak = trial(0.0, "token bag"), trial(0.0, "span check", control=0.0)
+    assert cell([read, held, weak], "words").access == "inconclusive"
+    assert cell([read, held], "words").access == "nothing"
+    leaking = cell([read, held, trial(0.8, "span check")], "words")
+    assert leaking.access == "everything" and leaking.evidence == ("span-check/coordinator",)
+
+
+def test_what_is_found_of_a_sum_says_whose_it_is_not():
+    assert cell([trial(0.9, "token bag", target="the sum of 3")], "words").access == "of a sum"
+
+
+def judged(*trials: Trial, said: tuple[PrivacyPart, ...] = (), **policy: Any) -> tuple[str, str]:
+    unread = trial(0.0, "reading one hospital")
+    status, why = judge([unread, *trials], PolicySettings(**policy), RUN, said)
+    return status, " ".join(why)
+
+
+def test_what_is_promised_is_asked_for():
+    assert judged(trial(0.0)) == ("within policy", "")
+    assert judged(trial(0.9)) == ("beyond policy", "coordinator: token bag of a, score 0.90")
+    status, why = judged(trial(1.0, "tampering: scales", CODE))
+    assert status == "beyond policy" and "tampering" in why
+
+
+def test_what_is_not_promised_is_not():
+    beyond_the_bound = trial(1.0, "reading one hospital", "coordinator + 2 hospitals")
+    assert judged(beyond_the_bound)[0] == "within policy"
+    assert (
+        judged(trial(1.0, "reading one hospital", "coordinator + 1 hospital"))[0] != "within policy"
+    )
+    assert judged(trial(0.9, "token bag", target="the sum of 3"))[0] == "within policy"
+    assert (
+        judged(trial(0.9, accepted := "token bag"), accept=(f"{accepted}/x",))[0] != "within policy"
+    )
+    assert judged(trial(0.9), accept=("token-bag/coordinator",))[0] == "within policy"
+
+
+def test_open_questions_are_inconclusive():
+    read = trial(1.0, "reading one hospital")
+    accept = (ident(read),)
+    weak = trial(0.0, control=0.0)
+    assert judge([read, weak], PolicySettings(accept=accept), RUN, ())[0] == "inconclusive"
+    assert judge([], PolicySettings(), RUN, ())[0] == "inconclusive"
+    broken = trial(0.0, "mechanism self-test", CODE, control=0.0)
+    assert judged(broken)[0] == "inconclusive"
+
+
+def test_membership_and_epsilon_are_judged_where_the_policy_says():
+    found = finding(0.8, "membership (LiRA)", "the public").at(interval=(0.7, 0.9))
+    leak = Trial(found, found, found.at(value=0.1))
+    assert judged(leak)[0] == "within policy"
+    assert judged(leak, membership=0.75)[0] == "within policy"
+    assert judged(leak, membership=0.6)[0] == "beyond policy"
+    assert "no membership attack" in judged(membership=0.6)[1]
+    said = PrivacyPart(
+        unit="record", adjacency="", trust_model="", mechanism="", epsilon=4.0, delta=1e-5,
+        budget=8.0,
+    )  # fmt: skip
+    assert judged(said=(said,), epsilon=4.0)[0] == "within policy"
+    assert judged(said=(said,), epsilon=3.0)[0] == "beyond policy"
+    assert "no differential-privacy statement" in judged(epsilon=3.0)[1]
+
+
+def test_tau_counts_pairs_and_ties_tell_nothing():
+    up = np.arange(8.0)
+    assert metadata.tau(up, up) == 1.0
+    assert metadata.tau(up, -up) == -1.0
+    assert metadata.tau(up, np.zeros(8)) == 0.0
+    assert metadata.tau(up, np.array([0, 1, 2, 3, 4, 5, 7, 6.0])) == pytest.approx(1 - 2 / 28)

@@ -1,0 +1,151 @@
+"""Weak, bare and reused masks are found; the shipped ones are none of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl import wire
+from secure_fl.audits.base import Prior
+from secure_fl.audits.gate import Verdict
+from secure_fl.audits.shipped import mask_trials as trials
+from secure_fl.audits.shipped.mask_trials import Effort, numpy_stream, self_stream
+from secure_fl.audits.shipped.masks import guess_seed, repetition, reuse, uniform_inputs, uniformity
+from secure_fl.crypto import masking, packing
+from secure_fl.crypto.blind_sum import to_slots
+from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.packing import Codec
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.step_keys import StepKeys
+from tests.harness import federate
+from tests.security.attacker import NAMES, Wiretap, summing
+
+M = COHORT.modulus
+
+
+def rng(seed: int = 3) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def prior() -> Prior:
+    nothing: Any = None
+    return Prior(nothing, nothing, nothing, nothing, nothing, 5)
+
+
+def uniform(size: int, seed: int) -> Slots:
+    return rng(seed).integers(0, M, size, dtype=np.uint64)
+
+
+def update(seed: int) -> Slots:
+    values = rng(seed).normal(0, 0.01, 6000).astype(np.float32)
+    return packing.encode(Codec(16, 4, M), values, 0.1, rng(seed))[0]
+
+
+def test_a_seed_of_twelve_bits_is_found_and_one_of_128_is_not() -> None:
+    known = update(0)[:2]
+    masked = (known + numpy_stream(M, 2741)) % np.uint64(M)
+    assert guess_seed(masked, known, M, lambda seed: numpy_stream(M, seed), 12) == 2741
+    assert guess_seed(masked, known, M, lambda seed: numpy_stream(M, seed), 11) is None
+    small = (known + self_stream(M, 77)) % np.uint64(M)  # the attack fits the shipped stream too
+    assert guess_seed(small, known, M, lambda seed: self_stream(M, seed), 7) == 77
+    shipped = (known + self_stream(M, masking.new_seed())) % np.uint64(M)
+    assert guess_seed(shipped, known, M, lambda seed: self_stream(M, seed), 10) is None
+
+
+def test_streams_of_few_seeds_repeat() -> None:
+    """Of n = 2^9 streams of 12 bits, n²/2^13 = 32 pairs are equal: none with chance e^-32."""
+    draws = rng()
+    assert repetition(lambda: numpy_stream(M, int(draws.integers(1 << 12))), 1 << 9)
+    assert not repetition(lambda: self_stream(M, masking.new_seed()), 1 << 9)
+
+
+def test_uniform_slots_pass_as_often_as_they_should() -> None:
+    found = [uniformity(uniform(1300, seed), M) for seed in range(300)]
+    assert sum(p < 0.05 for p in found) <= 28  # P < 0.002 at 15 expected
+    assert abs(float(np.mean(found)) - 0.5) < 0.1
+    few = [uniformity(uniform(90, seed), M) for seed in range(300)]  # fewer bins
+    assert sum(p < 0.05 for p in few) <= 28
+
+
+def test_slots_without_masks_are_told_from_masked_ones() -> None:
+    clear = update(0)
+    assert uniformity(clear, M) < 1e-12
+    assert uniform_inputs([clear, update(1)], M).succeeded
+    assert not uniform_inputs([uniform(3000, 1), uniform(3000, 2)], M).succeeded
+
+
+def test_too_few_slots_are_not_judged() -> None:
+    found = uniform_inputs([uniform(20, 1)], M)
+    assert found.value is None and "too few" in found.note
+    assert np.isnan(uniformity(uniform(20, 1), M))
+    assert reuse([uniform(3000, 1)], M).value is None  # nothing to compare it with
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_mask_that_is_used_twice_is_found(sign: int) -> None:
+    """With the opposite sign too, as two parties use what they share."""
+    mask = uniform(3000, 9)
+    again = mask if sign == 1 else (np.uint64(M) - mask) % np.uint64(M)
+    first, second = (update(1) + mask) % np.uint64(M), (update(2) + again) % np.uint64(M)
+    other = (update(3) + uniform(3000, 10)) % np.uint64(M)
+    assert not uniform_inputs([first, second, other], M).succeeded  # each for itself looks well
+    assert reuse([first, other, second], M).succeeded
+    assert not reuse([first, other], M).succeeded
+    short = reuse([first, second[:2000]], M)
+    assert short.succeeded and short.details["unlike uniform"] == 1
+
+
+def recorded(values: Any) -> dict[str, list[Slots]]:
+    tap = Wiretap()
+    federate({n: summing(values, 3, bound=0.1) for n in NAMES}, mode="secagg", engine=tap)
+    found: dict[str, list[Slots]] = {name: [] for name in NAMES}
+    for name in NAMES:
+        for heard in tap.of(wire.SumInput, name):
+            found[name].append(to_slots(heard.bulk, len(heard.bulk) // 6))
+    return found
+
+
+def test_what_parties_send_is_uniform_and_shares_no_mask() -> None:
+    found = recorded({"x": rng().normal(0, 0.01, 6000)})
+    for name in NAMES:
+        assert len(found[name]) == 3 and found[name][0].size > 1300
+        assert not uniform_inputs(found[name], M).succeeded
+        assert not reuse(found[name], M).succeeded
+
+
+def test_a_program_that_forgets_to_count_its_sums_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in the program: seeds and places of the first sum serve all of them."""
+
+    def info(self: Place, purpose: Any, segment: int = 0) -> bytes:
+        return real(Place(self.run, 0, 0), purpose, segment)
+
+    def same_seeds(self: StepKeys) -> None:
+        self._mask_seed = self._self_seed = self.me.encode().ljust(16)
+        self._mask_key = masking.mask_key(self._mask_seed)
+
+    real, clear = Place.info, [update(k) for k in range(2)]
+    monkeypatch.setattr(StepKeys, "__post_init__", same_seeds)
+    sent = trials.shipped_inputs(clear, M)
+    assert not reuse(sent, M).succeeded  # the place alone keeps the streams apart
+    monkeypatch.setattr(Place, "info", info)
+    sent = trials.shipped_inputs(clear, M)
+    assert not uniform_inputs(sent, M).succeeded
+    assert reuse(sent, M).succeeded
+
+
+def test_the_trials_hold_and_recorded_inputs_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "QUICK", Effort(10, 10, 8))
+    mask = uniform(3000, 4)
+    twice = [(update(k) + mask) % np.uint64(M) for k in range(2)]
+    found = trials.mask_trials(prior(), quick=True, recorded={"east": twice})
+    assert [t.verdict for t in found[:4]] == [Verdict.HOLDS] * 4
+    bare, reused = found[4:]
+    assert bare.verdict is Verdict.HOLDS and reused.verdict is Verdict.LEAKS
+    assert reused.deployed is not None and reused.deployed.target == "east"
+    again = trials.mask_trials(prior(), quick=True, recorded={"east": twice})
+    assert found == again  # although masks are drawn afresh
+    few = trials.mask_trials(prior(), quick=True, recorded={"east": [uniform(30, 1)] * 2})
+    assert [t.verdict for t in few[4:]] == [Verdict.UNTESTED] * 2
+    assert all("too few" in t.reason for t in few[4:])

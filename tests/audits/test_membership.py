@@ -1,0 +1,184 @@
+"""Membership attacks: they find who an overfit model was trained on, and accuse no other model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from secure_fl import corpora
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.audits import statistics
+from secure_fl.audits.attacks import membership, shadows
+from secure_fl.audits.attacks.shadows import Shadows
+from secure_fl.audits.base import Finding, Prior, PublicView, Truth
+from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.corpora import NAMES
+from secure_fl.examples import Example
+from secure_fl.models import load_model, load_tokenizer
+from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.tasks import make_task
+
+COUNT, PASSES, MODELS = 50, 30, 8
+SPEC = ModelSettings(layers=1)
+
+
+def corpus(seed: int, size: int, name: str = "ade") -> tuple[Example, ...]:
+    return corpora.make(name, parties=1, seed=seed, size=size, shift=0.0)[0].train
+
+
+@cache
+def prior() -> Prior:
+    records, tokenizer = corpus(1, 2 * COUNT), load_tokenizer(SPEC)
+    task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
+    training = TrainingSettings(learning_rate=2e-3, batch_size=10, device="cpu")
+    return Prior(
+        lambda: load_model(SPEC, task, tokenizer, 1), tokenizer, task, training,
+        FedAvg(rounds=PASSES // 10, epochs=10), 1,
+        {"north": Truth("north", records[:COUNT])}, records[COUNT:],
+    )  # fmt: skip
+
+
+@cache
+def trained(on: str) -> nn.Module:
+    records = {"members": prior().truth["north"].records, "others": corpus(77, COUNT)}[on]
+    encoded = prior().task.encode(records, prior().tokenizer)
+    return shadows.imitate(prior(), shadows.site_of(prior(), encoded, "target", on))
+
+
+@cache
+def made(models: int) -> Shadows:
+    return membership.shadows_for(prior(), shadows.pool_of(prior(), COUNT), models, "tests")
+
+
+def view(on: str) -> PublicView:
+    return PublicView("public", trained(on), ("model/1",))
+
+
+def attack(name: str, on: str) -> Finding:
+    run, models = {"lira": (membership.lira, MODELS), "rmia": (membership.rmia, 4)}[name]
+    return run(view(on), prior(), shadows=made(models))
+
+
+@pytest.mark.parametrize("name", ["lira", "rmia"])
+def test_an_overfit_model_tells_and_another_does_not(name):
+    found, null = attack(name, "members"), attack(name, "others")
+    assert found.succeeded
+    assert not null.succeeded
+    assert (
+        found.threshold
+        == null.threshold
+        == statistics.auc_threshold(COUNT, COUNT, level=membership.LEVEL, margin=membership.MARGIN)
+    )
+    assert found.interval is not None
+    assert found.interval[0] > 0.5
+    assert found.evidence == ("model/1",)
+    assert Trial(found, null, null).verdict is Verdict.HOLDS
+    assert Trial(found, found, null).verdict is Verdict.LEAKS
+
+
+def test_a_broken_attack_is_inconclusive():
+    guess = prior().rng("broken").normal(size=2 * COUNT)
+    members = shadows.pool_of(prior(), COUNT).members
+    broken = membership.judged(membership.LIRA, view("members"), guess, members)
+    assert not broken.succeeded
+    assert Trial(broken, broken, broken).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_finding_holds_what_the_report_shows():
+    details = attack("lira", "members").details
+    fpr, tpr = details["roc"]["fpr"], details["roc"]["tpr"]
+    assert fpr[0] == tpr[0] == 0
+    assert fpr[-1] == tpr[-1] == 1
+    assert len(fpr) == len(tpr) <= membership.POINTS
+    assert np.trapezoid(tpr, fpr) == pytest.approx(details["auc"], abs=0.02)
+    assert [rate["tpr"] for rate in details["tpr"]] == [None, None]  # 50 others are too few
+    assert "1,000" in details["tpr"][1]["reason"]
+
+
+def test_the_same_seed_gives_the_same_guess():
+    few = replace(prior(), algorithm=FedAvg(rounds=1, epochs=1))
+    steps: list[tuple[int, int]] = []
+    one = membership.lira(view("members"), few, models=2, progress=lambda *done: steps.append(done))
+    torch.rand(3)
+    assert one == membership.lira(view("members"), few, models=2)
+    assert steps == [(1, 2), (2, 2)]
+
+
+def test_every_record_is_in_half_of_the_shadows():
+    inside = shadows.halves(6, 40, np.random.default_rng(0))
+    assert (inside.sum(0) == 3).all()
+    assert 0 < inside.sum(1).min()
+
+
+def test_a_pool_is_balanced_and_shuffled():
+    pool = shadows.pool_of(prior(), 12)
+    own = set(prior().truth["north"].records)
+    assert pool.members.sum() == 12
+    assert [record in own for record in pool.records] == pool.members.tolist()
+    assert pool.members[:12].any()
+    assert not pool.members[:12].all()
+    held = shadows.pool_of(prior(), COUNT, spare=20)
+    assert not set(held.records) & set(prior().outsiders[-20:])
+
+
+def test_lira_by_hand():
+    inside = np.array([[True, False], [True, True], [False, True], [False, False]])
+    scores = np.array([[4.0, 0.0], [6.0, 1.0], [0.0, 3.0], [2.0, 2.0]])
+    made = Shadows(scores, inside)
+    v_in, v_out = (1 + 1 + 1 + 1) / 2, (1 + 1 + 1 + 1) / 2  # means 5, 2 inside and 1, 1 outside
+    expected = [
+        -((5 - 5) ** 2) / (2 * v_in) + (5 - 1) ** 2 / (2 * v_out),
+        -((1 - 2) ** 2) / (2 * v_in) + (1 - 1) ** 2 / (2 * v_out),
+    ]
+    assert membership.guess_lira(np.array([5.0, 1.0]), made) == pytest.approx(expected)
+
+
+def test_rmia_orders_by_surplus_confidence():
+    references = Shadows(np.array([[0.0, 3.0, -3.0]]), np.array([[True, False, True]]))
+    same = membership.guess_rmia(np.array([0.0, 3.0, 3.0]), references)
+    assert same.tolist() == [0.5, 0.5, 1.0]  # the third is far surer than its references
+
+
+def test_confidences_are_logits_of_the_label():
+    encoded = prior().task.encode(prior().outsiders[:5], prior().tokenizer)
+    model = trained("others")
+    p = shadows.probabilities(prior().task, model, encoded)
+    label = encoded.batch(range(5))["labels"].numpy()
+    chosen = p[np.arange(5), label]
+    expected = np.log(chosen / (1 - chosen))
+    assert shadows.confidences(prior().task, model, encoded) == pytest.approx(expected, rel=1e-4)
+
+
+def other(name: str, **task: Any) -> Prior:
+    records = corpus(1, 60, name)
+    made = make_task(TaskSettings(**task, max_length=48), records)
+    tokenizer = prior().tokenizer
+    return replace(
+        prior(), task=made, truth={"north": Truth("north", records[:30])}, outsiders=records[30:],
+        model=lambda: load_model(SPEC, made, tokenizer, 1),
+        algorithm=FedAvg(rounds=1, epochs=1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ner", "ner"), ("similarity", "regression")])
+def test_other_tasks_are_attacked_by_their_losses(name, kind):
+    assert name in NAMES
+    setting = other(name, kind=kind)
+    found = membership.lira(PublicView("public", setting.model()), setting, models=2)
+    assert found.value is not None
+    assert not found.succeeded  # this model never learned anything
+
+
+def test_what_cannot_be_tested_says_so():
+    ranking = membership.rmia(view("members"), other("news", kind="ranking"))
+    assert ranking.value is None
+    assert "not tested" in ranking.note
+    few = membership.lira(view("members"), replace(prior(), outsiders=prior().outsiders[:5]))
+    assert few.value is None
+    assert not few.succeeded

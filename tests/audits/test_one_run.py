@@ -1,0 +1,153 @@
+"""The one-run audit finds planted bugs of DP-SGD, and accuses neither a sound build nor a null."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from secure_fl import corpora
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.audits.base import Finding, Prior, PublicView, Truth
+from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.shipped import canaries, one_run
+from secure_fl.audits.statistics import one_run_epsilon
+from secure_fl.examples import Tagged, Text
+from secure_fl.models import load_model, load_tokenizer
+from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.tasks import make_task
+
+SPEC = ModelSettings(layers=1)
+VIEW = PublicView("public", nn.Identity(), ("model/1",))
+
+
+@cache
+def prior(epsilon: float | None = 1.0, **fields: Any) -> Prior:
+    records = corpora.make("ade", parties=1, seed=1, size=120)[0].train
+    tokenizer = load_tokenizer(SPEC)
+    task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
+    dp = None if epsilon is None else DPSettings(epsilon=epsilon, accountant="rdp", **fields)
+    training = TrainingSettings(learning_rate=1.5e-3, batch_size=64, device="cpu", dp=dp)
+    return Prior(
+        lambda: load_model(SPEC, task, tokenizer, 1), tokenizer, task, training,
+        FedAvg(rounds=10, epochs=1), 1, {"north": Truth("north", records[:20])}, records[20:],
+    )  # fmt: skip
+
+
+@cache
+def audit(build: one_run.Build) -> Finding:
+    return one_run.one_run(VIEW, prior(), build)
+
+
+def test_missing_noise_is_found_and_a_sound_build_holds():
+    control, deployed, null = map(audit, (one_run.LITTLE_NOISE, one_run.SOUND, one_run.BLIND))
+    assert control.succeeded
+    assert control.value is not None
+    assert control.value > 2 * control.threshold
+    assert not deployed.succeeded
+    assert not null.succeeded
+    assert Trial(control, deployed, null).verdict is Verdict.HOLDS
+    assert control.evidence == ("model/1",)
+
+
+def test_missing_clipping_is_found():
+    unclipped = audit(one_run.UNCLIPPED)
+    assert unclipped.succeeded
+    assert Trial(audit(one_run.LITTLE_NOISE), unclipped, audit(one_run.BLIND)).verdict is (
+        Verdict.LEAKS
+    )
+
+
+def test_the_claim_is_the_accountants():
+    assert audit(one_run.SOUND).threshold == pytest.approx(1.0, abs=0.01)
+    assert audit(one_run.LITTLE_NOISE).threshold == audit(one_run.SOUND).threshold
+    given = prior(50.0, noise_multiplier=1.0)
+    found = one_run.one_run(VIEW, given, count=100)
+    assert 1 < found.threshold < 50  # what this much noise costs, not the budget
+
+
+def test_a_broken_audit_is_inconclusive():
+    blind = replace(one_run.LITTLE_NOISE, blind=True)
+    assert Trial(audit(blind), audit(one_run.SOUND), audit(one_run.BLIND)).verdict is (
+        Verdict.INCONCLUSIVE
+    )
+
+
+def test_the_value_is_what_the_guesses_disprove():
+    found = audit(one_run.LITTLE_NOISE)
+    m, r, v = (found.details[name] for name in ("canaries", "guesses", "right"))
+    assert (m, r) == (1000, 400)
+    assert found.value == one_run_epsilon(m, r, v, 1e-5)
+    assert found.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
+
+
+def test_the_same_seed_gives_the_same_finding():
+    given = prior(50.0, noise_multiplier=1.0)  # to find σ takes much longer than to train
+    one = one_run.one_run(VIEW, given, count=80)
+    torch.rand(1)
+    assert one == one_run.one_run(VIEW, given, count=80)
+
+
+def test_guesses_are_the_extremes_and_as_many_as_was_fixed():
+    guesses = one_run.guess_coins(np.array([5.0, 1.0, 3.0, 4.0, 2.0]), share=0.4)
+    assert guesses.coins == (1, -1, 0, 1, -1)
+    assert guesses.made == 4
+    assert guesses.right([True, False, True, False, True]) == 2
+
+
+def test_without_a_claim_there_is_nothing_to_audit():
+    found = one_run.one_run(VIEW, prior(None))
+    assert found.value is None
+    assert "no ε" in found.note
+
+
+def test_patients_and_ghost_clipping_are_audited_too():
+    for fields in ({"unit": "patient"}, {"clipping": "ghost"}):
+        found = one_run.one_run(VIEW, prior(1.0, **fields), one_run.LITTLE_NOISE, count=300)
+        assert found.succeeded
+
+
+def test_canaries_are_of_unused_words():
+    p = prior()
+    written = canaries.canaries(20, p.task, p.tokenizer, p.outsiders, np.random.default_rng(0))
+    known = [e.text for e in p.outsiders if isinstance(e, Text)]
+    used = {i for text in known for i in p.tokenizer(text)["input_ids"]}
+    special = set(p.tokenizer.all_special_ids)
+    for canary in written:
+        assert isinstance(canary, Text)
+        ids = set(p.tokenizer(canary.text)["input_ids"]) - special
+        assert len(ids) == canaries.WORDS
+        assert not ids & used
+    assert {c.label for c in written if isinstance(c, Text)} == {"no-ade", "ade"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"), [("ner", ("DRUG",)), ("pair", ("no", "yes")), ("regression", None)]
+)
+def test_canaries_of_every_kind_can_be_learned(kind, labels):
+    task = make_task(TaskSettings(kind=kind, labels=labels, max_length=48))
+    tokenizer = prior().tokenizer
+    written = canaries.canaries(4, task, tokenizer, (), np.random.default_rng(0))
+    assert task.encode(written, tokenizer).labelled
+    assert all(isinstance(canary, Tagged) == (kind == "ner") for canary in written)
+
+
+def test_too_few_unused_words_are_refused():
+    p = prior()
+    everything = [Text("all", word) for word in p.tokenizer.get_vocab()]
+    found = one_run.one_run(VIEW, replace(p, outsiders=tuple(everything)), on="texts", count=10)
+    assert found.value is None
+    assert "unused" in found.note
+
+
+@pytest.mark.slow
+def test_texts_through_the_runs_model_show_only_large_bugs():
+    none = one_run.one_run(VIEW, prior(), one_run.SOUND, on="texts")
+    assert not none.succeeded
+    naked = replace(one_run.UNCLIPPED, noise=0.01)
+    assert one_run.one_run(VIEW, prior(), naked, on="texts").succeeded

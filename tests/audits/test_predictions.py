@@ -1,0 +1,197 @@
+"""Predictions on public records tell of private ones, unless noise drowns them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from torch import nn
+
+from secure_fl import corpora
+from secure_fl.algorithms.baselines.dsfl import DSFL
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.audits.attacks import predictions, shadows
+from secure_fl.audits.base import HostView, Prior, PublicView, Reading, Truth
+from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.examples import Example, Text
+from secure_fl.models import load_model, load_tokenizer
+from secure_fl.recorder import Recorder
+from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.silo import Silo, Site
+from secure_fl.tasks import make_task
+
+COUNT, MODELS = 24, 2
+SPEC = ModelSettings(layers=1)
+
+
+def corpus(seed: int, size: int) -> tuple[Example, ...]:
+    return corpora.make("ade", parties=1, seed=seed, size=size, shift=0.0)[0].train
+
+
+def prior_of(members: tuple[Example, ...], outsiders: tuple[Example, ...]) -> Prior:
+    tokenizer = load_tokenizer(SPEC)
+    task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
+    training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
+    return Prior(
+        lambda: load_model(SPEC, task, tokenizer, 1), tokenizer, task, training,
+        FedAvg(rounds=3, epochs=8), 1, {"north": Truth("north", members)}, outsiders,
+    )  # fmt: skip
+
+
+@cache
+def prior() -> Prior:
+    records = corpus(1, 2 * COUNT)
+    return prior_of(records[:COUNT], records[COUNT:])
+
+
+def trained(p: Prior, records: tuple[Example, ...], name: str) -> nn.Module:
+    return shadows.imitate(p, shadows.site_of(p, p.task.encode(records, p.tokenizer), name))
+
+
+def told(p: Prior, model: nn.Module, public: tuple[Example, ...]) -> np.ndarray:
+    encoded = p.task.encode(public, p.tokenizer, labelled=False)
+    return shadows.probabilities(p.task, model, encoded)
+
+
+def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> HostView:
+    values = {"predictions": (weight or 1.0) * (y - 1 / y.shape[1])}
+    if weight is not None:
+        values["weight"] = np.array([weight])
+    reading = Reading(("north",), 1, values, ("wire/3",))
+    return HostView("host", (replace(reading, **changes),))
+
+
+def test_members_show_where_public_records_are_much_like_them():
+    p = prior()
+    # The control: private records lie among the public ones, as `overlap` warns. They tell most.
+    public = (*p.truth["north"].records, *p.outsiders)
+    y = told(p, trained(p, p.truth["north"].records, "members"), public)
+    other = told(p, trained(p, corpus(77, COUNT), "others"), public)
+    noise = np.random.default_rng(1).normal(0, 5, y.shape)
+    pool = predictions.candidates_of(p, ("north",), public)
+    made = predictions.shadows_for(p, public, pool.records, MODELS)
+    found, null, noised = (
+        predictions.membership_of(host(values), p, public, shadows=made)
+        for values in (y, other, y + noise)
+    )
+    assert found.succeeded, found.value
+    assert not null.succeeded
+    assert not noised.succeeded
+    assert Trial(found, noised, null).verdict is Verdict.HOLDS
+    assert found.target == "north"
+    assert found.evidence == ("wire/3",)
+    assert found.details["public"] == 2 * COUNT
+
+
+@pytest.mark.slow
+def test_members_show_through_other_records_too():
+    records = corpus(1, 120)
+    usual = prior_of(records[:60], records[60:])
+    training = usual.training.model_copy(update={"batch_size": 16})
+    p, public = replace(usual, training=training), corpora.public("ade", seed=1, size=150)
+    pool = predictions.candidates_of(p, ("north",), public)
+    made = predictions.shadows_for(p, public, pool.records)
+    found, null = (
+        predictions.membership_of(
+            PublicView("public", trained(p, on, "target")), p, public, shadows=made
+        )
+        for on in (records[:60], corpus(77, 60))
+    )
+    assert found.value is not None
+    assert null.value is not None
+    assert found.value > null.value
+    assert not null.succeeded
+
+
+def test_outsiders_that_are_asked_about_are_no_candidates():
+    p = prior()
+    found = predictions.membership_of(PublicView("public", p.model()), p, models=2)
+    assert found.value is None  # 12 of 24 outsiders are left
+    assert "fewer" in found.note
+
+
+def test_skewed_labels_show_and_common_ones_do_not():
+    pool = corpus(5, 400)
+    ill = tuple(r for r in pool if isinstance(r, Text) and r.label == "ade")[:80]
+    fine = tuple(r for r in pool if isinstance(r, Text) and r.label != "ade")
+    p, public = prior_of((*ill, *fine[:4]), corpus(6, 100)), corpus(7, 100)
+    view = PublicView("public", trained(p, p.truth["north"].records, "skewed"))
+    found = predictions.labels_of(view, p, public)
+    alike = replace(p, truth={"north": Truth("north", corpus(8, 84))})
+    null = predictions.labels_of(view, alike, public)  # nobody trained on these
+    flat = predictions.labels_of(host(np.full((100, 2), 0.5)), p, public)
+    assert found.succeeded
+    assert not null.succeeded
+    assert not flat.succeeded
+    assert Trial(found, flat, null).verdict is Verdict.HOLDS
+    assert found.details["truth"] == pytest.approx([4 / 84, 80 / 84])
+
+
+def test_labels_drawn_as_public_ones_seldom_pass():
+    p = replace(prior(), outsiders=corpus(6, 100))
+    known = np.mean([r.label == "ade" for r in p.outsiders if isinstance(r, Text)])
+    rng, passed = np.random.default_rng(3), 0
+    for _ in range(100):
+        drawn = rng.random(60) < known
+        records = tuple(Text("x", "x", label="ade" if ill else "no-ade") for ill in drawn)
+        y = np.full((10, 2), [1 - drawn.mean(), drawn.mean()])  # the best guess there can be
+        truth = {"north": Truth("north", records)}
+        passed += predictions.labels_of(host(y), replace(p, truth=truth), records[:10]).succeeded
+    assert passed <= 13  # 5 % of 100, and what chance adds once in 1,000
+
+
+def test_a_hosts_sum_gives_the_mean_back():
+    p, y = prior(), np.random.default_rng(1).dirichlet([1, 1], 10)
+    public = p.outsiders[:10]
+    for weight in (1.0, 0.3, None):
+        found = predictions.predictions_of(host(y, weight).readings, p, public)
+        assert not isinstance(found, str)
+        assert found[0] == pytest.approx(y)
+    both = host(y, None, of=("north", "south"), values={"predictions": 2 * (y - 0.5)})
+    found = predictions.predictions_of(both.readings, p, public)
+    assert not isinstance(found, str)
+    assert found[0] == pytest.approx(y)
+    assert found[1] == ("north", "south")
+
+
+def test_the_last_round_counts():
+    p, y = prior(), np.random.default_rng(1).dirichlet([1, 1], 10)
+    old, new = host(1 - y).readings[0], host(y, round=2).readings[0]
+    whole = replace(p, algorithm=DSFL())
+    found = predictions.predictions_of((old, new), whole, p.outsiders[:10])
+    assert not isinstance(found, str)
+    assert found[0] == pytest.approx(y)
+
+
+def test_fedids_batches_are_put_back_in_their_places():
+    public = prior().outsiders[:10]
+    p = replace(prior(), algorithm=FedID(public_batch=3, batches_per_exchange=2))
+    silo = Silo("host", public, public=public)
+    site = Site(silo, p.task, SPEC, p.training, p.seed, Recorder("host"))
+    y = np.random.default_rng(1).dirichlet([1, 1], 10)
+    batches = PublicRecords(site, 3).batches(1, 0)  # three of three; the third finds no partner
+    rows = np.concatenate([batches[0].numpy(), batches[1].numpy()])
+    found = predictions.predictions_of(host(y[rows]).readings, p, public)
+    assert not isinstance(found, str)
+    assert found[0][rows] == pytest.approx(y[rows])
+    left_out = sorted(set(range(10)) - set(rows.tolist()))
+    assert (found[0][left_out] == 0.5).all()
+
+
+def test_what_cannot_be_read_says_so():
+    p, y = prior(), np.full((10, 2), 0.5)
+    for view, public, why in (
+        (HostView("host"), p.outsiders, "no reading"),
+        (host(y), p.outsiders[:9], "not those of 9"),
+        (host(y), (), "no public records"),
+    ):
+        found = predictions.labels_of(view, p, public)
+        assert found.value is None
+        assert why in found.note
+    ner = make_task(TaskSettings(kind="ner", labels=("DRUG",)))
+    found = predictions.membership_of(host(y), replace(p, task=ner), p.outsiders)
+    assert "class by class" in found.note

@@ -1,0 +1,206 @@
+"""The report says what the document says: nothing invented, nothing lost, and no markup let in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from secure_fl.audits.document import AuditDocument, json_schema
+from secure_fl.audits.report import markdown, render
+from secure_fl.audits.report.checks import contradictions
+from secure_fl.audits.report.sentences import NO_PRIVACY, NO_TRIALS, WITHOUT
+from secure_fl.audits.report.words import ACCESS, STATUS, VERDICTS
+from tests.audits.documents import document, finding, three, trial
+from tests.audits.hostile import hostile
+from tests.audits.pages import Page
+
+ROOT = Path(__file__).parent.parent.parent
+PLOTS = ("accuracy", "roc", "budget", "traffic", "spectra")
+EMPTY: dict[str, Any] = dict.fromkeys(("points", "roc", "budget", "traffic", "spectra"), ())
+
+
+@pytest.fixture(scope="module")
+def one() -> Page:
+    return Page(render([document()]))
+
+
+@pytest.fixture(scope="module")
+def several() -> Page:
+    return Page(render(three()))
+
+
+def test_the_published_schema_is_current() -> None:
+    made = json.dumps(json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    file = ROOT / "docs" / "audit-schema.json"
+    if os.environ.get("WRITE_SCHEMA"):
+        file.write_text(made)
+    assert file.read_text() == made, "run this test with WRITE_SCHEMA=1, and commit the file"
+
+
+def test_the_page_refers_to_nothing_outside(several: Page) -> None:
+    html = render(three())
+    assert "http" not in html.replace("http-equiv", "")
+    assert not re.search(r"@import|url\((?!#)", html)
+    policy = next(e for e in several.all("meta") if "http-equiv" in e.attributes)
+    assert policy.attributes["content"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("documents", [[document()], three(), [document()] * 2, [hostile()]])
+def test_every_reference_resolves(documents: list[AuditDocument]) -> None:
+    page = Page(render(documents))
+    ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    links = [e.attributes["href"] for e in page.elements if "href" in e.attributes]
+    labels = [
+        e.attributes[n] for e in page.elements for n in e.attributes if n == "aria-labelledby"
+    ]
+    clips = [m for e in page.elements for m in re.findall(r"url\(#(.*?)\)", str(e.attributes))]
+    assert links and labels and clips
+    assert {link.removeprefix("#") for link in links} | {*labels, *clips} <= set(ids)
+
+
+def test_a_field_links_to_its_own_trials(one: Page) -> None:
+    made = document()
+    trials = {t.id: t for t in made.trials}
+    cells = [c for row in made.matrix for c in row.cells]
+    shown = one.all("td", "cell")
+    assert len(shown) == len(cells)
+    for cell, element in zip(cells, shown, strict=True):
+        targets = [e.attributes["href"][1:] for e in one.within(element) if e.tag == "a"]
+        wanted = [f"{trials[name].attack}, {trials[name].role}" for name in cell.evidence]
+        titles = [
+            e.text for t in targets for e in one.elements if e.attributes.get("id") == f"{t}-title"
+        ]
+        assert len(titles) == len(wanted)
+        assert all(t.lower().startswith(w.lower()) for t, w in zip(titles, wanted, strict=True))
+
+
+def test_fields_need_no_colour(one: Page) -> None:
+    cells = [c for row in document().matrix for c in row.cells]
+    for cell, element in zip(cells, one.all("td", "cell"), strict=True):
+        uses = [e.attributes["href"] for e in one.within(element) if e.tag == "use"]
+        assert uses == [f"#icon-{ACCESS[cell.access].icon}"]
+        assert element.text.startswith(ACCESS[cell.access].word)
+    for words in (ACCESS, VERDICTS, STATUS):
+        for of in (lambda t: t.icon, lambda t: t.symbol, lambda t: t.word):
+            assert len({of(term) for term in words.values()}) == len(words)
+
+
+def test_the_status_comes_first_in_words() -> None:
+    for status, term in STATUS.items():
+        page = Page(render([document(status=status, reasons=("of this",))]))
+        banner = page.all("div", "status")[0]
+        assert banner.text.lower().startswith(f"{status} {term.meaning.lower()}")
+        assert banner.text.endswith("of this")
+
+
+def test_tables_are_labelled(several: Page) -> None:
+    for table in several.all("table"):
+        inside = several.within(table)
+        assert [e.tag for e in inside].count("caption") == 1
+        heads = [e for e in inside if e.tag == "th"]
+        assert heads and all("scope" in e.attributes for e in heads)
+    assert several.all("html")[0].attributes["lang"] == "en"
+    assert len(several.all("h1")) == 1 and len(several.all("main")) == 1
+
+
+def test_compared_fields_that_differ_are_marked() -> None:
+    documents = three()
+    page = Page(render(documents))
+    table = next(e for e in page.all("table") if e.attributes.get("id") == "all-matrix")
+    marked = [e for e in page.within(table) if "differs" in e.classes]
+    columns = zip(*([c.access for r in d.matrix for c in r.cells] for d in documents), strict=True)
+    wanted = sum(len(column) for column in columns if len(set(column)) > 1)
+    assert wanted == len(marked) > 0
+    assert all("≠ differs" in e.text for e in marked)
+    assert markdown(documents).count("≠ differs") == wanted
+    same = Page(render([documents[0]] * 2))
+    assert not same.all("td", "differs")
+
+
+def test_compared_runs_have_a_line_each(several: Page) -> None:
+    table = several.all("table")[0]
+    rows = [e.text for e in several.within(table) if e.tag == "tr"][1:]
+    for row, made in zip(rows, three(), strict=True):
+        deployed = next(p for p in made.points if p.deployed)
+        assert made.run.name in row and made.status in row
+        assert str(deployed.accuracy) in row and str(deployed.leakage) in row
+    assert "∞" in rows[0] and "3.2" in rows[2]
+
+
+def test_empty_series_become_sentences() -> None:
+    made = document(**EMPTY, trials=(), matrix=(), privacy=(), untested=(), accuracy={})
+    html, text = render([made]), markdown([made])
+    assert not Page(html).all("figure")
+    for sentence in (*WITHOUT.values(), NO_TRIALS, NO_PRIVACY):
+        assert sentence in html and sentence in text
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_every_plot_has_words_and_numbers(name: str, one: Page) -> None:
+    label = f"run1-{name}-alternative"
+    svg = next(e for e in one.all("svg") if e.attributes.get("aria-labelledby") == label)
+    caption = next(e for e in one.all("figcaption") if e.attributes["id"] == label)
+    assert svg.attributes["role"] == "img" and len(caption.text) > 40
+    place = one.elements.index(svg)
+    assert one.all("table")[-1] in one.elements[place:]
+    made = document()
+    series = {"accuracy": made.points}.get(name) or getattr(made, name)
+    for item in series:
+        assert item.label in svg.text and item.label in caption.text
+
+
+def test_a_verdict_without_its_controls_is_not_printed() -> None:
+    alone = trial("token bag", "coordinator", None, finding(0.0), finding(0.0))
+    broken = trial("span check", "coordinator", finding(0.1), finding(0.0), finding(0.0))
+    lucky = trial("LiRA", "coordinator", finding(0.9), finding(0.0), finding(0.9))
+    claims = [msgspec.structs.replace(t, verdict="holds") for t in (alone, broken, lucky)]
+    made = document(trials=tuple(claims), matrix=())
+    assert [t.verdict for t in (alone, broken, lucky)] == ["not tested", *["inconclusive"] * 2]
+    assert len(contradictions(made)) == 3
+    page = Page(render([made]))
+    verdicts = [e.text for h in page.all("h4") for e in page.within(h) if "term" in e.classes]
+    assert verdicts == ["not tested", "inconclusive", "inconclusive"]
+    assert "contradicts itself" in page.all("div", "alarm")[0].text
+    assert "holds" not in [e.text for e in page.all("td")]
+
+
+def test_nothing_is_not_claimed_against_a_leak() -> None:
+    leak = three()[0]
+    rows = document().matrix  # it says "nothing" where the trials of `leak` say otherwise
+    assert not contradictions(document()) and not contradictions(leak)
+    found = contradictions(msgspec.structs.replace(leak, matrix=rows))
+    assert any("one party's update, coordinator" in sentence for sentence in found)
+    lost = contradictions(document(trials=()))
+    assert any("is no trial" in sentence for sentence in lost)
+
+
+def test_nothing_to_work_on_is_no_success() -> None:
+    made = trial(
+        "token bag", "coordinator", finding(0.9), finding(None, note="No frame."), finding(0)
+    )
+    html = render([document(trials=(made,), matrix=())])
+    assert "the attack had nothing to work on. No frame." in html and ">holds<" in html
+
+
+def test_strange_figures_do_not_stop_the_report() -> None:
+    made = document()
+    curve = made.traffic[0]
+    odd = msgspec.structs.replace(curve, label="東京 $\\frac$", y=(float("nan"), 0.0), x=(1.0, 2.0))
+    flat = msgspec.structs.replace(made.spectra[0], y=(), x=())
+    lost = msgspec.structs.replace(made.points[0], accuracy=None)
+    html = render([document(traffic=(odd,), spectra=(flat,), points=(lost,))])
+    assert "東京 $\\frac$</text>" in html
+    assert WITHOUT["spectra"] in html and WITHOUT["accuracy"] in html
+
+
+def test_a_report_is_about_something() -> None:
+    for make in (render, markdown):
+        with pytest.raises(ValueError, match="one run at least"):
+            make([])

@@ -1,0 +1,129 @@
+"""Every trick of a lying coordinator works without protection, and is refused with it, by name."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from secure_fl import protection
+from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.shipped.keys_on_trust import OnTrust, input_read
+from secure_fl.audits.shipped.lying import Trick
+from secure_fl.audits.shipped.small_federation import PARTIES, Setting, play, right
+from secure_fl.audits.shipped.tampering import KEYS, Uncounted, played, tampering_trials
+from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.settings import Protection
+
+MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
+NAMED = {
+    "scales an aggregate", "injects a constant", "drops a party's input", "replays an old total",
+    "swaps keys", "lies about dropouts", "relabels a sum", "replays a frame",
+}  # fmt: skip
+
+
+@cache
+def setting(mode: Protection) -> Setting:
+    return Setting.of(protection, mode)
+
+
+@cache
+def judged(mode: Protection) -> dict[str, Trial]:
+    return {t.attack: t for t in tampering_trials(protection, mode=mode)}
+
+
+@pytest.mark.parametrize("mode", ["none", *MODES])
+def test_an_honest_coordinator_is_believed(mode: Protection) -> None:
+    out = play(setting(mode), Trick())
+    assert out.clean and not out.accepted and set(out.results) == set(PARTIES)
+    # 1+2+3+4, then one more each; "some" without the last: 0.5+1+1.5
+    for found in out.results.values():
+        for index, (survivors, values) in enumerate(found):
+            assert survivors == PARTIES
+            assert values["all"] == pytest.approx([10 + 4 * index] * 20, abs=0.01)
+            if "some" in values:
+                assert values["some"] == pytest.approx([3.0] * 20, abs=0.01)
+
+
+def test_all_tricks_that_were_asked_for_are_there() -> None:
+    assert set(TRICKS) == NAMED
+    assert {t.removeprefix("tampering: ") for t in judged("he+secagg")} == NAMED
+
+
+@pytest.mark.parametrize("name", sorted(NAMED - {KEYS, "replays a frame"}))
+def test_a_trick_changes_what_unprotected_parties_accept(name: str) -> None:
+    out = play(setting("none"), TRICKS[name]("none"))
+    assert out.accepted and not out.noticed
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", sorted(NAMED - {KEYS}))
+def test_a_trick_is_refused_by_name(name: str, mode: Protection) -> None:
+    trial = judged(mode)[f"tampering: {name}"]
+    assert trial.verdict is Verdict.HOLDS
+    assert trial.control and trial.control.value == 1 and trial.null and trial.null.value == 0
+    assert trial.deployed and trial.deployed.value == 0
+    who, code = next(iter(trial.deployed.details["noticed by"].items()))
+    assert who in PARTIES
+    expected = {"lies about dropouts": {"cohort", "crypto"}, "replays a frame": {"wire"}}
+    assert code in expected.get(name, {"tamper"})
+
+
+def test_an_old_frame_passes_where_frames_are_not_counted() -> None:
+    honest = setting("none")
+    uncounted = Setting(protection, "none", honest.keys, Uncounted)
+    assert played("replays a frame", uncounted).succeeded
+    assert not played("replays a frame", honest).succeeded
+    assert play(uncounted, Trick()).clean  # it is the replay that passes, and nothing is broken
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_swapped_keys(mode: Protection) -> None:
+    trial = judged(mode)[f"tampering: {KEYS}"]
+    if mode == "he":
+        assert trial.verdict is Verdict.UNTESTED and "no keys" in trial.reason
+        return
+    assert trial.verdict is Verdict.HOLDS
+    assert trial.deployed and trial.deployed.details["noticed by"] == {VICTIM: "crypto"}
+
+
+def test_keys_on_trust_give_the_input_away() -> None:
+    assert input_read(OnTrust, swap=True) == (True, "")
+    assert input_read(OnTrust, swap=False) == (False, "")  # without the swap there is nothing
+    assert input_read(StepKeys, swap=True) == (False, "crypto")
+    assert input_read(StepKeys, swap=False) == (False, "")
+
+
+def test_without_protection_the_verdict_says_so() -> None:
+    verdicts = {name: t.verdict for name, t in judged("none").items()}
+    leaks = {f"tampering: {name}" for name in NAMED - {KEYS, "replays a frame"}}
+    assert {name for name, verdict in verdicts.items() if verdict is Verdict.LEAKS} == leaks
+
+
+def test_a_trick_without_effect_is_not_taken_for_one_that_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(TRICKS, "scales an aggregate", lambda _mode: Trick())
+    assert played("scales an aggregate", setting("he+secagg")).value == 1
+
+
+def test_one_party_that_accepts_is_enough() -> None:
+    """The others' refusal does not undo what it took for its result."""
+    out = play(setting("none"), Trick())
+    assert out.clean
+    out.results[VICTIM] = [
+        (s, {n: [v[0] + 1] * 20 for n, v in x.items()}) for s, x in out.results[VICTIM]
+    ]
+    out.noticed = {"west": "tamper"}
+    assert out.accepted and not out.clean
+
+
+def test_results_are_compared_with_the_truth() -> None:
+    out = play(setting("none"), LeftOut("none"))
+    for found in out.results.values():
+        assert found[0][1]["all"] == pytest.approx([10 - (PARTIES.index(MISSING) + 1)] * 20)
+        assert not right(found)
+        survivors: Any = found[0][0]
+        assert survivors == PARTIES  # and nothing tells

@@ -1,0 +1,112 @@
+"""Words of a party, out of the rows of its embedding's update."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from secure_fl.algorithms.lowrank import factorise
+from secure_fl.audits.attacks import token_bag as attack
+from secure_fl.audits.attacks.token_bag import guess_tokens, token_bag
+from secure_fl.audits.attacks.words import tokens
+from secure_fl.audits.gate import Trial, Verdict
+from tests.audits.readings import EMBEDDING, adamw, hospital, moved, permuted, prior_of, view_of
+
+PARTIES = {f"hospital-{k}": hospital(k)[:16] for k in range(5)}
+PRIOR = prior_of(PARTIES, adamw(), frozen=False, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def moves():
+    """What each of five hospitals' AdamW training does to the embedding."""
+    found = {}
+    for name, records in PARTIES.items():
+        Δ = moved(PRIOR, records, frozen=False, epochs=2)
+        found[name] = {EMBEDDING: Δ[EMBEDDING]}
+    return found
+
+
+def test_every_word_of_a_plain_update_and_no_other(moves):
+    name = "hospital-0"
+    truth = tokens(PARTIES[name], PRIOR)
+    # Weight decay moves nearly all rows: without subtracting it, the guess is the vocabulary.
+    assert np.any(moves[name][EMBEDDING], axis=1).sum() > 5 * len(truth)
+    found = token_bag(view_of(([name], moves[name])), PRIOR)
+    assert guess_tokens(moves[name], PRIOR) == truth
+    assert (found.value, found.details["precision"], found.details["recall"]) == (1.0, 1.0, 1.0)
+    assert found.succeeded and found.target == name and found.samples == len(truth)
+    assert found.evidence == ("wire/0",)
+
+
+def test_one_truncated_factor_is_enough(moves):
+    G = torch.from_numpy(moves["hospital-0"][EMBEDDING])
+    U, _, _ = factorise(G, 1e-9, 1, torch.Generator().manual_seed(0))
+    assert U.shape == (len(G), 1)
+    found = token_bag(view_of((["hospital-0"], {f"{EMBEDDING}|U": U.numpy()})), PRIOR)
+    assert found.details["precision"] >= 0.98 and found.details["recall"] >= 0.98
+
+
+@pytest.mark.parametrize("named", [EMBEDDING, f"{EMBEDDING}|Y", "probed"])
+def test_a_random_projection_keeps_the_rows(moves, named):
+    Ω = np.random.default_rng(0).normal(size=(64, 6)) / 8
+    Y = moves["hospital-0"][EMBEDDING] @ Ω
+    found = token_bag(view_of((["hospital-0"], {named: Y})), PRIOR)
+    assert found.details["precision"] >= 0.98 and found.details["recall"] >= 0.98
+
+
+def test_a_sum_gives_the_union_and_says_so(moves):
+    mean = np.stack([values[EMBEDDING] for values in moves.values()]).mean(0)
+    found = token_bag(view_of((list(PARTIES), {EMBEDDING: mean})), PRIOR)
+    union = frozenset().union(*(tokens(records, PRIOR) for records in PARTIES.values()))
+    assert (found.value, found.samples, found.target) == (1.0, len(union), "the sum of 5")
+    assert "attributes no word to anybody" in found.note
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_rounding_to_a_grid_does_not_hide_words(moves, bits):
+    Δ = moves["hospital-0"][EMBEDDING].astype(np.float64)
+    step = np.abs(Δ).max() / (2 ** (bits - 1) - 1)
+    noise = np.random.default_rng(0).random(Δ.shape)
+    found = token_bag(
+        view_of((["hospital-0"], {EMBEDDING: step * np.floor(Δ / step + noise)})), PRIOR
+    )
+    assert found.value is not None and found.value > 0.98
+
+
+def test_noise_on_every_row_does(moves):
+    Δ = moves["hospital-0"][EMBEDDING]
+    noise = np.random.default_rng(0).normal(size=Δ.shape) * np.abs(Δ).max()
+    found = token_bag(view_of((["hospital-0"], {EMBEDDING: Δ + noise})), PRIOR)
+    assert found.value is not None and found.value < 0.1 and not found.succeeded
+
+
+def test_single_parties_of_the_earliest_round_come_first(moves):
+    first = view_of(*(([name], moves[name]) for name in ("hospital-0", "hospital-1")))
+    mean = (moves["hospital-0"][EMBEDDING] + moves["hospital-1"][EMBEDDING]) / 2
+    later = view_of((["hospital-2"], moves["hospital-2"]), round=2)
+    summed = view_of((["hospital-0", "hospital-1"], {EMBEDDING: mean}))
+    every = (*later.readings, *summed.readings, *first.readings)
+    found = token_bag(type(first)("coordinator", every), PRIOR)
+    assert found.target == "2 parties, each by itself" and found.details["round"] == 1
+    assert found.samples == sum(len(tokens(PARTIES[f"hospital-{k}"], PRIOR)) for k in (0, 1))
+
+
+def test_frozen_embeddings_leave_nothing_to_read():
+    prior = prior_of({"h": hospital()[:2]}, adamw())
+    found = token_bag(view_of((["h"], moved(prior, hospital()[:2]))), prior)
+    assert found.value is None and "embeddings are frozen" in found.note
+    assert guess_tokens({}, prior) == frozenset()
+
+
+def test_the_gate_needs_a_working_attack_and_a_silent_null(moves, monkeypatch):
+    seen = view_of((["hospital-0"], moves["hospital-0"]))
+    control, null = token_bag(seen, PRIOR), token_bag(permuted(seen), PRIOR)
+    assert control.succeeded and null.value is not None and not null.succeeded
+    assert null.value <= null.chance < control.threshold
+    assert Trial(control, control, null).verdict is Verdict.LEAKS
+    assert Trial(control, null, null).verdict is Verdict.HOLDS
+    monkeypatch.setattr(attack, "guess_tokens", lambda values, prior: frozenset())
+    broken = token_bag(seen, PRIOR)
+    assert broken.value == 0.0
+    assert Trial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
