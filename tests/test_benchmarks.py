@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from secure_fl.benchmarks import (
+    audits,
     bert_shapes,
     crypto,
     dp,
@@ -200,6 +201,16 @@ def test_interactive_pairs_steps_with_steps_in_the_clear() -> None:
     clear = {row["examples"]: row["step"] for row in found["rows"] if row["name"] == "none"}
     assert clear[8]["up"] - clear[4]["up"] == pytest.approx(32, abs=4)  # sizes in the head vary
     assert len(found["targets"]) == 3 and found["rounds"] == []
+
+
+@pytest.mark.slow
+def test_audits_are_timed_and_the_demo_shows_what_protection_does() -> None:
+    found = document(audits.measure(full=False, words=500, turns=1))
+    bare, frozen, protected = found["demo"]
+    assert bare["words_recovered"] > 0.95 > 0.1 > protected["words_recovered"]
+    assert frozen["update_read"] > 0.95 and protected["update_read"] < 0.1
+    assert [entry["status"] for entry in found["demo"]] == [*["beyond policy"] * 2, "within policy"]
+    assert found["full_seconds"] is None and len(found["targets"]) == 2
 
 
 def test_startup_is_measured_in_processes_of_its_own() -> None:
