@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.base import Algorithm
     from secure_fl.settings import TrainingSettings
     from secure_fl.tasks import Task
+    from secure_fl.views.merging import Source
     from secure_fl.views.wire import Seen
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -40,6 +41,7 @@ class Reading:
     round: int
     values: Arrays
     evidence: tuple[str, ...] = ()  # digests of the frames it was read from
+    sources: Mapping[str, Source] = field(default_factory=dict)  # by name: which sum it was read of
 
 
 @dataclass(frozen=True, slots=True)

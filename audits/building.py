@@ -18,8 +18,8 @@ from secure_fl.audits.document import (
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.judging import judge
 from secure_fl.audits.matrix import ident, matrix
-from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC
-from secure_fl.audits.session import ROUNDS, Audit, steps_left_out
+from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, within_bound
+from secure_fl.audits.session import Audit, steps_left_out
 from secure_fl.audits.statements import statements
 from secure_fl.config import dump
 
@@ -31,7 +31,8 @@ def build(audit: Audit, trials: Sequence[Trial], about: Mapping[str, str]) -> Au
     """Everything a report shows of one audit."""
     result, settings = audit.result, audit.settings
     said = statements(result)
-    status, reasons = judge(trials, settings.policy, audit.run, said)
+    within = within_bound(len(audit.run.parties), audit.bound)
+    status, reasons = judge(trials, settings.policy, within, said)
     roles = list(dict.fromkeys(t.role for t in trials if t.role != CODE))
     return AuditDocument(
         run=_run(audit),
@@ -174,10 +175,17 @@ def _bytes(result: Mapping[str, Any]) -> dict[str, int]:
 def _untested(audit: Audit, trials: Sequence[Trial]) -> tuple[str, ...]:
     """What a reader might believe was tested, and was not."""
     said = [
-        f"attacks on views work on round {ROUNDS} of {audit.result['rounds']}, when models move "
-        "most; later rounds are recorded and were not attacked",
+        f"attacks on views work on round {audit.round} of {audit.result['rounds']}, when models "
+        "move most; later rounds are recorded and were not attacked",
         "networks, operating systems and the people who run them",
     ]
+    if audit.round > 1:
+        said.append(f"the rounds before round {audit.round}: they were not recorded")
+    if max(1, audit.bound) + 1 < len(audit.run.parties) - 1:
+        said.append(
+            f"more than {max(0, audit.bound)} hospitals that collude, but not all but one: nothing "
+            "is promised then, and enough of them hold shares that remove every mask"
+        )
     said += [f"{name}: left out of this audit" for name in steps_left_out(audit)]
     for trial in trials:
         if trial.verdict in (Verdict.UNTESTED, Verdict.INCONCLUSIVE) and trial.role != PUBLIC:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.config import Settings
+from secure_fl.config import Settings, dump, federation
 from secure_fl.config_data import CorpusData
 from secure_fl.settings import (
     ModelSettings,
@@ -11,6 +14,7 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
+from secure_fl.views.opening import RecordedRun
 
 PROBE_SIZES = (8, 12, 18, 27, 40, 60, 90, 135)  # records of each hospital
 PROBE_LENGTH = 48  # tokens
@@ -55,7 +59,7 @@ def probe_settings(settings: Settings, *, ranks: bool = False) -> Settings:
         run=settings.run.model_copy(update={"record": True, "folder": None}),
         task=TaskSettings(max_length=PROBE_LENGTH),
         data=data,
-        model=ModelSettings(layers=2),
+        model=ModelSettings(layers=settings.model.layers and max(2, settings.model.layers)),
         training=TrainingSettings(
             optimizer="sgd" if ranks else "adamw",
             learning_rate=0.1 if ranks else 1e-3,
@@ -65,3 +69,15 @@ def probe_settings(settings: Settings, *, ranks: bool = False) -> Settings:
         protection=protection,
         algorithm=algorithm,
     )
+
+
+def recorded(settings: Settings, folder: Path, *, until: int) -> RecordedRun:
+    """Run a federation with its views recorded, or take the one that lies there."""
+    text = dump(settings)
+    finished = (folder / "result.json").exists()
+    if not finished or (folder / "settings.toml").read_text() != text:
+        shutil.rmtree(folder, ignore_errors=True)
+        made = federation(settings, folder)
+        made.until = until
+        made.run()
+    return RecordedRun(folder)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from secure_fl.audits.document import PrivacyPart, Status
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.matrix import MEMBERSHIP, ROWS, answer, ident, promised
-from secure_fl.audits.roles import CODE, COORDINATOR, role_of
+from secure_fl.audits.roles import CODE, COORDINATOR
 from secure_fl.audits.shipped import one_run
 from secure_fl.settings import PolicySettings
-from secure_fl.thresholds import collusion_bound, default_threshold
-from secure_fl.views.opening import RecordedRun
 
 
 def judge(
     trials: Sequence[Trial],
     policy: PolicySettings,
-    run: RecordedRun,
+    within: Mapping[str, bool],
     said: Sequence[PrivacyPart],
 ) -> tuple[Status, tuple[str, ...]]:
-    """The status, and why it is not better."""
-    within = within_bound(run)
+    """The status, and why it is not better; `within`: whether a coalition is within the bound."""
     asked = [t for t in trials if t.role == CODE or promised(t, within)]
     asked = [t for t in asked if ident(t) not in policy.accept]
     beyond = [_leak(t) for t in asked if t.verdict is Verdict.LEAKS]
@@ -32,13 +29,6 @@ def judge(
     if open_questions:
         return "inconclusive", tuple(open_questions)
     return "within policy", ()
-
-
-def within_bound(run: RecordedRun) -> dict[str, bool]:
-    """Of which coalitions he+secagg promises that they learn the others' sum alone."""
-    n = len(run.parties)
-    bound = collusion_bound(n, default_threshold(n)).honest
-    return {role_of(colluders): colluders <= bound for colluders in range(1, n)}
 
 
 def _leak(trial: Trial) -> str:
@@ -56,6 +46,9 @@ def _unanswered(asked: Sequence[Trial]) -> list[str]:
         for role in dict.fromkeys(t.role for t in asked if t.attack in row.attacks):
             if answer(row, role, asked)[0] not in (Verdict.HOLDS, Verdict.LEAKS):
                 missing.append(f"{role}: nothing can be said about {row.what}")
+    viewed = [t for t in asked if t.role != CODE]
+    if viewed and all(t.verdict is Verdict.UNTESTED and t.reason for t in viewed):
+        missing = list(dict.fromkeys(t.reason for t in viewed))  # the same for all: once
     for trial in asked:
         # Nothing there to be tested, or too much noise for any canary: neither is a doubt.
         answered = trial.verdict is Verdict.HOLDS or trial.reason or trial.attack == one_run.NAME

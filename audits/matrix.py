@@ -7,7 +7,7 @@ fails on nothing, and fails here; where every attack is inconclusive, so is the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from secure_fl.audits.attacks import membership, metadata, predictions, reading
@@ -41,6 +41,7 @@ ROWS = (
         ("label counts",),
         from_updates=True,
     ),
+    Row("the number of records that a hospital sends along", (reading.COUNTS,), promised=False),
     Row("how many records a hospital has", (metadata.SIZES, metadata.TIMING), "sizes", False),
     Row(
         "whether a record was trained on",
@@ -103,8 +104,20 @@ def _cell(row: Row, role: str, trials: Sequence[Trial]) -> CellPart:
         return CellPart(role=role, access="nothing", evidence=evidence, note=note)
     access: Access = "inconclusive" if verdict is Verdict.INCONCLUSIVE else "not tested"
     held = [t.attack for t in found if t.verdict is Verdict.HOLDS]
-    note = f"not by {', '.join(held)}" if held else ""
+    why = _why(t for t in trials if t.role == role and t.attack in row.attacks)
+    note = f"not by {', '.join(held)}" if held else why
     return CellPart(role=role, access=access, evidence=evidence, note=note)
+
+
+def _why(mine: Iterable[Trial]) -> str:
+    """Why nothing can be said, in the words of the trials."""
+    said = []
+    for trial in mine:
+        if trial.verdict is Verdict.UNTESTED:
+            said.append(trial.reason)
+        elif trial.control is not None and trial.control.value is None:
+            said.append(f"{trial.attack}: {trial.control.note}")
+    return "; ".join(dict.fromkeys(filter(None, said)))
 
 
 def _access(row: Row, trial: Trial) -> Access:

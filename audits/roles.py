@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -45,10 +46,15 @@ def coordinator(run: RecordedRun, shapes: Shapes, rounds: int) -> CoordinatorVie
     return CoordinatorView(COORDINATOR, _readings(reads), run.frames)
 
 
-def views(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[View, ...]:
-    """Every role of a run: alone, and colluding with the coordinator."""
+def views(run: RecordedRun, shapes: Shapes, rounds: int, bound: int) -> tuple[View, ...]:
+    """Every role of a run: alone, and colluding with the coordinator, up to the bound.
+
+    Beyond the bound, colluders hold shares that remove masks, which is not tried; when all but one
+    collude, a subtraction is enough.
+    """
     found: list[View] = [coordinator(run, shapes, rounds)]
-    one = run.parties[0]
+    ranked = by_danger(run, rounds)
+    one = ranked[0]
     if len(run.parties) > 1:
         reads = readings.of_member(run, one, shapes, rounds)
         found.append(PartyView("one hospital", _readings(reads)))
@@ -56,24 +62,55 @@ def views(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[View, ...]:
         found.append(HostView(HOST, _readings(readings.of_member(run, run.host, shapes, rounds))))
         found.append(_coalition(run, (run.host,), shapes, rounds, role_of(0, host=True)))
     n = len(run.parties)
-    for colluders in sorted({1, n - 2, n - 1} & set(range(1, n))):
-        who = run.parties[:colluders]
-        found.append(_coalition(run, who, shapes, rounds, role_of(colluders)))
+    for colluders in sorted({1, bound, n - 1} & set(range(1, n))):
+        found.append(_coalition(run, ranked[:colluders], shapes, rounds, role_of(colluders)))
     return tuple(found)
+
+
+def smallest_sum(run: RecordedRun, rounds: int) -> tuple[str, ...]:
+    """Over whom the smallest sum was opened: after dropouts, or of a tier."""
+    sums = [part.of for part in run.parts if part.total and part.round <= rounds]
+    return min(sums, key=lambda of: (len(of), of), default=run.parties)
+
+
+def by_danger(run: RecordedRun, rounds: int) -> tuple[str, ...]:
+    """The hospitals, those first that learn most by colluding: who are in the smallest sum.
+
+    The last one is of that sum too: if all others collude, they are left with its update.
+    """
+    seen = [p for p in run.parts if p.total and p.round <= rounds and p.note.opened is not None]
+    opened = Counter(part.frame.party for part in seen)
+    first = sorted(smallest_sum(run, rounds), key=lambda party: -opened[party])  # none was lost
+    others = (party for party in run.parties if party not in first)
+    return (*first[:-1], *others, *first[-1:])
+
+
+def bound_of(run: RecordedRun, honest: int, rounds: int) -> int:
+    """How many hospitals may collude: as the run states, and never all but one of a sum's."""
+    return min(honest, len(smallest_sum(run, rounds)) - 2)
+
+
+def within_bound(parties: int, bound: int) -> dict[str, bool]:
+    """Of which coalitions it is promised that they learn the others' sum alone."""
+    return {role_of(colluders): colluders <= bound for colluders in range(1, parties)}
 
 
 def shuffled(view: CoordinatorView, prior: Prior) -> CoordinatorView:
     """The null: the same numbers in random places, so that there is nothing to be found."""
     mixed = tuple(
-        replace(reading, values={n: _mixed(n, v, prior) for n, v in reading.values.items()})
+        replace(reading, values={n: _mixed(n, reading, prior) for n in reading.values})
         for reading in view.readings
     )
     return replace(view, readings=mixed)
 
 
-def _mixed(name: str, values: Any, prior: Prior) -> Any:
-    flat = np.ravel(values)
-    return prior.rng("null", name).permutation(flat).reshape(np.shape(values))
+def _mixed(name: str, reading: Reading, prior: Prior) -> Any:
+    """Another order; a single number changes places with one of another value."""
+    values, rng = np.asarray(reading.values[name]), prior.rng("null", name)
+    if values.size > 1:
+        return rng.permutation(np.ravel(values)).reshape(values.shape)
+    others = [v for v in map(np.ravel, reading.values.values()) if v.size > 1] or [np.zeros(1)]
+    return np.full(values.shape, rng.choice(others[rng.integers(len(others))]))
 
 
 def _coalition(
@@ -85,7 +122,9 @@ def _coalition(
 
 def _readings(reads: Sequence[readings.Read]) -> tuple[Reading, ...]:
     return tuple(
-        Reading(r.of, r.round, {n: _plausible(v) for n, v in r.values.items()}, r.evidence)
+        Reading(
+            r.of, r.round, {n: _plausible(v) for n, v in r.values.items()}, r.evidence, r.sources
+        )
         for r in reads
     )
 

@@ -13,6 +13,7 @@ from secure_fl.audits.session import Audit, Tell, trials
 ABOUT = {
     reading.ONE: reading.ABOUT_ONE,
     reading.SUM: reading.ABOUT_SUM,
+    reading.COUNTS: reading.ABOUT_COUNTS,
     metadata.SIZES: metadata.ABOUT_SIZES,
     metadata.TIMING: metadata.ABOUT_TIMING,
     **{name: entry.about for name, entry in suite.RECONSTRUCTION.items()},

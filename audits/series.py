@@ -33,7 +33,7 @@ def traffic(run: RecordedRun) -> tuple[SeriesPart, ...]:
 
 def spectra(run: RecordedRun, shapes: Shapes) -> tuple[SeriesPart, ...]:
     """Cumulative energy of the first aggregate's singular values, for some of its matrices."""
-    reads = readings.of_all(run, shapes, 1)
+    reads = readings.of_all(run, shapes, run.first_round)
     found = {} if not reads else {n: v for n, v in reads[0].values.items() if np.ndim(v) == 2}
     names = sorted(found, key=lambda name: (-found[name].size, name))[:MATRICES]
     curves = []

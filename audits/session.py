@@ -9,7 +9,6 @@ so that the same run audited again gives the same bytes.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.audits import code_trials, public_trials, roles, suite
-from secure_fl.audits.attacks import metadata
 from secure_fl.audits.attacks.reading import ONE, Sent
-from secure_fl.audits.base import Prior, Reading, Truth
-from secure_fl.audits.controls import probe_settings, unprotected
+from secure_fl.audits.base import Prior
+from secure_fl.audits.controls import recorded, unprotected
 from secure_fl.audits.gate import Trial
-from secure_fl.config import Settings, dump, federation, load, silos
+from secure_fl.audits.metadata_trials import metadata_trials
+from secure_fl.audits.priors import prior_of
+from secure_fl.config import Settings, dump, load, silos
 from secure_fl.errors import RunError
-from secure_fl.models import load_model, load_tokenizer
+from secure_fl.result import SCHEMA
 from secure_fl.settings import Protection
 from secure_fl.silo import Silo
 from secure_fl.views import readings
 from secure_fl.views.opening import RecordedRun
 
-AUDIT, CONTROL, PROBE, PROBE_CONTROL = "audit", "control", "probe", "probe-control"
-ROUNDS = 1  # that attacks work on: the first, when models move most
+AUDIT, CONTROL = "audit", "control"
 
 Tell = Callable[[int, int, str], None]  # steps done, steps in all, what comes next
 
@@ -62,13 +61,31 @@ class Audit:
         if not file.exists():
             fix = "finish it first: secure-fl train ... --resume"
             raise RunError("this run is not finished", fix=fix, file=self.folder)
-        document: dict[str, Any] = json.loads(file.read_text())
-        return document
+        try:
+            document: Any = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"this does not read as a result: {error}", file=file) from None
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            fix = "audit it with the version that it was trained with, or train it again"
+            raise RunError(f"this is no result as {SCHEMA} describes it", fix=fix, file=file)
+        found: dict[str, Any] = document
+        return found
 
     @cached_property
     def run(self) -> RecordedRun:
         """Its views."""
         return RecordedRun(self.folder)
+
+    @property
+    def round(self) -> int:
+        """The round that attacks work on: the first, when models move most."""
+        return self.run.first_round
+
+    @cached_property
+    def bound(self) -> int:
+        """How many hospitals may collude with the coordinator, and learn a sum alone."""
+        stated = self.result["protection"]["collusion_bound"]["honest_coordinator"]
+        return roles.bound_of(self.run, stated, self.round)
 
     @property
     def mode(self) -> Protection:
@@ -95,17 +112,17 @@ class Audit:
         settings = unprotected(self.settings)
         if dump(settings) == dump(self.settings):
             return self.run  # it is its own control
-        return recorded(settings, self.place / CONTROL, until=ROUNDS)
+        return recorded(settings, self.place / CONTROL, until=1)
 
     def evidence(self) -> suite.Evidence:
         """Every role's view, of the run and of its control."""
         control = self.control()
-        wires = roles.coordinator(control, self.shapes, ROUNDS)
+        wires = roles.coordinator(control, self.shapes, control.first_round)
         return suite.Evidence(
-            roles.views(self.run, self.shapes, ROUNDS),
-            sent_in(self.run, self.shapes),
+            roles.views(self.run, self.shapes, self.round, self.bound),
+            sent_in(self.run),
             wires,
-            sent_in(control, self.shapes),
+            sent_in(control),
             roles.shuffled(wires, self.prior),
         )
 
@@ -137,7 +154,7 @@ def _steps(audit: Audit) -> Iterator[Step]:
         if not (audit.quick and entry.slow):
             yield name, partial(_reconstruction, name, entry, evidence, audit.prior)
     if not audit.quick:
-        yield "sizes and timing", lambda: metadata_trials(audit)
+        yield "sizes and timing", lambda: metadata_trials(audit.settings, audit.place)
         yield from public_trials.steps(audit)
     if audit.code:
         yield from code_trials.steps(audit)
@@ -158,62 +175,6 @@ def steps_left_out(audit: Audit) -> tuple[str, ...]:
     return tuple(left)
 
 
-def metadata_trials(audit: Audit) -> tuple[Trial, ...]:
-    """What sizes and times tell, of a federation of hospitals of many sizes."""
-    deployed = recorded(probe_settings(audit.settings), audit.place / PROBE, until=ROUNDS)
-    leaky = probe_settings(audit.settings, ranks=True)
-    control = recorded(leaky, audit.place / PROBE_CONTROL, until=ROUNDS)
-    found = []
-    for attack in (metadata.sizes, metadata.timing):
-        findings = []
-        for run, settings in ((control, leaky), (deployed, probe_settings(audit.settings))):
-            prior = prior_of(settings, tuple(silos(settings)))
-            view = roles.coordinator(run, {}, 0)
-            findings.append(attack(view, prior))
-        null = metadata.null(findings[0], prior)
-        found.append(Trial(findings[0], findings[1], null))
-    return tuple(found)
-
-
-def recorded(settings: Settings, folder: Path, *, until: int) -> RecordedRun:
-    """Run a federation with its views recorded, or take the one that lies there."""
-    text = dump(settings)
-    finished = (folder / "result.json").exists()
-    if not finished or (folder / "settings.toml").read_text() != text:
-        shutil.rmtree(folder, ignore_errors=True)
-        made = federation(settings, folder)
-        made.until = until
-        made.run()
-    return RecordedRun(folder)
-
-
-def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
-    """What is public about a federation, and the records that guesses are scored by."""
-    made = federation(settings)
-    task = next(iter(made.tasks.values()))
-    layers = getattr(settings.algorithm, "student_layers", settings.model.layers)
-    spec = settings.model.model_copy(update={"layers": layers})
-    tokenizer = load_tokenizer(spec)
-    own = {s.name: Truth(s.name, tuple(s.train)) for s in members if s.role != "host"}
-    others = [record for silo in members for record in (*silo.dev, *silo.test)]
-    known = {record.text for truth in own.values() for record in truth.records
-             if hasattr(record, "text")}  # fmt: skip
-    return Prior(
-        lambda: load_model(spec, task, tokenizer, settings.run.seed),
-        tokenizer,
-        task,
-        settings.training,
-        settings.algorithm,
-        settings.run.seed,
-        own,
-        tuple(record for record in others if getattr(record, "text", None) not in known),
-    )
-
-
-def sent_in(run: RecordedRun, shapes: roles.Shapes) -> Sent:
-    """What every hospital really put into the sums of the rounds under attack."""
-    return {
-        (read.round, party): Reading(read.of, read.round, read.values, read.evidence)
-        for party in run.parties
-        for read in readings.given(run, party, shapes, ROUNDS)
-    }
+def sent_in(run: RecordedRun) -> Sent:
+    """What every hospital really sent in the round under attack."""
+    return {party: readings.given(run, party, run.first_round) for party in run.parties}

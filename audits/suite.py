@@ -53,16 +53,32 @@ class Evidence:
     sent_in_control: Sent
     null: CoordinatorView
 
+    @property
+    def nothing(self) -> str:
+        """Why attacks have nothing to work on; empty: hospitals sent something."""
+        sent = any(self.sent.values())
+        return "" if sent else "nothing was summed or shared: there is nothing to be hidden"
+
 
 def reading_trials(evidence: Evidence, prior: Prior) -> tuple[Trial, ...]:
-    """Who reads a single hospital's update, and who a sum."""
+    """Who reads a single hospital's update, who a sum, and who its number of records."""
     trials = []
-    for attack in (reading.reading_one, reading.reading_sum):
+    for attack in (reading.reading_one, reading.reading_sum, _counts):
         control = attack(evidence.control, prior, evidence.sent_in_control)
         null = attack(evidence.null, prior, evidence.sent_in_control)
         for view in evidence.deployed:
-            trials.append(Trial(control, attack(view, prior, evidence.sent), null))
+            found = attack(view, prior, evidence.sent)
+            trials.append(_untested(found, evidence.nothing) or Trial(control, found, null))
     return tuple(trials)
+
+
+def _counts(view: View, prior: Prior, sent: Sent) -> Finding:
+    return reading.reading_counts(view, prior)
+
+
+def _untested(found: Finding, reason: str) -> Trial | None:
+    """Nothing was found where nothing was: that is no success of any protection."""
+    return Trial(None, found, None, reason) if reason else None
 
 
 def reconstruction_trials(
@@ -70,14 +86,15 @@ def reconstruction_trials(
 ) -> tuple[Trial, ...]:
     """One attack on every role."""
     control, null = entry.attack(evidence.control, prior), entry.attack(evidence.null, prior)
-    reason = "" if control.succeeded else _at_best(entry, prior)
+    reason = "" if control.succeeded or evidence.nothing else _at_best(entry, prior)
     known: dict[str, Finding] = {}
     trials = []
     for view in evidence.deployed:
         same = _digest(view)
         if same not in known:
             known[same] = entry.attack(view, prior)
-        trials.append(Trial(control, known[same].at(role=view.role), null, reason))
+        found = known[same].at(role=view.role)
+        trials.append(_untested(found, evidence.nothing) or Trial(control, found, null, reason))
     return tuple(trials)
 
 

@@ -27,8 +27,8 @@ def table(entries: Sequence[Mapping[str, Any]]) -> Any:
         [
             entry["name"],
             f"{100 * entry['words_recovered']:.0f} %",
-            _cosine(entry["update_read"]),
-            _cosine(entry["sum_read"]),
+            _read(entry["update_read"]),
+            _read(entry["sum_read"]),
             show.number(entry["accuracy"]),
             entry["status"],
         ]
@@ -37,5 +37,5 @@ def table(entries: Sequence[Mapping[str, Any]]) -> Any:
     return show.grid("", columns, rows)
 
 
-def _cosine(value: float) -> str:
-    return f"read (cosine {value:.2f})" if value >= 0.5 else f"noise (cosine {value:.2f})"
+def _read(value: float) -> str:
+    return f"read (correlation {value:.2f})" if value >= 0.5 else f"noise (correlation {value:.2f})"

@@ -14,7 +14,6 @@ import numpy as np
 
 from secure_fl.audits.base import CoordinatorView, Finding, Prior
 from secure_fl.views.wire import Seen
-from secure_fl.wire import Share, SumInput
 
 SIZES, TIMING = "sizes", "timing"
 ABOUT_SIZES = (
@@ -39,13 +38,12 @@ def sizes(view: CoordinatorView, prior: Prior) -> Finding:
 
 
 def timing(view: CoordinatorView, prior: Prior) -> Finding:
-    """Rank hospitals by how long they took over what they put in."""
+    """Rank hospitals by how long they took over all their answers."""
     spent: dict[str, float] = {}
     before: Seen | None = None
     for frame in view.frames:
-        if before is not None and not frame.sent:
-            if isinstance(frame.envelope.message, SumInput | Share):
-                spent[frame.party] = spent.get(frame.party, 0.0) + frame.line.at - before.line.at
+        if before is not None and not frame.sent:  # whatever it says: training came before it
+            spent[frame.party] = spent.get(frame.party, 0.0) + frame.line.at - before.line.at
         before = frame
     return _ranked(TIMING, view, prior, spent)
 

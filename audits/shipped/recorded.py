@@ -37,12 +37,14 @@ def masked_inputs(run: RecordedRun) -> dict[str, list[Slots]]:
 
     Who holds the cohort's key gets as far as the masks: only they are left to be judged.
     """
-    if run.mode not in MASKED or len(run.parties) < 2:
+    sent = [p for p in run.parts if not p.total and p.note.audience == "parties"]
+    if run.mode not in MASKED or not sent or len(run.parties) < 2:
         return {}
-    keys, party = Keys.of(run, run.parties[:1]), run.parties[-1]
+    party = max(part.frame.party for part in sent)
+    keys = Keys.of(run, [name for name in run.parties if name != party])
     found = []
-    for part in run.parts:
-        if part.frame.party == party and not part.total and part.note.audience == "parties":
+    for part in sent:
+        if part.frame.party == party:
             slots = slots_of(part, run.mode, keys)
             found += [] if slots is None else [slots[:-1]]
     return {f"the masked inputs of {party}": sorted(found, key=len, reverse=True)[:MOST]}
@@ -81,10 +83,11 @@ def _noise(run: RecordedRun) -> Iterator[Floats]:
     for part in _host_totals(run):
         at = (part.note.session, part.note.number)
         owners = [given[p].get(at) for p in part.of]
-        for name, opened in (part.note.opened or {}).items():
-            if name == PREDICTIONS:
-                true = sum(n.given[name] for n in owners if n is not None)
-                yield np.asarray(opened - true, dtype=np.float64)
+        known = [note.given for note in owners if note is not None]
+        opened = (part.note.opened or {}).get(PREDICTIONS)
+        if opened is not None and len(known) == len(owners):  # else it would pass for noise
+            true = sum(values[PREDICTIONS] for values in known)
+            yield np.asarray(opened - true, dtype=np.float64)
 
 
 def _host_totals(run: RecordedRun) -> Sequence[Part]:

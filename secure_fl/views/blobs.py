@@ -59,6 +59,7 @@ class Blobs:
     def __init__(self, stem: Path) -> None:
         file = stem.with_suffix(".bin")
         size = file.stat().st_size if file.exists() else 0
+        self._file, self._size = file, size
         self._map: mmap.mmap | bytes = b""
         if size:
             with file.open("rb") as handle:
@@ -66,6 +67,9 @@ class Blobs:
 
     def __getitem__(self, span: Span) -> bytes:
         start, size = span
+        if not 0 <= start <= start + size <= self._size:
+            what = f"{self._file.name} is shorter than its index says"
+            raise RunError(what, fix="record the run again", file=self._file)
         return self._map[start : start + size]
 
 

@@ -68,10 +68,16 @@ class RecordedRun:
         """Who opened host sums."""
         return self.sessions[-1].host
 
-    @property
+    @cached_property
     def parties(self) -> tuple[str, ...]:
-        """All but the host."""
-        return tuple(name for name in self.sessions[-1].members if name != self.host)
+        """All that ever took part, but the host."""
+        every = (name for session in self.sessions for name in session.members)
+        return tuple(dict.fromkeys(name for name in every if name != self.host))
+
+    @cached_property
+    def first_round(self) -> int:
+        """The first round of which anything was recorded."""
+        return min((part.round for part in self.parts), default=1)
 
     @cached_property
     def frames(self) -> tuple[Seen, ...]:
@@ -88,15 +94,26 @@ class RecordedRun:
 
     def cohort_key(self, party: str, session: int) -> secret.SecretKey | None:
         """The key that all parties of a run hold, as this one does."""
-        file = view_of(self.folder, party) / COHORT_KEY.format(session)
-        return secret.SecretKey.from_bytes(file.read_bytes()) if file.exists() else None
+        data = self._key(party, session, COHORT_KEY)
+        return None if data is None else secret.SecretKey.from_bytes(data)
 
     def host_key(self, session: int) -> secret.HostSecretKey | None:
         """The key that only the host holds."""
-        if self.host is None:
-            return None
-        file = view_of(self.folder, self.host) / HOST_KEY.format(session)
-        return secret.HostSecretKey.from_bytes(file.read_bytes()) if file.exists() else None
+        data = None if self.host is None else self._key(self.host, session, HOST_KEY)
+        return None if data is None else secret.HostSecretKey.from_bytes(data)
+
+    def _key(self, party: str, session: int, name: str) -> bytes | None:
+        file = view_of(self.folder, party) / name.format(session)
+        if file.exists():
+            return file.read_bytes()
+        if self.mode in ENCRYPTED and any(n.session == session for n in self.notes(party)):
+            raise self._incomplete(f"{party}'s key of session {session}")
+        return None
+
+    def _incomplete(self, what: str) -> RunError:
+        """Without it less could be read, and that would look like protection."""
+        said = f"{what} is missing from what was recorded"
+        return RunError(said, fix="train again with --record", file=self.folder)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -107,6 +124,7 @@ class RecordedRun:
         """The n-th input of a party, and the n-th total sent to it, are of its n-th sum."""
         members = {member for session in self.sessions for member in session.members}
         notes = {(n.session, m, n.number): n for m in members for n in self.notes(m)}
+        opened = {at for at, note in notes.items() if note.opened is not None}
         count: dict[tuple[int, str, type], int] = {}
         for frame in self.frames:
             message = frame.envelope.message
@@ -114,9 +132,14 @@ class RecordedRun:
                 continue
             at = (frame.line.session, frame.party, type(message))
             count[at] = count.get(at, 0) + 1
-            note = notes.get((frame.line.session, frame.party, count[at]))
-            if note is not None:
-                yield from _cut(frame, note, message)
+            sum = (frame.line.session, frame.party, count[at])
+            if sum not in notes:
+                raise self._incomplete(f"{frame.party}'s view of {frame.place}")
+            if isinstance(message, messages.Total):
+                opened.discard(sum)
+            yield from _cut(frame, notes[sum], message)
+        if opened:
+            raise self._incomplete(f"the frame of a sum that {min(opened)[1]} opened")
 
     def _noted(self, party: str) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
         if party not in self._read:
@@ -156,7 +179,7 @@ def read(part: Part, mode: str, keys: Keys) -> Values:
         return _floats(part.data, segment)
     slots = slots_of(part, mode, keys)
     if slots is None:
-        return _bytes_as_numbers(part.data, segment)
+        return as_numbers(part.data, segment.sizes)
     assert segment.layout is not None  # noqa: S101 - every protected sum has one
     values, _ = segment.layout.decode(slots[:-1], len(part.of), cast("Noise", part.note.noise))
     return values
@@ -208,17 +231,18 @@ def _cut(frame: Seen, note: SumNote, message: messages.SumInput | messages.Total
 
 
 def _floats(data: bytes, segment: Segment) -> Values:
-    vector = np.frombuffer(data, "<f4").astype(np.float64)
-    ends = np.cumsum(list(segment.sizes.values()))
-    return dict(zip(segment.sizes, np.split(vector, ends[:-1]), strict=True))
+    return _split(np.frombuffer(data, "<f4").astype(np.float64), segment.sizes)
 
 
-def _bytes_as_numbers(data: bytes, segment: Segment) -> Values:
+def as_numbers(data: bytes, sizes: Mapping[str, int]) -> Values:
     """A ciphertext's bytes, 16 bits to a number, repeated where it has fewer than values."""
     words = np.frombuffer(data[: len(data) // 2 * 2], "<u2").astype(np.float64) / 2**15 - 1
-    vector = np.resize(words, sum(segment.sizes.values()))
-    ends = np.cumsum(list(segment.sizes.values()))
-    return dict(zip(segment.sizes, np.split(vector, ends[:-1]), strict=True))
+    return _split(np.resize(words, sum(sizes.values())), sizes)
 
 
-__all__ = ["Keys", "Part", "RecordedRun", "SessionLine", "read", "slots_of"]
+def _split(vector: NDArray[np.float64], sizes: Mapping[str, int]) -> Values:
+    ends = np.cumsum(list(sizes.values()), dtype=int)
+    return dict(zip(sizes, np.split(vector, ends[:-1]), strict=True)) if sizes else {}
+
+
+__all__ = ["Keys", "Part", "RecordedRun", "SessionLine", "as_numbers", "read", "slots_of"]

@@ -1,61 +1,64 @@
 """The readings of each role: whose values it could read, round by round.
 
-A coalition subtracts what its own members put into a sum from what was opened, so its readings are
-of the others. Factors (Y = G·Ω and B = Uᵀ·G) are put together as far as they were read.
+A coalition subtracts what its own members put into a sum, so its readings are of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.views.opening import Keys, RecordedRun, Values, read
+from secure_fl import payload
+from secure_fl.errors import CryptoError
+from secure_fl.views.merging import (
+    OWN,
+    PROJECTED,
+    WEIGHTS,
+    Entry,
+    Read,
+    Shapes,
+    Source,
+    merged,
+    model_name,
+    orthonormal,
+    shaped,
+)
+from secure_fl.views.opening import Keys, Part, RecordedRun, Values, as_numbers, read
+from secure_fl.views.shares import Shared, shares
 
-SCALES = "|"  # what the names of sums of scales begin with
-PROJECTED = "|B"  # what the names of projections end with
-OWN = "|Y"  # what is put behind a name for its own sketch Y = G·Ω
-WEIGHTS = ("records", "parties", "weight")  # the names under which weights are summed
-LARGEST = 2.0**40  # weight; what masks make of one is beyond it, or not even positive
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Values of some parties, summed, in one round."""
-
-    of: tuple[str, ...]
-    round: int
-    values: Mapping[str, NDArray[Any]]
-    evidence: tuple[str, ...]
+__all__ = ["OWN", "WEIGHTS", "Read", "Shapes", "Source"]
 
 
 def of_coordinator(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
     """What the coordinator reads off its wires, without any key."""
-    return _off_the_wire(run, Keys({}, {}), shapes, rounds)
+    return _merged(run, [*_off_the_wire(run, (), rounds), *_relayed(run, rounds)], shapes)
 
 
 def of_member(run: RecordedRun, member: str, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
     """What was opened to one member, less what it put in itself."""
-    return _opened(run, (member,), shapes, rounds) + _told(run, member, shapes)
+    entries = [*_opened(run, (member,), rounds), *_told(run, (member,), rounds)]
+    return _merged(run, entries, shapes)
 
 
 def of_coalition(
     run: RecordedRun, members: Sequence[str], shapes: Shapes, rounds: int
 ) -> tuple[Read, ...]:
     """What the coordinator and these members read together."""
-    wires = _off_the_wire(run, Keys.of(run, members), shapes, rounds)
-    own = [read for read in wires if not set(read.of) & set(members)]
-    return _opened(run, tuple(members), shapes, rounds) + tuple(own)
+    entries = [
+        *_opened(run, members, rounds),
+        *_told(run, members, rounds),
+        *_off_the_wire(run, members, rounds),
+    ]
+    return _merged(run, entries, shapes)
 
 
 def of_all(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
-    """The aggregates themselves, as every party opened them."""
-    return _opened(run, (), shapes, rounds)
+    """The aggregates themselves, as the parties opened them."""
+    entries = [e for p in run.parties for e in _opened(run, (p,), rounds, less=())]
+    return _merged(run, entries, shapes)
 
 
 def host_sums(run: RecordedRun) -> tuple[Read, ...]:
@@ -68,59 +71,94 @@ def host_sums(run: RecordedRun) -> tuple[Read, ...]:
     )
 
 
-def given(run: RecordedRun, party: str, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
-    """What one party really put into its sums: what readings are compared with."""
-    sent = [p for p in run.parts if not p.total and p.frame.party == party and p.round <= rounds]
-    entries = [(part.of, part.round, _vectors(part.note.given, part.segment.sizes), "")
-               for part in sent]  # fmt: skip
-    return _merged(run, entries, shapes)
+def given(run: RecordedRun, party: str, rounds: int) -> dict[Source, NDArray[Any]]:
+    """What one party really put into its sums, and shared: what readings are compared with."""
+    found: dict[Source, NDArray[Any]] = {}
+    for part in run.parts:
+        if not part.total and part.frame.party == party and part.round <= rounds:
+            for name, vector in _vectors(part.note.given, part.segment.sizes).items():
+                found[part.note.session, part.note.number, name] = vector
+    for one in shares(run, party):
+        if one.sender == party and one.round <= rounds:
+            for name, value in _whole(one.values).items():
+                found[one.session, one.number, name] = value
+    return found
 
 
-def _off_the_wire(run: RecordedRun, keys: Keys, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
-    entries = []
+def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[Entry]:
+    """Every input and every total, read with the members' keys, less what they put in."""
+    keys, own = Keys.of(run, members), _own(run, members)
     seen: set[tuple[object, ...]] = set()
     for part in run.parts:
-        same = (part.of, part.round, part.segment.key, part.note.number)
+        same = (part.of, part.total, part.note.session, part.note.number, part.segment.key)
         if part.round > rounds or same in seen:  # all parties get the same total
             continue
         seen.add(same)
-        values = read(part, run.mode, keys)
-        entries.append((part.of, part.round, values, part.frame.place))
-    return _merged(run, entries, shapes)
+        if set(part.of) - set(members):
+            yield _less(part, read(part, run.mode, keys), own)
 
 
 def _opened(
-    run: RecordedRun, members: tuple[str, ...], shapes: Shapes, rounds: int
-) -> tuple[Read, ...]:
-    """What was opened to these members, less all that they put in."""
-    entries = []
-    reader = members[0] if members else run.parties[0]
-    theirs = {name: {(n.session, n.number): n for n in run.notes(name)} for name in members}
+    run: RecordedRun, members: Sequence[str], rounds: int, less: Sequence[str] | None = None
+) -> Iterator[Entry]:
+    """What was opened to these members, less what they (or `less`) put in."""
+    own = _own(run, members if less is None else less)
     for part in run.parts:
-        note = part.note
-        mine = part.total and part.frame.party == reader and part.round <= rounds
-        if not mine or note.opened is None:
-            continue
-        others = tuple(name for name in part.of if name not in members)
-        values = {n: v.astype(np.float64)
-                  for n, v in _vectors(note.opened, part.segment.sizes).items()}  # fmt: skip
-        for name in set(part.of) & set(members):
-            own = theirs[name].get((note.session, note.number))
-            for key in values if own is not None else ():
-                values[key] = values[key] - own.given[key]  # type: ignore[union-attr]
-        if others:
-            entries.append((others, part.round, values, part.frame.place))
-    return _merged(run, entries, shapes)
+        opened = part.note.opened
+        mine = part.total and part.frame.party in members and part.round <= rounds
+        if mine and opened is not None:
+            values = _vectors(opened, part.segment.sizes)
+            entry = _less(part, {n: v.astype(np.float64) for n, v in values.items()}, own)
+            if entry.of:
+                yield entry
 
 
-def _told(run: RecordedRun, member: str, shapes: Shapes) -> tuple[Read, ...]:
-    """What others shared with all parties; rounds are not told apart."""
-    entries = [
-        ((told.sender,), 1, {n: v.astype(np.float64) for n, v in _whole(told.values).items()}, "")
-        for told in run.told(member)
-        if told.kind == "share" and told.sender != member
-    ]
-    return _merged(run, entries, shapes)
+Own = Mapping[str, Mapping[tuple[int, int], Mapping[str, NDArray[Any]]]]
+
+
+def _own(run: RecordedRun, members: Sequence[str]) -> Own:
+    """What members put into each sum."""
+    return {m: {(n.session, n.number): n.given for n in run.notes(m)} for m in members}
+
+
+def _less(part: Part, values: Values, own: Own) -> Entry:
+    """What is left of a sum, and whose it is."""
+    at = (part.note.session, part.note.number)
+    for member in set(part.of) & set(own):
+        mine = own[member].get(at, {})
+        values = {name: v - mine[name] if name in mine else v for name, v in values.items()}
+    others = tuple(party for party in part.of if party not in own)
+    return Entry(others, part.round, *at, values, part.frame.place)
+
+
+def _told(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[Entry]:
+    """What others shared with all parties."""
+    for member in members:
+        for one in shares(run, member):
+            if one.sender not in members and one.round <= rounds:
+                yield _entry(one, _whole(one.values))
+
+
+def _relayed(run: RecordedRun, rounds: int) -> Iterator[Entry]:
+    """What the coordinator reads of shared values: themselves, if nothing seals them."""
+    known: set[tuple[int, int, str]] = set()
+    for party in run.parties:
+        for one in shares(run, party):
+            at = (one.session, one.number, one.sender)
+            if one.round > rounds or at in known:
+                continue
+            known.add(at)
+            try:
+                values: Mapping[str, NDArray[Any]] = payload.unpack(one.frame.bulk)
+            except CryptoError:
+                sizes = {name: value.size for name, value in one.values.items()}
+                flat = as_numbers(one.frame.bulk, sizes)
+                values = {n: flat[n].reshape(value.shape) for n, value in one.values.items()}
+            yield _entry(one, _whole(values))
+
+
+def _entry(one: Shared, values: Mapping[str, Any]) -> Entry:
+    return Entry((one.sender,), one.round, one.session, one.number, values, one.frame.place)
 
 
 def _whole(values: Mapping[str, NDArray[Any]]) -> Values:
@@ -129,11 +167,11 @@ def _whole(values: Mapping[str, NDArray[Any]]) -> Values:
     for name, value in values.items():
         base, _, part = name.rpartition("|")
         if part == "U":
-            found[base] = (value * values[f"{base}|S"]) @ values[f"{base}|V"]
+            found[base] = ((value * values[f"{base}|S"]) @ values[f"{base}|V"]).astype(np.float64)
         elif part == "whole":
-            found[base] = value
+            found[base] = value.astype(np.float64)
         elif not base:
-            found[name] = value
+            found[name] = value.astype(np.float64)
     return found
 
 
@@ -141,31 +179,9 @@ def _vectors(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, NDArr
     return {name: values[name] for name in names if name in values}
 
 
-def _merged(
-    run: RecordedRun,
-    entries: Iterable[tuple[tuple[str, ...], int, Mapping[str, Any], str]],
-    shapes: Shapes,
-) -> tuple[Read, ...]:
-    """One reading for each round and each set of parties; of a name, the first that was sent."""
-    found: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
-    places: dict[tuple[int, tuple[str, ...]], dict[str, None]] = {}
-    for of, round, values, place in entries:
-        kept = found.setdefault((round, of), {})
-        new = {n: v for n, v in values.items() if not n.startswith(SCALES) and n not in kept}
-        kept |= {name: _shaped(name, vector, shapes) for name, vector in new.items()}
-        if new and place:
-            places.setdefault((round, of), {})[place] = None
-    bases = _bases(run, shapes) if any(_factors(values) for values in found.values()) else {}
-    return tuple(
-        Read(of, round, _mean(_put_together(values, round, bases)), tuple(places.get(at, ())))
-        for at, values in sorted(found.items())
-        if values
-        for round, of in [at]
-    )
-
-
-def _factors(values: Mapping[str, Any]) -> bool:
-    return any(name.endswith(PROJECTED) for name in values)
+def _merged(run: RecordedRun, entries: Sequence[Entry], shapes: Shapes) -> tuple[Read, ...]:
+    factors = any(name.endswith(PROJECTED) for entry in entries for name in entry.values)
+    return merged(entries, shapes, _bases(run, shapes) if factors else {})
 
 
 def _bases(run: RecordedRun, shapes: Shapes) -> dict[tuple[int, str], NDArray[Any]]:
@@ -175,55 +191,12 @@ def _bases(run: RecordedRun, shapes: Shapes) -> dict[tuple[int, str], NDArray[An
     """
     bases: dict[tuple[int, str], NDArray[Any]] = {}
     for part in run.parts:
-        if part.total and part.frame.party == run.parties[0] and part.note.opened is not None:
-            for name in part.segment.sizes:
-                Y = _shaped(name, part.note.opened[name], shapes)
-                if name in shapes and Y.ndim == 2:
-                    bases.setdefault((part.round, name), _orthonormal(Y.astype(np.float64)))
+        opened = part.note.opened
+        if not part.total or part.frame.party == run.host or opened is None:
+            continue
+        for name in part.segment.sizes:
+            at = (part.round, model_name(name, shapes))
+            Y = shaped(name, opened[name], shapes)
+            if at[1] in shapes and at not in bases and Y.ndim == 2 and Y.shape != shapes[at[1]]:
+                bases[at] = orthonormal(Y.astype(np.float64))
     return bases
-
-
-def _put_together(
-    values: Mapping[str, Any], round: int, bases: Mapping[tuple[int, str], NDArray[Any]]
-) -> dict[str, Any]:
-    """U·B for each matrix that was read as a projection, beside its Y.
-
-    U belongs to the sum of all, so the rows of U·B are no longer of one party alone; Y's are.
-    """
-    whole = {name: value for name, value in values.items() if not name.endswith(PROJECTED)}
-    for name in filter(lambda name: name.endswith(PROJECTED), values):
-        base = name.removesuffix(PROJECTED)
-        U = bases.get((round, base))
-        if U is not None and U.shape[1] == len(values[name]):
-            whole[base + OWN] = values[base]
-            whole[base] = U @ values[name]
-    return whole
-
-
-def _orthonormal(Y: NDArray[Any]) -> NDArray[Any]:
-    """Y(YᵀY)^-½, as `algorithms.lowrank.orthonormal`."""
-    U, _, V = np.linalg.svd(Y, full_matrices=False)
-    basis: NDArray[Any] = U @ V
-    return basis
-
-
-def _mean(values: dict[str, Any]) -> dict[str, Any]:
-    """Divide by the weight that was summed beside the values, if it reads as one."""
-    weight = next((values[name] for name in WEIGHTS if name in values), 1.0)
-    total = float(np.ravel(weight)[0])
-    if not 0 < total < LARGEST:
-        return values
-    return {n: v if n in WEIGHTS else v / total for n, v in values.items()}
-
-
-def _shaped(name: str, vector: Any, shapes: Shapes) -> Any:
-    """A vector as the matrix that its name stands for, or as the factor of one."""
-    shape = shapes.get(name.removesuffix(PROJECTED))
-    if shape is None or np.ndim(vector) > 1:
-        return vector
-    size = int(np.prod(shape))
-    if name.endswith(PROJECTED):
-        return vector.reshape(-1, shape[1]) if vector.size % shape[1] == 0 else vector
-    if vector.size == size:
-        return vector.reshape(shape)
-    return vector.reshape(shape[0], -1) if vector.size % shape[0] == 0 else vector

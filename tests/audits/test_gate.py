@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,11 @@ from secure_fl.audits.document import PrivacyPart
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.judging import judge
 from secure_fl.audits.matrix import ident, matrix
-from secure_fl.audits.roles import CODE
+from secure_fl.audits.roles import CODE, within_bound
 from secure_fl.settings import PolicySettings
-from secure_fl.views.opening import RecordedRun
 
 COORDINATOR = "coordinator"
-RUN = cast("RecordedRun", SimpleNamespace(parties=("a", "b", "c")))
+WITHIN = within_bound(parties=3, bound=1)
 
 
 def finding(value: float | None, attack: str, role: str, target: str = "a") -> Finding:
@@ -91,7 +89,7 @@ def test_what_is_found_of_a_sum_says_whose_it_is_not():
 
 def judged(*trials: Trial, said: tuple[PrivacyPart, ...] = (), **policy: Any) -> tuple[str, str]:
     unread = trial(0.0, "reading one hospital")
-    status, why = judge([unread, *trials], PolicySettings(**policy), RUN, said)
+    status, why = judge([unread, *trials], PolicySettings(**policy), WITHIN, said)
     return status, " ".join(why)
 
 
@@ -119,8 +117,8 @@ def test_open_questions_are_inconclusive():
     read = trial(1.0, "reading one hospital")
     accept = (ident(read),)
     weak = trial(0.0, control=0.0)
-    assert judge([read, weak], PolicySettings(accept=accept), RUN, ())[0] == "inconclusive"
-    assert judge([], PolicySettings(), RUN, ())[0] == "inconclusive"
+    assert judge([read, weak], PolicySettings(accept=accept), WITHIN, ())[0] == "inconclusive"
+    assert judge([], PolicySettings(), WITHIN, ())[0] == "inconclusive"
     broken = trial(0.0, "mechanism self-test", CODE, control=0.0)
     assert judged(broken)[0] == "inconclusive"
 

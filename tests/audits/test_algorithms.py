@@ -1,0 +1,314 @@
+"""Every algorithm, audited: what the coordinator reads unprotected, nobody within the bound must.
+
+Losses of parties, resumed runs, and what is missing from a recording: "nothing" is never said of
+bytes that were not looked at.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.audits.controls import probe_settings
+from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.metadata_trials import metadata_trials
+from secure_fl.audits.priors import prior_of
+from secure_fl.audits.run import audit
+from secure_fl.cli.main import main
+from secure_fl.config import federation, loads, silos
+from secure_fl.errors import RunError
+from tests.harness import LossyEngine
+
+SETTINGS = """
+[run]
+record = true
+[task]
+kind = "{kind}"
+max_length = 32
+[data]
+corpus = "{corpus}"
+parties = {parties}
+size = {size}
+{data}
+[model]
+layers = {layers}
+[training]
+learning_rate = 1e-3
+batch_size = 8
+device = "cpu"
+[protection]
+mode = "{mode}"
+{protection}
+[algorithm]
+name = "{algorithm}"
+rounds = {rounds}
+{more}
+{tail}
+"""
+USUAL: dict[str, Any] = {
+    "kind": "classification", "corpus": "ade", "parties": 3, "size": 12, "data": "", "layers": 1,
+    "mode": "none", "protection": "", "algorithm": "fedavg", "rounds": 1, "more": "", "tail": "",
+}  # fmt: skip
+HOST = {"data": "public = 24\nlabelled = 8"}
+TIERS = {"parties": 6, "layers": 3, "more": "tiers = {small = 1, large = 3}"}
+KD = {"algorithm": "fedkd"}
+
+SUMMING: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedadam": {"algorithm": "fedadam"},
+    "feddropout": {"algorithm": "feddropout"},
+    "fetchsgd": {"algorithm": "fetchsgd"},
+    "fedkd": KD | {"more": "student_layers = 1"},
+    "fedkd whole": KD | {"more": 'student_layers = 1\nfactors = "none"'},
+    "fedkd gradient": KD | {"more": 'student_layers = 1\nexchange = "gradient"\nsteps = 2'},
+    "inclusivefl": {"algorithm": "inclusivefl"} | TIERS,
+    "inclusivefl wide": {"algorithm": "inclusivefl"}
+    | TIERS
+    | {"more": 'mix = "wide"\nweights = "users"\ntiers = {small = 1, large = 3}', "parties": 4},
+    "heterofl": {"algorithm": "heterofl"} | TIERS | {"more": "widths = {s = 0.5, l = 1.0}"},
+    "alllarge": {"algorithm": "alllarge"} | TIERS | {"parties": 3},
+    "allsmall": {"algorithm": "allsmall"} | TIERS | {"parties": 3},
+    "exclusivefl": {"algorithm": "exclusivefl"} | TIERS,
+    **{n: {"algorithm": n} | HOST for n in ("fedid", "feddf", "feded", "gong", "dsfl", "mhat")},
+    "ner": {"kind": "ner", "corpus": "ner"},
+    "regression": {"kind": "regression", "corpus": "similarity"},
+    "ranking": {"kind": "ranking", "corpus": "news"},
+    "pair": {"kind": "pair", "corpus": "pairs"},
+}  # fmt: skip
+QUICK = ("fetchsgd", "fedkd", "inclusivefl", "heterofl", "feddf", "gong")
+
+ONE, SUM = "one hospital's update", "a sum of updates"
+COUNTS = "the number of records that a hospital sends along"
+COORDINATOR, HOSPITAL, WITH_ONE = "coordinator", "one hospital", "coordinator + 1 hospital"
+
+
+def train(folder: Path, engine: Callable[..., Any] | None = None, **options: Any) -> Path:
+    made = federation(loads(SETTINGS.format(**USUAL | options)), folder)
+    made.run(engine) if engine else made.run()
+    return folder
+
+
+def looked(folder: Path, **options: Any) -> AuditDocument:
+    return audit(folder, quick=True, code=False, **options)
+
+
+def cells(document: AuditDocument, what: str) -> dict[str, str]:
+    row = next(row for row in document.matrix if row.what == what)
+    return {cell.role: cell.access for cell in row.cells}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUMMING],
+)
+def test_what_is_read_unprotected_is_hidden_by_protection(name, tmp_path):
+    case = SUMMING[name]
+    work = tmp_path / "controls"
+    clear = looked(train(tmp_path / "clear", **case), work=work)
+    assert cells(clear, ONE)[COORDINATOR] == "everything"
+    assert cells(clear, ONE)[WITH_ONE] == "everything"
+    assert cells(clear, SUM)[WITH_ONE] == "of a sum"  # also of what only a host opens
+    assert clear.status == "beyond policy"
+    sealed = looked(train(tmp_path / "sealed", **case | {"mode": "he+secagg"}), work=work)
+    seen = cells(sealed, ONE)
+    assert {seen[COORDINATOR], seen[HOSPITAL], seen[WITH_ONE]} == {"nothing"}
+    assert cells(sealed, SUM)[COORDINATOR] == "nothing"
+    hosted = ALGORITHMS[sealed.run.algorithm].has_host
+    assert cells(sealed, SUM)["host" if hosted else HOSPITAL] == "of a sum"
+    assert not any("update" in reason for reason in sealed.reasons)
+
+
+@pytest.mark.parametrize("algorithm", ["local", "centralized"])
+def test_where_nothing_is_sent_nothing_is_claimed(algorithm, tmp_path):
+    found = looked(train(tmp_path / "run", algorithm=algorithm, mode="he+secagg"))
+    assert found.status == "inconclusive"
+    assert len(found.reasons) == 1 and "nothing was summed or shared" in found.reasons[0]
+    assert set(cells(found, ONE).values()) == {"not tested"}
+
+
+def test_factors_of_each_party_are_seen_by_every_other(tmp_path):
+    case: dict[str, Any] = KD | {
+        "more": 'student_layers = 1\nfactors = "per_party"',
+        "mode": "he+secagg",
+    }
+    found = looked(train(tmp_path / "run", **case))
+    assert cells(found, ONE) == {
+        COORDINATOR: "nothing",
+        HOSPITAL: "everything",
+        WITH_ONE: "everything",
+        "coordinator + 2 hospitals": "everything",
+    }
+    assert cells(found, COUNTS)[HOSPITAL] == "everything"  # as the result's statement says
+    assert found.status == "beyond policy"
+
+
+def test_record_counts_are_read_where_weights_are_readable(tmp_path):
+    found = {
+        mode: cells(looked(train(tmp_path / mode, mode=mode), work=tmp_path / "controls"), COUNTS)
+        for mode in ("none", "secagg", "he+secagg")
+    }
+    assert [found[mode][COORDINATOR] for mode in found] == ["everything", "nothing", "nothing"]
+
+
+@pytest.mark.parametrize(
+    ("parties", "protection", "roles"),
+    [
+        (2, "min_cohort = 2", {1: False}),
+        (4, "", {1: True, 2: True, 3: False}),
+        # 3 of 5 shares remove every mask, so nothing is claimed of 3 colluders.
+        (5, "threshold = 3", {1: True, 2: True, 4: False}),
+    ],
+)
+def test_colluders_are_tried_up_to_the_bound_and_when_all_but_one(
+    parties, protection, roles, tmp_path
+):
+    case = {"parties": parties, "protection": protection, "mode": "he+secagg"}
+    found = looked(train(tmp_path / "run", **case))
+    seen = {r: access for r, access in cells(found, ONE).items() if r.startswith("coordinator +")}
+    names = {c: f"coordinator + {c} hospital{'s' if c > 1 else ''}" for c in roles}
+    assert seen == {names[c]: "nothing" if held else "everything" for c, held in roles.items()}
+    said = " ".join(found.untested)
+    assert ("more than 2 hospitals that collude" in said) == (parties == 5)
+    # In a sum over two, each sees the other: said, and not passed over.
+    assert cells(found, ONE)[HOSPITAL] == ("everything" if parties == 2 else "nothing")
+    assert found.status == ("beyond policy" if parties == 2 else "within policy")
+
+
+@pytest.mark.parametrize("exchange", [5, 6, 7])  # before its input, at it, and when masks go
+def test_a_party_is_lost(exchange, tmp_path):
+    case = {"parties": 5, "mode": "he+secagg"}
+    lossy = lambda sessions: LossyEngine(sessions, {"hospital-1": exchange})  # noqa: E731
+    found = looked(train(tmp_path / "run", lossy, **case))
+    assert cells(found, ONE)[COORDINATOR] == "nothing"
+    assert cells(found, SUM)[HOSPITAL] == "of a sum"  # by one that was not lost
+    assert cells(found, ONE)["coordinator + 4 hospitals"] == "everything"
+    assert found.status == "within policy"
+
+
+class CrashError(Exception):
+    """What stops a run in the middle."""
+
+
+class Crashing(LossyEngine):
+    """Stops everything at an exchange, when a party has answered."""
+
+    def exchange(self, frames, deadline):
+        for party, frame in super().exchange(frames, deadline):
+            yield party, frame
+            if self.exchanges == 5:
+                raise CrashError
+
+
+def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
+    with pytest.raises(CrashError):
+        train(tmp_path / "run", Crashing, mode="he")
+    text = SETTINGS.format(**USUAL | {"mode": "he"})
+    federation(loads(text), tmp_path / "run", resume=True).run()
+    found = looked(tmp_path / "run")
+    assert cells(found, ONE)[WITH_ONE] == "everything"
+    assert cells(found, SUM)[HOSPITAL] == "of a sum"
+
+
+def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
+    case = {"rounds": 2, "mode": "he"}
+    plain = SETTINGS.format(**USUAL | case)
+    made = federation(loads(plain.replace("record = true", "")), tmp_path / "run")
+    made.until = 1
+    made.run()
+    (tmp_path / "run" / "result.json").unlink()
+    assert not (tmp_path / "run" / "views").exists()
+    assert not list((tmp_path / "run").glob("parties/*/view"))
+    (tmp_path / "run" / "settings.toml").write_text(plain)
+    federation(loads(plain), tmp_path / "run", resume=True).run()
+    found = looked(tmp_path / "run")
+    assert cells(found, ONE)[WITH_ONE] == "everything"  # in round 2, which is there
+    assert any("before round 2" in said for said in found.untested)
+
+
+# --- what is missing from a recording ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory) -> Path:
+    return train(tmp_path_factory.mktemp("missing") / "run", mode="he")
+
+
+@pytest.mark.parametrize(
+    ("lost", "match"),
+    [
+        ("parties/hospital-2/view/notes.jsonl", "hospital-2's view of wire/"),
+        ("parties/hospital-1/view/cohort-1.key", "hospital-1's key of session 1"),
+        ("views/wire.jsonl", "the frame of a sum that hospital-1 opened"),
+        ("views/wire.bin", "shorter than its index"),
+        ("parties/hospital-3/view/notes.bin", "shorter than its index"),
+        ("views/run.jsonl", "only digests"),
+        ("result.json", "not finished"),
+    ],
+)
+def test_what_is_missing_is_an_error_and_no_protection(lost, match, sealed, tmp_path):
+    shutil.copytree(sealed, tmp_path / "run")
+    (tmp_path / "run" / lost).unlink()
+    with pytest.raises(RunError, match=match):
+        looked(tmp_path / "run")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema": "secure-fl/result/0"}'])
+def test_another_result_is_told(text, sealed, tmp_path):
+    shutil.copytree(sealed, tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text(text)
+    with pytest.raises(RunError, match=r"result\.json: this"):
+        looked(tmp_path / "run")
+
+
+def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path):
+    rows = [f"note {n} about a rash,{'ade' if n % 2 else 'no-ade'}" for n in range(400)]
+    (tmp_path / "notes.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    text = SETTINGS.format(**USUAL | {"corpus": "@"})
+    text = text.replace('corpus = "@"', 'source = "notes.csv"').replace("size = 12\n", "")
+    (tmp_path / "study.toml").write_text(text)
+    runner = CliRunner()
+    run = ["train", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "-q"]
+    done = runner.invoke(main, run)
+    assert done.exit_code == 0, done.output
+    moved = (tmp_path / "run").rename(tmp_path / "elsewhere")
+    done = runner.invoke(main, ["audit", str(moved), "--quick", "--json"])
+    assert done.exit_code == 3, done.output
+    assert done.stdout.startswith("{") and done.stdout.endswith("}\n") and not done.stderr
+    (tmp_path / "notes.csv").unlink()
+    done = runner.invoke(main, ["audit", str(moved), "--quick"])
+    assert done.exit_code == 2 and "notes.csv" in done.output + done.stderr
+
+
+# --- what attackers know, and the probe --------------------------------------------------------
+
+
+def test_all_labels_are_known_where_hospitals_have_their_own():
+    settings = loads(SETTINGS.format(**USUAL | {"kind": "ner", "corpus": "ner"}))
+    members = tuple(silos(settings))
+    made = federation(settings)
+    assert made.local_heads
+    prior = prior_of(settings, members)
+    assert set(prior.task.labels) == {tag for task in made.tasks.values() for tag in task.labels}
+    prior.task.encode(prior.outsiders, prior.tokenizer)  # no record has an unknown label
+
+
+@pytest.mark.slow
+def test_a_probe_that_is_impossible_claims_nothing(tmp_path):
+    """Three tiers of eight hospitals are too small for sums of their own; one party is no rank."""
+    tiers = loads(SETTINGS.format(**USUAL | {"algorithm": "inclusivefl", "layers": 3}))
+    alone = loads(SETTINGS.format(**USUAL | {"algorithm": "centralized"}))
+    for settings, why in ((tiers, "cannot train in this run's way"), (alone, "too few")):
+        for trial in metadata_trials(settings, tmp_path / settings.algorithm.name):
+            assert trial.verdict.value == "not tested"
+            assert why in trial.reason
+
+
+def test_a_probe_has_as_many_layers_as_the_run():
+    deep = loads(SETTINGS.format(**USUAL | KD | {"layers": 4, "more": "student_layers = 3"}))
+    assert probe_settings(deep).model.layers == 4
