@@ -113,14 +113,14 @@ def _by_hand(context: Any) -> Site:
 
 
 def _with_classes(context: Any) -> Site:
-    from nvflare.apis.fl_context import FLContext  # type: ignore[import-not-found]
-    from nvflare.app_opt.he.decomposers import (  # type: ignore[import-not-found]
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.app_opt.he.decomposers import (
         CKKSVectorDecomposer,
     )
-    from nvflare.app_opt.he.model_decryptor import (  # type: ignore[import-not-found]
+    from nvflare.app_opt.he.model_decryptor import (
         HEModelDecryptor,
     )
-    from nvflare.app_opt.he.model_encryptor import (  # type: ignore[import-not-found]
+    from nvflare.app_opt.he.model_encryptor import (
         HEModelEncryptor,
     )
 

@@ -30,6 +30,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "layers": {"scale": 16, "batch": 4},
         "interactive": {"steps": 5, "turns": 2, "federate": False},
         "audits": {"full": False, "words": 3_000, "turns": 1},
+        "engine": {},
         "startup": {"repeats": 3},
     }
 )
@@ -151,6 +152,13 @@ def interactive(as_json: bool, out: Path | None, quick: bool) -> None:
 def audits(as_json: bool, out: Path | None, quick: bool) -> None:
     """How long audits take; --quick leaves the full one out."""
     _run(("audits",), as_json, out, quick)
+
+
+@bench.command()
+@_shared
+def engine(as_json: bool, out: Path | None, quick: bool) -> None:
+    """Round trips over FLARE and TLS, beside the in-process engine."""
+    _run(("engine",), as_json, out, quick)
 
 
 @bench.command()

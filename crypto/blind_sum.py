@@ -31,6 +31,7 @@ class ExactFloats:
     """Sums float32 vectors in two 64-bit integers per value: exact, whatever the order."""
 
     def __init__(self, size: int) -> None:
+        self.size = size
         self._coarse = np.zeros(size, dtype=np.int64)
         self._fine = np.zeros(size, dtype=np.int64)
 
@@ -67,6 +68,8 @@ class ClearTotal:
                 continue
             end = start + segment.size // 4
             total = self._totals.setdefault(segment.key, ExactFloats(end - start))
+            if segment.size % 4 or total.size != end - start:
+                raise Disagreement("this party lays out a sum differently", party=sender)
             total.add(values[start:end])
             start = end
 

@@ -70,7 +70,7 @@ def build(tree: Table, text: Text, base: Path | None) -> Settings:
         for name, cls in _SIMPLE.items()
     }
     parts["data"] = validate(_form(tree["data"], text), tree["data"], ("data",), text, base)
-    cls = _algorithm(tree["algorithm"], text)
+    cls = algorithm_settings(tree["algorithm"], text)
     parts["algorithm"] = validate(cls, tree["algorithm"], ("algorithm",), text, base)
     settings = Settings(**{name: _place_models(part, base) for name, part in parts.items()})
     _check(settings, text)
@@ -118,7 +118,8 @@ def _form(raw: Table, text: Text) -> type[Section]:
     raise text.error(what, ("data", *found[-1:]), fix=fix)
 
 
-def _algorithm(raw: Table, text: Text) -> type[Algorithm]:
+def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
+    """The settings of the algorithm that a table names."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
     name = raw.get("name")

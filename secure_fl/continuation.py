@@ -15,6 +15,17 @@ from secure_fl.thresholds import quorum
 from secure_fl.wire import Ready
 
 
+class Unfinished(CohortError):  # noqa: N818 - it names a state
+    """A round was begun by others than those who are here: it is theirs to finish."""
+
+    def __init__(
+        self, what: str, *, able: frozenset[str], began: frozenset[str], fix: str, **where: object
+    ) -> None:
+        """`able`: who could go on, were the others not there; `began`: who was in its sums."""
+        super().__init__(what, fix=fix, **where)
+        self.able, self.began = able, began
+
+
 def continuation(
     ready: Mapping[str, Ready], host: str | None, threshold: int
 ) -> tuple[int, tuple[str, ...]]:
@@ -42,7 +53,15 @@ def continuation(
         return repeat, ()  # parties are one round apart at most: whoever was there is there again
     if join is not None:
         return join, tuple(sorted(m for m in ready if join not in kept[m]))
-    raise _stuck(begun, opened, members, quorum(len(parties), threshold))
+    began = {frozenset(who) for round, who in opened if round == begun}
+    able = (who for who in sorted(began, key=sorted) if who < members)
+    raise _stuck(
+        begun,
+        began,
+        members,
+        quorum(len(parties), threshold),
+        next((who for who in able if _possible(ready, who, host, threshold)), frozenset()),
+    )
 
 
 def unfinished(
@@ -51,22 +70,37 @@ def unfinished(
     """The round that some of these must finish on their own before the others can join, if any."""
     try:
         continuation(ready, host, threshold)
-    except CohortError:
-        opened = {(round, frozenset(who)) for m in ready.values() for round, who in m.opened}
-        begun = max(round for round, _ in opened)
-        by, *others = {who for round, who in opened if round == begun}
-        return (begun, by) if begun and not others and by < set(ready) else None
+    except Unfinished as error:
+        round = max((round for m in ready.values() for round, _ in m.opened), default=0)
+        return (round, error.able) if round and error.able else None
     return None
 
 
+def _possible(
+    ready: Mapping[str, Ready], who: frozenset[str], host: str | None, threshold: int
+) -> bool:
+    """Whether these could go on if nobody else were there."""
+    try:
+        continuation({m: ready[m] for m in who}, host, threshold)
+    except CohortError:
+        return False
+    return True
+
+
 def _stuck(
-    begun: int, opened: set[tuple[int, frozenset[str]]], members: set[str], needed: int
-) -> CohortError:
-    before = sorted(set().union(*(who for round, who in opened if round == begun)))
-    return CohortError(
-        f"sums of round {begun} were opened over {', '.join(before)}, and fewer than the {needed} "
-        f"parties needed hold it; repeated by {', '.join(sorted(members))}, it would show "
+    begun: int,
+    sets: set[frozenset[str]],
+    members: set[str],
+    needed: int,
+    able: frozenset[str],
+) -> Unfinished:
+    began = frozenset[str]().union(*sets)
+    return Unfinished(
+        f"sums of round {begun} were opened over {', '.join(sorted(began))}, and fewer than the "
+        f"{needed} parties needed hold it; repeated by {', '.join(sorted(members))}, it would show "
         "somebody's input",
+        able=able,
+        began=began,
         fix="resume with exactly the parties that began it; when it is over, others can join (a "
         "few at a time), and some can leave",
         round=begun or None,

@@ -6,11 +6,11 @@ anything that could use a secret key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from secure_fl import wire
-from secure_fl.errors import CohortError, SecureFLError, TooFewParties
+from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
 from secure_fl.link import Link
 from secure_fl.protocol import NewTotal, Offered
 from secure_fl.recorder import Recorder
@@ -39,7 +39,10 @@ class Coordinator:
         rules: Rules,
         new_total: NewTotal,
         recorder: Recorder,
+        between: Callable[[tuple[str, ...], tuple[str, ...]], None] = lambda members, new: None,
     ) -> None:
+        """Before each round `between` gets the members and the newcomers, and may stop the run."""
+        self._between = between
         self._links = dict(sorted(links.items()))
         self._engine, self._rules, self._new_total = engine, rules, new_total
         self._recorder = recorder
@@ -57,6 +60,7 @@ class Coordinator:
                 with self._recorder.phase("answer"):
                     reply = step.reply(self.members)
                 if step.round is not None:
+                    self._between(self.members, step.newcomers)
                     self._enter(step.round)
                 if step.newcomers:
                     self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
@@ -78,14 +82,19 @@ class Coordinator:
         }
         answers = Answers(self._rules, self.members, self._new_total, self._offered, reply.pending)
         step: Step | None = None
+        awaited = set(frames)
         for party, frame in self._engine.exchange(frames, self._rules.deadline):
+            if party not in awaited:
+                continue  # an engine may deliver twice; a sum that counts twice is wrong
+            awaited.remove(party)
             message = self._links[party].unpack(frame)
             if isinstance(message, wire.Failed):
-                raise CohortError(
+                raise PartyFailed(
                     f"this party cannot go on ({message.code})",
                     fix="its own log says why; nothing of this step was released",
                     party=party,
                     round=self.round or None,
+                    reason=message.code,
                 )
             with self._recorder.phase("add"):
                 step = open_step(step, message, answers, party)

@@ -8,11 +8,13 @@
     ├── WireError          a frame is malformed, forged, replayed or too large exit 6
     ├── CohortError        parties are missing or disagree                     exit 5
     │   ├── TooFewParties  a sum over so few parties would expose one of them
+    │   ├── PartyFailed    a party cannot go on, and its own log says why
     │   └── Disagreement   replicated state differs between parties
     ├── CryptoError        something cannot be sealed, opened or verified      exit 6
     │   ├── KeyringError   a key file, roster or passphrase is wrong
     │   └── TamperError    an aggregate was changed on its way
     ├── BudgetError        the privacy budget does not allow this              exit 7
+    ├── PolicyRefusal      a site's own rules do not allow it (`site_rules`)   exit 3
     └── RunError           a run's folder cannot be written, read or resumed   exit 4
 
 An error says what happened, where, and what to do. It stays inside the party that raised it:
@@ -93,6 +95,14 @@ class TooFewParties(CohortError):  # noqa: N818 - it names a state, and reads so
     """A sum over fewer than `min_cohort` parties was refused."""
 
     code = "too-few-parties"
+
+
+class PartyFailed(CohortError):  # noqa: N818
+    """A party said that it cannot go on; all that is known of why is its code."""
+
+    def __init__(self, what: str, *, reason: str, fix: str = "", **where: object) -> None:
+        super().__init__(what, fix=fix, **where)
+        self.reason = reason
 
 
 class Disagreement(CohortError):  # noqa: N818

@@ -6,28 +6,22 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.cohort import Cohort
 from secure_fl.continuation import unfinished
 from secure_fl.coordinator import Coordinator, Engine
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError
 from secure_fl.ground_rules import local_heads, pooled, rules_of, tasks_of
 from secure_fl.link import Link
-from secure_fl.outcome import deliver, document_of, export_to
-from secure_fl.private_scope import noise_of, privacy_of, require_predictions, require_private
-from secure_fl.protection import make_keys, party_sum
+from secure_fl.outcome import Outline, deliver, document_of, export_to
+from secure_fl.protection import make_keys
 from secure_fl.recorder import Event, Recorder
 from secure_fl.result import Result, spent
-from secure_fl.rounds import Checkpoints
-from secure_fl.runs import NoCheckpoints, RunFolder
+from secure_fl.runs import RunFolder
+from secure_fl.seating import Listener, Seated, Terms, seat, session_of
 from secure_fl.session import Session
 from secure_fl.settings import (
     ModelSettings,
@@ -35,14 +29,13 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
-from secure_fl.silo import Silo, Site
+from secure_fl.silo import Silo
 from secure_fl.totals import blind_totals
 from secure_fl.views.recording import Recording
 from secure_fl.wire import Ready
 from secure_fl.witness import Nobody, Witness
 
 COORDINATOR = "coordinator"
-Listener = Callable[[Event], None]
 
 
 class Federation:
@@ -64,13 +57,19 @@ class Federation:
         settings: str | None = None,
         record: bool = False,
     ) -> None:
-        self.algorithm, self.entry = algorithm, ALGORITHMS[algorithm.name]
+        self.terms = Terms(
+            algorithm,
+            task or TaskSettings(),
+            model or ModelSettings(),
+            training or TrainingSettings(),
+            protection or ProtectionSettings(),
+            seed,
+        )
+        self.algorithm, self.entry = algorithm, self.terms.entry
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
         self.silos = (pooled(self.hospitals),) if self.entry.pools_data else self.hospitals
-        self.task_settings = task or TaskSettings()
-        self.model = model or ModelSettings()
-        self.training = training or TrainingSettings()
-        self.protection = protection or ProtectionSettings()
+        self.task_settings, self.model = self.terms.task, self.terms.model
+        self.training, self.protection = self.terms.training, self.terms.protection
         self.seed, self.resume, self.listener = seed, resume, listener
         self.folder = None if folder is None else Path(folder)
         self.until: int | None = None  # the round to end with, if not the last
@@ -80,11 +79,7 @@ class Federation:
         self.rules = rules_of(self.silos, self.protection, self.entry)
         self.tasks = tasks_of(self.task_settings, self.silos, self.entry)
         self.local_heads = local_heads(self.tasks)
-        if self.training.dp is not None:
-            kind, through_fit = self.task_settings.kind, self.entry.through_fit
-            require_private(kind, algorithm.name, through_fit=through_fit)
-        if self.protection.noise is not None:
-            require_predictions(algorithm.name, noised=self.entry.noised)
+        self.terms.require_sound()
 
     def run(self, engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine) -> Result:
         """Train from the first round (or the last checkpoint) to the end."""
@@ -108,7 +103,7 @@ class Federation:
             recorders = [coordinator, *(site.recorder for site in sites)]
             seconds = spent(recorders, time.perf_counter() - started)
             accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-            document = document_of(self, sites, seconds, accounts)
+            document = document_of(self.outline, sites, seconds, accounts)
             result = deliver(sites, document)
             if folder is not None:
                 export_to(folder.path, sites)
@@ -119,6 +114,18 @@ class Federation:
             if folder is not None:
                 folder.close()
 
+    @property
+    def outline(self) -> Outline:
+        """What its result says of the run beside what was measured."""
+        return Outline(
+            self.terms,
+            self.rules,
+            self.tasks,
+            tuple(silo.name for silo in self.hospitals),
+            len(self.silos) - (self.rules.host is not None),
+            self.local_heads,
+        )
+
     def _note_parties(self, before: frozenset[str], recorder: Recorder) -> None:
         """Say who takes part in a resumed run that did not before, and who no longer does."""
         now = {silo.name for silo in self.silos}
@@ -128,7 +135,7 @@ class Federation:
 
     def _finish_begun(
         self,
-        parties: Sequence[_Party],
+        parties: Sequence[Seated],
         folder: RunFolder,
         listen: Listener,
         engine: Callable[[Mapping[str, Session]], Engine],
@@ -150,7 +157,7 @@ class Federation:
 
     def _coordinate(
         self,
-        parties: Sequence[_Party],
+        parties: Sequence[Seated],
         engine: Callable[[Mapping[str, Session]], Engine],
         recorder: Recorder,
     ) -> None:
@@ -164,7 +171,15 @@ class Federation:
             name = party.site.name
             links[name] = Link(run, me, keys[name].identity.public, asks=True)
             link = Link(run, keys[name].identity, me.public, asks=False)
-            sessions[name] = self._session(party, keys[name], link)
+            sessions[name] = session_of(
+                party,
+                self.terms,
+                self.rules,
+                keys[name],
+                link,
+                until=self.until,
+                witness=self._witness,
+            )
         coordinator = Coordinator(
             links,
             self._witness.engine(engine(sessions)),
@@ -181,48 +196,17 @@ class Federation:
                 raise own.error from own.error.__cause__
             raise
 
-    def _session(self, party: _Party, keys: PartyKeys, link: Link) -> Session:
-        site = party.site
-        sums = party_sum(self.protection, keys, self.rules, run=link.run, seed=self.seed)
-        sums = self._witness.sums(keys, sums)
-        cohort = Cohort(
-            site.name,
-            host=self.rules.host,
-            min_cohort=self.rules.min_cohort,
-            threshold=self.rules.threshold,
-            sums=sums,
-            checkpoints=party.checkpoints,
-            recorder=site.recorder,
-            noise=party.noise,
-        )
-        cohort.until = self.until
-        return Session(
-            lambda door: self.entry.program(door, site, self.algorithm),
-            cohort,
-            link,
-            sums=sums,
-            checkpoints=party.checkpoints,
-            recorder=site.recorder,
-            surroundings=site.surroundings,
-        )
-
-    def _party(self, silo: Silo, folder: RunFolder | None, listen: Listener) -> _Party:
-        recorder = Recorder(silo.name, listen)
-        passes = self.algorithm.rounds * self.algorithm.epochs
-        site = Site(
+    def _party(self, silo: Silo, folder: RunFolder | None, listen: Listener) -> Seated:
+        return seat(
+            self.terms,
             silo,
             self.tasks[silo.name],
-            self.model,
-            self.training,
-            self.seed,
-            recorder,
-            self.hospitals if self.entry.pools_data else None,
-            privacy_of(silo, self.training, passes, self.folder),
+            self.rules.threshold,
+            folder=folder,
+            listen=listen,
+            hospitals=self.hospitals if self.entry.pools_data else None,
             local_head=self.local_heads,
         )
-        kept = folder.party(silo.name, site) if folder else NoCheckpoints()
-        noise = noise_of(silo, self.protection.noise, self.rules.threshold, self.folder)
-        return _Party(site, kept, noise)
 
     def _listener(self, folder: RunFolder | None) -> Listener:
         def listen(event: Event) -> None:
@@ -247,10 +231,3 @@ class Federation:
             fields = section.model_dump(mode="json", exclude_none=True)
             lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
         return "\n".join(lines) + "\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _Party:
-    site: Site
-    checkpoints: Checkpoints
-    noise: NoiseLedger | None

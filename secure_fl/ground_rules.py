@@ -91,6 +91,22 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
     return hosts[0]
 
 
+def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
+    """Refuse what one site can see alone, where it cannot look at the others' records."""
+    if settings.labels is None and settings.kind in ("classification", "pair", "ner"):
+        raise SettingsError(
+            "across hospitals all labels are declared: nobody can look at the others' records",
+            fix="list them in task.labels of the plan",
+            field="task.labels",
+        )
+    if entry.pools_data:
+        raise SettingsError("this algorithm puts all records in one place", fix="take another")
+    if entry.has_host:
+        _check_public([silo])
+    if silo.role == "host":
+        _check_labels(silo)
+
+
 def _check_public(silos: Sequence[Silo]) -> None:
     lacking = [silo.name for silo in silos if not silo.public]
     if lacking:

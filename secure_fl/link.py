@@ -53,6 +53,7 @@ class Link:
         envelope = wire.decode(frame, self._verify)
         self._expect("run", envelope.run == self.run)
         self._expect("receiver", envelope.receiver == self.me.name)
+        self._expect("kind", isinstance(envelope.message, FROM_PARTY) == self.asks)
         if self.asks:
             self._expect("exchange", envelope.exchange == self.exchange)
             self._expect("round", envelope.round == self.round)
@@ -61,7 +62,6 @@ class Link:
             self._expect("exchange", envelope.exchange > self.exchange)
             self._expect("round", envelope.round >= self.round)
             self.exchange, self.round = envelope.exchange, envelope.round
-        self._expect("kind", isinstance(envelope.message, FROM_PARTY) == self.asks)
         self.bytes_in += frame.size
         return envelope.message
 

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from secure_fl.errors import CohortError
+from secure_fl.errors import CohortError, RunError
 
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
@@ -66,17 +66,28 @@ class Openings:
         self._note(after, JOINED, holders)
 
     def _note(self, round: int, number: int, survivors: tuple[str, ...], what: str = "") -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         entry = json.dumps({"round": round, "sum": number, "survivors": survivors, "what": what})
-        with self._file.open("a") as handle:
-            handle.write(entry + "\n")
-            handle.flush()
-            os.fsync(handle.fileno())
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("ab") as handle:
+                handle.truncate(len(self._whole()))
+                handle.write(entry.encode() + b"\n")
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as error:
+            raise RunError(
+                f"over whom a sum is opened cannot be written down ({error.strerror})",
+                fix="free disk space, then resume; nothing was revealed",
+                file=self._file,
+            ) from error
+
+    def _whole(self) -> bytes:
+        """All but a last line that was cut short: nothing was revealed before it was written."""
+        data = self._file.read_bytes() if self._file.exists() else b""
+        return data[: data.rfind(b"\n") + 1]
 
     def _entries(self) -> list[tuple[int, int, tuple[str, ...], str]]:
-        if not self._file.exists():
-            return []
-        lines = map(json.loads, self._file.read_text().splitlines())
+        lines = map(json.loads, self._whole().splitlines())
         return [
             (line["round"], line["sum"], tuple(line["survivors"]), line["what"]) for line in lines
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,24 @@ from secure_fl.thresholds import CollusionBound, collusion_bound
 from secure_fl.totals import MASKED
 
 if TYPE_CHECKING:
-    from secure_fl.federation import Federation
+    from secure_fl.seating import Terms
+    from secure_fl.step import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a result says of a run beside what its sites measured."""
+
+    terms: Terms
+    rules: Rules
+    tasks: Mapping[str, Task]
+    parties: tuple[str, ...]  # whose results these are
+    members: int  # that sums are over, the host not counted
+    local_heads: bool = False
 
 
 def document_of(
-    run: Federation,
+    run: Outline,
     sites: Sequence[Site],
     seconds: Mapping[str, Any],
     accounts: Mapping[str, NoiseLedger],
@@ -30,22 +44,23 @@ def document_of(
     """What result.json holds."""
     recorders = [site.recorder for site in sites]
     metric = next(iter(run.tasks.values())).metric
-    noise, mode = run.protection.noise, run.protection.mode
+    noise, mode = run.terms.protection.noise, run.terms.protection.mode
+    dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}
     return {
         "schema": SCHEMA,
         "status": "finished",
-        "algorithm": run.algorithm.name,
-        "algorithm_settings": run.algorithm.model_dump(mode="json"),
+        "algorithm": run.terms.algorithm.name,
+        "algorithm_settings": run.terms.algorithm.model_dump(mode="json"),
         "protection": protection_of(run),
-        "privacy": privacy_document(run.training.dp, spending) if run.training.dp else None,
+        "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing, mode) if noise else None,
-        "task": run.task_settings.model_dump(mode="json"),
-        "model": run.model.model_dump(mode="json"),
-        "parties": [silo.name for silo in run.hospitals],
-        "seed": run.seed,
-        "rounds": run.algorithm.rounds,
+        "task": run.terms.task.model_dump(mode="json"),
+        "model": run.terms.model.model_dump(mode="json"),
+        "parties": list(run.parties),
+        "seed": run.terms.seed,
+        "rounds": run.terms.algorithm.rounds,
         "main_metric": metric,
         "local_heads": run.local_heads,
         "metrics": summarise(recorders, metric),
@@ -57,19 +72,19 @@ def document_of(
     }
 
 
-def protection_of(run: Federation) -> dict[str, Any]:
+def protection_of(run: Outline) -> dict[str, Any]:
     """Against whom the run was protected, in figures and in a sentence."""
-    parties = len(run.silos) - (run.rules.host is not None)
+    parties = run.members
     bound = collusion_bound(parties, run.rules.threshold)
-    mode, some = run.protection.mode, run.entry.some
+    mode, some = run.terms.protection.mode, run.terms.entry.some
     honest, lying, of_drawn = among_drawn(run, parties, bound)
     said = [
         statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
         of_drawn if mode in MASKED else "",
-        run.algorithm.caveat,
+        run.terms.algorithm.caveat,
     ]
-    return run.protection.model_dump(mode="json") | {
+    return run.terms.protection.model_dump(mode="json") | {
         "parties": parties,
         "threshold": run.rules.threshold,
         "collusion_bound": {
@@ -80,12 +95,12 @@ def protection_of(run: Federation) -> dict[str, Any]:
     }
 
 
-def among_drawn(run: Federation, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
+def among_drawn(run: Outline, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
     """The bound where a round's sums are over some that are drawn, and what else draws tell.
 
     All know who is drawn, and that the others add zeros: colluders need only the drawn ones' parts.
     """
-    share, spare = getattr(run.algorithm, "sample", 1.0), parties - run.rules.threshold
+    share, spare = getattr(run.terms.algorithm, "sample", 1.0), parties - run.rules.threshold
     drawn = min(parties, max(round_up(share * parties), run.rules.min_cohort + spare))
     honest, lying = min(bound.honest, drawn - 2), min(bound.lying, drawn - spare - 2)
     if drawn == parties:

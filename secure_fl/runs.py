@@ -197,13 +197,7 @@ class NoCheckpoints:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(document, indent=2) + "\n")
-        partial.replace(path)
-    except OSError as error:
-        raise RunError(f"the file cannot be written ({error.strerror})", file=path) from error
+    _put(path, json.dumps(document, indent=2) + "\n")
 
 
 def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
@@ -215,9 +209,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     if resume:
         _require_same(found, settings)
         if found.read_text() != settings:  # other parties
-            partial = found.with_name(f".{SETTINGS}.partial")
-            partial.write_text(settings)
-            partial.replace(found)
+            _put(found, settings)
     elif found.exists():
         raise RunError(
             "there is a run in this folder already",
@@ -225,7 +217,18 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
             file=path,
         )
     else:
-        found.write_text(settings)
+        _put(found, settings)
+
+
+def _put(path: Path, text: str) -> None:
+    """Write whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text)
+        partial.replace(path)
+    except OSError as error:
+        raise RunError(f"the file cannot be written ({error.strerror})", file=path) from error
 
 
 def _require_same(found: Path, settings: str) -> None:

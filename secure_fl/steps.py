@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from secure_fl import wire
 from secure_fl.continuation import continuation
-from secure_fl.errors import CohortError, Disagreement
+from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import Offered
 from secure_fl.step import Answers, Reply, Step, offers_to
 from secure_fl.sum_steps import ConfirmStep, RevealStep, SumStep
@@ -169,7 +169,7 @@ class HandoverStep(AgreeStep):
     def reply(self, members: tuple[str, ...]) -> Reply:
         self.require_one()
         if not self.state.data:
-            raise CohortError(
+            raise TooFewParties(
                 "who should have handed over the state was lost on the way",
                 fix="resume the run again; nothing was changed",
             )

@@ -22,9 +22,10 @@ VERSION = 1
 SIGNATURE_BYTES = 64
 MAX_HEAD = 16 * 2**20
 MAX_BULK = 2**31
+MAX_PLAN = 2**17
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-Code = Annotated[str, msgspec.Meta(max_length=40, pattern="^[a-z-]*$")]
+Code = Annotated[str, msgspec.Meta(max_length=40, pattern=r"^[a-z-]*\Z")]
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BULK)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
@@ -75,7 +76,7 @@ class Declare(Message, frozen=True, tag=2):
 class SumInput(Message, frozen=True, tag=3):
     """The party's contribution to a sum; the vectors are in the bulk, one after the other."""
 
-    audience: Annotated[str, msgspec.Meta(pattern="^(parties|host)$")]
+    audience: Annotated[str, msgspec.Meta(pattern=r"^(parties|host)\Z")]
     segments: tuple[Segment, ...]
     scales: bool = False  # the scales of the values that follow in the next sum
 
@@ -130,6 +131,18 @@ class Handover(Message, frozen=True, tag=12):
 
     fingerprint: Digest | None = None  # None: this party is a newcomer, and waits
     proof: Digest | None = None
+
+
+class Hello(Message, frozen=True, tag=13):
+    """The site's own rules allow what it was invited to; its part of the run's id."""
+
+    nonce: Secret16
+
+
+class Gathered(Message, frozen=True, tag=14):
+    """The party is ready to begin, in the run of this id."""
+
+    run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
 # --- coordinator to party ----------------------------------------------------------------------
@@ -215,6 +228,18 @@ class HandedOver(Message, frozen=True, tag=30):
     proofs: dict[Name, Digest]
 
 
+class Invite(Message, frozen=True, tag=31):
+    """What the coordinator would like to run; each site decides by its own rules."""
+
+    plan: Annotated[str, msgspec.Meta(max_length=MAX_PLAN)]
+
+
+class Gather(Message, frozen=True, tag=32):
+    """All who accepted, with their parts of the run's id: none can be left out or repeated."""
+
+    nonces: dict[Name, Secret16]
+
+
 FromParty: TypeAlias = (
     Ready
     | Declare
@@ -228,6 +253,8 @@ FromParty: TypeAlias = (
     | Boundary
     | Done
     | Failed
+    | Hello
+    | Gathered
 )
 FromCoordinator: TypeAlias = (
     Start
@@ -241,6 +268,8 @@ FromCoordinator: TypeAlias = (
     | HandedOver
     | Continue
     | Stop
+    | Invite
+    | Gather
 )
 
 
@@ -325,7 +354,7 @@ def decode(frame: Frame, verify: Callable[[str, bytes, bytes], None]) -> Envelop
     unsigned, signature = head[:-SIGNATURE_BYTES], head[-SIGNATURE_BYTES:]
     try:
         envelope = _decoder.decode(memoryview(unsigned)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("a frame does not decode into a known message") from error
     verify(envelope.sender, digest(unsigned), signature)
     if len(bulk) != envelope.size or digest(bulk) != envelope.digest:

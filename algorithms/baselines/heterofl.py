@@ -27,7 +27,7 @@ from secure_fl.algorithms.baselines.widths import (
 from secure_fl.algorithms.tiers import Mix, Share, Weights, tier_of
 from secure_fl.algorithms.updates import Update, kept_at_home, local_update
 from secure_fl.cohort import Cohort
-from secure_fl.errors import SettingsError, TooFewParties
+from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.models import trainable
 from secure_fl.settings import Positive
 from secure_fl.silo import Site
@@ -138,6 +138,12 @@ async def mean_by_owners(
 
 async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
     """The party program."""
+    if cohort.newcomers:
+        raise CohortError(
+            "parties joined late, and the others do not all hold the model of their width",
+            fix="start a new run with all parties",
+            party=cohort.newcomers[0],
+        )
     config = wide_config(site)
     sizes = head_sizes(cfg, config, site.model_settings.layers or config.num_hidden_layers)
     tier = tier_of(cohort, site, list(sizes), cfg.shares)

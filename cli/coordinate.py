@@ -1,0 +1,143 @@
+"""`secure-fl coordinate` and `status`: the coordinator's process in a pilot, and how far it is."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from secure_fl.cli.keyring import FILE, keys_option
+
+
+@click.command(
+    epilog="""\b
+Example:
+  secure-fl coordinate plan.toml --kit kits/hub --keys keys --out runs/study
+
+It waits for the hospitals, invites them to PLAN, and leads the run to its end. Nothing that it
+sends can be read by it. Ctrl-C stops after the round; started again, the run goes on."""
+)
+@click.argument("plan", type=FILE)
+@click.option("--kit", type=FILE, required=True, help="The coordinator's kit.")
+@keys_option
+@click.option("--out", type=FILE, default=Path("runs/pilot"), show_default=True)
+@click.option("--listen", metavar="URL", help="Another address to listen on than the kit's.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    help="Seconds to wait for hospitals that are missing.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds a hospital may be disconnected before the round goes on without it.",
+)
+@click.option(
+    "--metrics",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Show numbers for Prometheus on this port of 127.0.0.1.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+def coordinate(
+    plan: Path,
+    kit: Path,
+    folder: Path,
+    passphrase_file: Path | None,
+    out: Path,
+    listen: str | None,
+    wait: float,
+    grace: float,
+    metrics: int | None,
+    quiet: bool,
+) -> None:
+    """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
+    from secure_fl.cli.keyring import open_ring
+    from secure_fl.engines.flare import FlareHub
+    from secure_fl.pilot.kits import load_kit
+    from secure_fl.pilot.lead import Lead
+    from secure_fl.pilot.metrics import Meter, serving
+    from secure_fl.pilot.plan import load_plan, write_plan
+    from secure_fl.recorder import Recorder
+    from secure_fl.runs import RunFolder
+
+    asked = load_plan(plan)
+    given = load_kit(kit)
+    roster, url = given.roster, listen or given.connection.url
+    me = open_ring(folder, passphrase_file).identity()
+    tell = (lambda text: None) if quiet else click.echo
+    run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
+
+    meter = Meter()
+
+    def record(event: dict[str, Any]) -> None:
+        run.record(event)
+        meter.note(event)
+        if (line := told(event, asked.algorithm.rounds)) is not None:
+            tell(line)
+
+    try:
+        with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
+            meter.connected = lambda: {n: n in hub.connected() for n in roster.names}
+            meter.dropped = hub.refused
+            tell(f"listening on {url}; waiting for {', '.join(roster.names)}")
+            missing = hub.wait_for(roster.names, wait)
+            if missing:
+                tell(f"still missing: {', '.join(sorted(missing))}")
+            recorder = Recorder("coordinator", record)
+            lead = Lead(hub, me, roster, asked, recorder, patience=wait)
+            signal.signal(signal.SIGINT, lambda *_: setattr(lead, "stopping", True))
+            signal.signal(signal.SIGTERM, lambda *_: setattr(lead, "stopping", True))
+            lead.run()
+            run.finish(lead.document())
+            hub.dismiss()
+        tell(f"done; what the coordinator saw of it is in {out}")
+    finally:
+        run.close()
+
+
+@click.command(
+    epilog="""\b
+Example:
+  secure-fl status runs/study          the coordinator's folder, or a hospital's"""
+)
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+def status(run: Path, as_json: bool) -> None:
+    """Say how far a pilot's RUN is: rounds, who takes part, who was lost, bytes."""
+    from secure_fl.cli import show
+    from secure_fl.pilot.progress import progress
+
+    found = progress(run)
+    if as_json:
+        show.print_json(found)
+        return
+    rows = [[name, facts["state"], show.size(facts["up"]), show.size(facts["down"])]
+            for name, facts in found["members"].items()]  # fmt: skip
+    console = show.out()
+    console.print(show.grid(f"{found['state']}, round {found['round']} of {found['rounds']}",
+                            ["hospital", "state", "sent", "received"], rows))  # fmt: skip
+    for line in found["notes"]:
+        console.print(line)
+
+
+def told(event: dict[str, Any], rounds: int) -> str | None:
+    """What an operator wants to hear of an event."""
+    match event["event"]:
+        case "gathered":
+            return f"gathered: {', '.join(event['members'])}"
+        case "round" if 0 < event["round"] <= rounds:
+            return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
+        case "lost" | "returned" | "restarted":
+            return f"{event['event']}: {', '.join(map(str, event['parties']))}"
+        case "waiting":
+            return "too few are there; waiting"
+        case "stopped":
+            return f"stopped ({event['code']}) {event['at']}".rstrip()
+    return None

@@ -1,0 +1,128 @@
+"""`secure-fl pilot`: kits for the machines of a pilot, and a whole one on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from secure_fl.cli.keyring import FILE
+
+if TYPE_CHECKING:
+    from secure_fl.pilot.trial import Trial
+
+PROGRAM = "from secure_fl.cli.main import main; main()"
+START = 60.0  # seconds until everybody has to be there
+
+
+@click.group()
+def pilot() -> None:
+    """Prepare a pilot across hospitals, or try one on this machine.
+
+    The whole way is in docs/pilot.md.
+    """
+
+
+@pilot.command()
+@click.argument("roster", type=FILE)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    required=True,
+    help="Name or address under which hospitals reach the coordinator. Can be repeated.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
+@click.option(
+    "-o", "--output", type=FILE, default=Path("kits"), show_default=True, help="For the kits."
+)
+def init(roster: Path, hosts: tuple[str, ...], port: int, output: Path) -> None:
+    """Make the coordinator's kit and one for each member of a signed ROSTER.
+
+    A kit holds a certificate and its key: give each to its own machine only.
+
+    \b
+    secure-fl pilot init roster.json --host hub.example.org
+    """  # noqa: D301
+    from secure_fl.errors import RunError
+    from secure_fl.pilot.kits import write_kits
+    from secure_fl.roster_files import load_roster
+
+    found = load_roster(roster)
+    found.verify()
+    if output.exists() and any(output.iterdir()):
+        raise RunError("there are kits already", fix="take another folder with -o", file=output)
+    for name, kit in write_kits(found, output, hosts, port).items():
+        click.echo(f"{name}: {kit}")
+
+
+@pilot.command()
+@click.option("--parties", type=click.IntRange(3, 16), default=3, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--size", type=click.IntRange(min=8), default=120, show_default=True,
+              help="Training notes of each hospital.")  # fmt: skip
+@click.option("--out", type=FILE, default=Path("pilot"), show_default=True)
+def local(parties: int, rounds: int, size: int, out: Path) -> None:
+    """Run a pilot on this machine: a process for each hospital, TLS between them.
+
+    Each gets a folder with its own keys, kit, records and rules; the commands are those of a real
+    pilot, and are printed.
+    """
+    from secure_fl.algorithms.fedavg import FedAvg
+    from secure_fl.errors import RunError
+    from secure_fl.pilot.trial import HUB, make_trial
+    from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+    from secure_fl.site_rules import Plan
+
+    if out.exists():
+        raise RunError("there is something here already", fix="take another --out", file=out)
+    plan = Plan(
+        algorithm=FedAvg(rounds=rounds, epochs=3),
+        task=TaskSettings(labels=("ade", "no-ade"), max_length=64),
+        model=ModelSettings(layers=2),
+        training=TrainingSettings(learning_rate=1.5e-3, batch_size=16, device="cpu"),
+        dataset="notes",
+    )
+    names = [f"hospital-{number}" for number in range(1, parties + 1)]
+    click.echo("making identities, a roster, keys, certificates and records ...")
+    made = make_trial(out, names, plan, port=_free_port(), size=size)
+    processes = {name: _start(made, name) for name in (HUB, *made.names)}
+    try:
+        status = processes[HUB].wait()
+        if status:  # nobody else will call the hospitals off
+            raise SystemExit(status)
+        for name in made.names:
+            processes[name].wait(timeout=START)
+    finally:
+        for process in processes.values():
+            process.terminate()
+    click.echo(f"\nwhat a hospital has: {made.of(made.names[0])}/runs")
+    click.echo(f"what the coordinator saw: secure-fl status {made.of(HUB)}/run")
+
+
+def _start(made: Trial, name: str) -> subprocess.Popen[bytes]:
+    """Start one machine's process, in its own folder, by the commands of a real pilot."""
+    from secure_fl.pilot.trial import HUB
+
+    common = ["--kit", "kit", "--passphrase-file", "passphrase"]
+    arguments = (
+        ["coordinate", "plan.toml", *common, "--out", "run", "--wait", str(START)]
+        if name == HUB
+        else ["join", "site.toml", *common, "--quiet"]
+    )
+    click.echo(f"{made.of(name)}$ secure-fl {' '.join(arguments)}")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-c", PROGRAM, *arguments], cwd=made.of(name), env=environment
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

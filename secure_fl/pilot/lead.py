@@ -1,0 +1,231 @@
+"""The coordinator's end of a pilot: invite, gather, lead; and begin again when somebody returns.
+
+A run that lost somebody goes on while enough are left. At the next round's boundary it stops and is
+gathered anew if one of them is back, and all resume from their checkpoints. Each gathering has an
+id, keys and counters of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.continuation import Unfinished
+from secure_fl.coordinator import Coordinator, Engine
+from secure_fl.crypto.identity import Identity
+from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties, WireError
+from secure_fl.link import Link
+from secure_fl.pilot.lobby import run_id
+from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.seat import RESTARTED, rules_of_roster
+from secure_fl.recorder import Recorder
+from secure_fl.roster import Roster
+from secure_fl.site_rules import Plan
+from secure_fl.totals import blind_totals
+from secure_fl.wire import Failed, Frame, FromCoordinator, Gather, Gathered, Hello, Invite
+
+LOBBY = 60.0  # seconds for an answer to an invitation, or to a gathering
+
+
+class Hub(Engine, Protocol):
+    """An engine that knows who is connected."""
+
+    def connected(self) -> frozenset[str]:
+        """The members that could be reached now."""
+
+
+class Returned(CohortError):  # noqa: N818 - it names a state
+    """Somebody is back: the run is gathered again, after this round."""
+
+    code = "returned"
+
+
+class Lead:
+    """Leads one plan to its end, however often it has to be gathered."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        me: Identity,
+        roster: Roster,
+        plan: Plan,
+        recorder: Recorder,
+        *,
+        patience: float = 3600.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._hub, self._me, self._roster = hub, me, roster
+        self._plan, self._text = plan, write_plan(plan)
+        self._recorder, self._patience, self._sleep = recorder, patience, sleep
+        self._waited = 0.0  # seconds since a round ended
+        self._alone: frozenset[str] = frozenset()  # who ends a round without the others
+        self._begun = False  # whether this gathering has begun a round
+        self._links: list[dict[str, Link]] = []  # of each gathering
+        self.stopping = False  # set by an operator: stop cleanly after this round
+
+    def run(self) -> None:
+        """Gather and lead until the plan is done; wait for those who are missing."""
+        while True:
+            try:
+                return self._lead(self._gather())
+            except Returned:
+                self._alone = frozenset()
+            except Unfinished as error:  # before those who began the round could go on
+                self._alone = error.able
+                if not error.able:
+                    self._wait(error, missing=bool(error.began - self._hub.connected()))
+            except TooFewParties as error:  # a CohortError, too
+                self._wait(error)
+            except PartyFailed as error:
+                if error.reason == TooFewParties.code:
+                    self._wait(error)
+                elif error.reason == RESTARTED:
+                    self._recorder.event("restarted", parties=[error.where.get("party")])
+                else:
+                    raise
+
+    def _wait(self, error: CohortError, *, missing: bool = True) -> None:
+        """Give those who are missing a second, if there is hope and patience left."""
+        if not missing or self.stopping or self._waited >= self._patience:
+            raise error
+        if not self._waited:
+            self._recorder.event("waiting", code=error.code)
+        self._sleep(1.0)
+        self._waited += 1.0
+
+    def _gather(self) -> tuple[bytes, tuple[str, ...]]:
+        """Invite all who are there; those who accept get each other's nonces."""
+        call = os.urandom(16)
+        there = self._hub.connected()
+        asked = self._alone if self._alone and self._alone <= there else there
+        links = {name: self._link(call, name) for name in sorted(asked)}
+        nonces: dict[str, bytes] = {}
+        for party, message in self._ask(links, dict.fromkeys(links, Invite(self._text))):
+            if isinstance(message, Failed):
+                raise CohortError(
+                    f"this site refuses the plan ({message.code})",
+                    fix="its own log says which rules; change the plan, or ask the site",
+                    party=party,
+                )
+            if isinstance(message, Hello):
+                nonces[party] = message.nonce
+        members = tuple(sorted(nonces))
+        self._require(members)
+        run = run_id(self._roster, self._text, nonces)
+        gathered = {name: links[name] for name in members}
+        for party, message in self._ask(gathered, dict.fromkeys(members, Gather(nonces))):
+            if isinstance(message, Failed):
+                raise CohortError(
+                    f"this site cannot begin ({message.code})", fix="see its log", party=party
+                )
+            if not isinstance(message, Gathered) or message.run != run:
+                raise WireError("a site computed another run's id", party=party)
+        self._recorder.event("gathered", members=list(members))
+        return run, members
+
+    def _require(self, members: tuple[str, ...]) -> None:
+        """Refuse to begin with too few, or without the host."""
+        try:
+            rules = rules_of_roster(self._roster, self._plan, members)
+        except CohortError as error:
+            raise TooFewParties(error.what, fix=error.fix) from None
+        if rules.host is not None and rules.host not in members:
+            raise TooFewParties("the host is not there", fix="wait for it", party=rules.host)
+
+    def _lead(self, gathered: tuple[bytes, tuple[str, ...]]) -> None:
+        run, members = gathered
+        rules = rules_of_roster(self._roster, self._plan, members)
+        links = {name: self._link(run, name) for name in members}
+        self._links.append(links)
+        self._begun = False
+        coordinator = Coordinator(
+            links,
+            self._hub,
+            rules,
+            blind_totals(self._plan.protection, self._roster.names, rules, run),
+            self._recorder,
+            between=self._between,
+        )
+        with self._recorder.phase("run"):
+            coordinator.run()
+        self._recorder.event("traffic", bytes=self.traffic())
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """Bytes from and to each member so far, over all gatherings."""
+        found: dict[str, dict[str, int]] = {}
+        for links in self._links:
+            for name, link in links.items():
+                at = found.setdefault(name, {"up": 0, "down": 0})
+                at["up"] += link.bytes_in
+                at["down"] += link.bytes_out
+        return dict(sorted(found.items()))
+
+    def document(self) -> dict[str, Any]:
+        """What a coordinator can say of a finished run: nothing of what was learned."""
+        return {
+            "schema": "secure-fl/lead/1",
+            "status": "finished",
+            "run": self._plan.run.name,
+            "algorithm": self._plan.algorithm.name,
+            "rounds": self._plan.algorithm.rounds,
+            "protection": self._plan.protection.mode,
+            "roster": self._roster.fingerprint(),
+            "gatherings": len(self._links),
+            "bytes": self.traffic(),
+            "seconds": dict(self._recorder.seconds),
+        }
+
+    def _between(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
+        """At a boundary: stop if the operator asks, gather again if somebody is back."""
+        self._recorder.event("traffic", bytes=self.traffic())
+        if self.stopping:
+            raise TooFewParties("stopped by the operator", fix="start again to go on")
+        if newcomers and not self._joinable:
+            self._leave_out(members, newcomers)
+        if not self._begun:  # who is there and does not answer is asked again after a round
+            self._begun = True
+            return
+        self._waited = 0.0
+        back = sorted((self._hub.connected() & set(self._roster.names)) - set(members))
+        if back and self._joinable:
+            self._recorder.event("returned", parties=back)
+            raise Returned(f"{', '.join(back)} came back", fix="the run goes on with all")
+
+    @property
+    def _joinable(self) -> bool:
+        """Whether the state of a run can be given to who does not have it."""
+        return not ALGORITHMS[self._plan.algorithm.name].some  # by tiers: not all hold the same
+
+    def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
+        """Go on without those who lack a round that nobody can give them."""
+        able = frozenset(members) - set(newcomers)
+        self._recorder.event("left out", parties=list(newcomers))
+        raise Unfinished(
+            f"{', '.join(newcomers)} lack the last round, and parties of other tiers cannot give "
+            "it to them",
+            able=able if len(able) >= self._least else frozenset(),
+            began=frozenset(),
+            fix="put their folders back as they were, or start a new run with all parties",
+        )
+
+    @property
+    def _least(self) -> int:
+        return max(self._roster.t, self._plan.protection.min_cohort)
+
+    def _link(self, run: bytes, name: str) -> Link:
+        return Link(run, self._me, self._roster.member(name).identity, asks=True)
+
+    def _ask(
+        self, links: Mapping[str, Link], messages: Mapping[str, FromCoordinator]
+    ) -> Iterable[tuple[str, object]]:
+        frames: dict[str, Frame] = {name: links[name].pack(messages[name]) for name in links}
+        answers = []
+        for party, frame in self._hub.exchange(frames, LOBBY):
+            try:
+                answers.append((party, links[party].unpack(frame)))
+            except SecureFLError as error:  # what is not genuine counts as no answer
+                self._recorder.event("lost", parties=[party], code=error.code)
+        return answers

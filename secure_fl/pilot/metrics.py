@@ -1,0 +1,252 @@
+"""What happened in a run as numbers for Prometheus: `GET /metrics`, on this machine only.
+
+A coordinator's meter counts what a coordinator knows. Scores and spent privacy are of one
+hospital's records, so that hospital's own meter alone has them. Nothing here can hold up a run:
+events only change a table, and requests are answered one by one in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from secure_fl.errors import RunError
+from secure_fl.recorder import Event
+
+HERE = "127.0.0.1"
+HOSTS = ("127.0.0.1", "localhost")  # a web page that lets its name lead here is not answered
+LONGEST, PATIENCE = 8192, 2.0  # bytes and seconds that a request may take
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FAMILIES = {  # each with its type and what it says
+    "round": ("gauge", "The round that was begun last; one more than asked for at the end."),
+    "members": ("gauge", "How many members take part."),
+    "member_present": ("gauge", "1 while a member takes part, 0 when it was lost."),
+    "connected": ("gauge", "1 while the other end is connected."),
+    "gathered_total": ("counter", "How often a run was gathered or joined."),
+    "lost_total": ("counter", "How often a member did not answer."),
+    "returned_total": ("counter", "How often a member came back between rounds."),
+    "restarted_total": ("counter", "How often a member's process had begun anew."),
+    "waiting_total": ("counter", "Seconds in which too few members were there, about."),
+    "stopped_total": ("counter", "How often a run stopped early, by code."),
+    "refused_total": ("counter", "Plans and frames that were refused, by code."),
+    "dropped_messages_total": ("counter", "Messages refused before they were read, by reason."),
+    "bytes_total": ("counter", "Bytes up, from hospitals, and down, to them."),
+    "score": ("gauge", "A score of the shared model on this hospital's own records."),
+    "epsilon": ("gauge", "Privacy that is spent, as the run stated it last."),
+    "seconds_since_last_event": ("gauge", "Seconds since anything happened in the run."),
+}
+Labels = tuple[tuple[str, str], ...]
+
+
+class Meter:
+    """Turns events into numbers: of a hospital if it is given a name, else of a coordinator."""
+
+    def __init__(
+        self, party: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._party, self._clock = party, clock
+        self._lock = threading.Lock()
+        self._values: dict[tuple[str, Labels], float] = {}
+        self._last = clock()
+        # Asked for at each request; what they know changes without an event.
+        self.connected: Callable[[], Mapping[str, bool]] = dict
+        self.dropped: Callable[[], Mapping[str, int]] = dict
+
+    def note(self, event: Event) -> None:
+        """Take one event of a recorder."""
+        with self._lock:
+            self._last = self._clock()
+            if event["event"] == "round":
+                self._set("round", event["round"])
+                self._members(event["members"])
+            elif event["event"] in ("refused", "stopped"):
+                self._add(f"{event['event']}_total", code=event["code"])
+            elif self._party is None:
+                self._of_coordinator(event)
+            else:
+                self._of_hospital(event)
+
+    def text(self) -> str:
+        """Write all numbers in Prometheus' text form."""
+        peers, dropped = self.connected(), self.dropped()
+        with self._lock:
+            found = dict(self._values)
+            found["seconds_since_last_event", ()] = self._clock() - self._last
+        found |= {("connected", _labels(member=m)): float(up) for m, up in peers.items()}
+        found |= {
+            ("dropped_messages_total", _labels(reason=reason)): float(count)
+            for reason, count in dropped.items()
+        }
+        lines = []
+        for name, (kind, what) in FAMILIES.items():
+            rows = sorted((labels, value) for (n, labels), value in found.items() if n == name)
+            if rows:
+                lines += [f"# HELP secure_fl_{name} {what}", f"# TYPE secure_fl_{name} {kind}"]
+                lines += [f"secure_fl_{name}{_shown(labels)} {_number(v)}" for labels, v in rows]
+        return "\n".join(lines) + "\n"
+
+    def _of_coordinator(self, event: Event) -> None:
+        match event["event"]:
+            case "gathered":
+                self._add("gathered_total")
+                self._members(event["members"])
+            case "waiting":
+                self._add("waiting_total")
+            case "lost" | "returned" | "restarted" as kind:
+                for name in event["parties"]:
+                    self._add(f"{kind}_total", member=name)
+                    if kind == "lost":
+                        self._set("member_present", 0, member=name)
+                if "code" in event:
+                    self._add("refused_total", code=event["code"])
+            case "traffic":
+                for name, of_member in event["bytes"].items():
+                    for direction in ("up", "down"):
+                        amount = of_member[direction]
+                        self._set("bytes_total", amount, member=name, direction=direction)
+
+    def _of_hospital(self, event: Event) -> None:
+        match event["event"]:
+            case "invited":
+                self._add("gathered_total")
+            case "crossing":
+                direction = "up" if event["direction"] == "out" else "down"
+                size = event["head_bytes"] + event["bulk_bytes"]
+                self._add("bytes_total", size, direction=direction)
+            case "metrics":
+                for name, value in event.items():
+                    if isinstance(value, float):
+                        split = str(event.get("split", ""))
+                        self._set("score", value, split=split, metric=name)
+            case "privacy" | "noise" as kind:
+                if isinstance(spent := event.get("epsilon"), int | float):
+                    self._set("epsilon", spent, of="training" if kind == "privacy" else "sums")
+
+    def _members(self, names: Collection[str]) -> None:
+        self._set("members", len(names))
+        if self._party is not None:
+            return
+        for name, labels in list(self._values):
+            if name == "member_present":
+                self._values[name, labels] = 0.0
+        for member in names:
+            self._set("member_present", 1, member=member)
+
+    def _set(self, name: str, value: float, **labels: object) -> None:
+        self._values[name, _labels(**labels)] = float(value)
+
+    def _add(self, name: str, amount: float = 1, **labels: object) -> None:
+        key = name, _labels(**labels)
+        self._values[key] = self._values.get(key, 0.0) + amount
+
+
+@contextmanager
+def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
+    """Answer requests on a port of this machine, 0 for a free one; None: on none at all."""
+    if port is None:
+        yield None
+        return
+    try:
+        server = _Server((HERE, port), _Handler)
+    except OSError as error:
+        raise RunError(
+            f"cannot show metrics on port {port}: {error.strerror}",
+            fix="take another port for --metrics",
+        ) from None
+    server.meter = meter
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Server(socketserver.TCPServer):
+    """One request at a time; not `HTTPServer`, which asks for this machine's name first."""
+
+    allow_reuse_address = True
+    meter: Meter
+
+    def handle_error(self, request: object, address: object) -> None:
+        """Say nothing: who asked has gone away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = PATIENCE
+    server_version, sys_version = "secure-fl", ""
+
+    def setup(self) -> None:
+        """Read the head of the request at once, so that nobody can be slow about it."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(io.BytesIO(_head(self.connection)))
+
+    def do_GET(self) -> None:
+        """Give the numbers, or nothing."""
+        host = self.headers.get("Host", "").rpartition(":")
+        if self.path != "/metrics" or (host[0] or host[2]) not in HOSTS:
+            self.send_error(404)
+            return
+        self._say(200, self.server.meter.text().encode(errors="replace"))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Whatever is wrong with a request: there is nothing here."""
+        self._say(404, b"not found\n")
+
+    def _say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no log: the run has one."""
+
+
+def _head(connection: socket.socket) -> bytes:
+    """Everything up to the first empty line; nothing, of who sends too much or too slowly."""
+    head, until = b"", time.monotonic() + PATIENCE
+    while b"\r\n\r\n" not in head:
+        left = until - time.monotonic()
+        if left <= 0 or len(head) > LONGEST:
+            return b""
+        connection.settimeout(left)
+        if not (piece := connection.recv(LONGEST)):
+            return b""
+        head += piece
+    connection.settimeout(PATIENCE)
+    return head if len(head) <= LONGEST else b""
+
+
+def _labels(**labels: object) -> Labels:
+    return tuple(sorted((name, str(value)) for name, value in labels.items()))
+
+
+def _shown(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value.is_integer() else repr(value)

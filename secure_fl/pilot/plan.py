@@ -1,0 +1,93 @@
+"""What a coordinator proposes: the shared part of a run's settings, as TOML, read strictly."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from secure_fl import config_toml
+from secure_fl.config_build import algorithm_settings, plain
+from secure_fl.config_errors import validate
+from secure_fl.config_toml import Table, Text, odd_values
+from secure_fl.errors import SettingsError
+from secure_fl.seating import Terms
+from secure_fl.site_rules import Plan
+
+DATASET = "dataset"
+
+# The form in which plans are written, and no other: a site that parsed all of TOML could be made to
+# spend hours on deep keys, on lists over many lines or on very long numbers.
+MAX_ROWS = 1000
+_TEXT = r'"(?:[^"\\\n]|\\.)*"'
+_KEY = rf"(?:[A-Za-z0-9_-]{{1,80}}|{_TEXT})"
+_VALUE = rf"(?:{_TEXT}|[-+.0-9A-Za-z_]{{1,40}})"
+_ROW = re.compile(
+    rf"(?:\[{_KEY}(?:\.{_KEY}){{0,2}}\]|\[\[{_KEY}(?:\.{_KEY}){{0,2}}\]\]"
+    rf"|{_KEY} = (?:{_VALUE}|\[(?:{_VALUE}(?:, {_VALUE})*)?\]))?"
+)
+
+
+def write_plan(plan: Plan) -> str:
+    """As TOML, with all defaults."""
+    tables = plain(plan)
+    return config_toml.write({DATASET: tables.pop(DATASET), **tables}).lstrip()
+
+
+def read_plan(text: str) -> Plan:
+    """The inverse, for what arrives: only the form that `write_plan` writes."""
+    rows = text.split("\n")
+    if len(rows) > MAX_ROWS or not all(map(_ROW.fullmatch, rows)):
+        raise SettingsError("this is not the form in which plans are written")
+    return _checked(config_toml.parse(text, None), Text())
+
+
+def load_plan(file: Path) -> Plan:
+    """Read a plan that a person wrote: any TOML, and errors name the line."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        fix = "give a TOML file that you may read"
+        raise SettingsError(f"cannot be read: {error}", fix=fix, file=str(file)) from None
+    tables = config_toml.parse(text, str(file))
+    return _checked(tables, Text(str(file), config_toml.lines(text)))
+
+
+def _checked(tables: Table, where: Text) -> Plan:
+    """A field that is unknown, or of another type, is an error."""
+    for key, found in odd_values(tables):
+        raise where.error(f"{found}; no field takes that", key)
+    if unknown := sorted(set(tables) - set(Plan.model_fields)):
+        raise where.error("there is no such section in a plan", (unknown[0],))
+    if not isinstance(tables.get("algorithm"), dict) or not isinstance(tables.get(DATASET), str):
+        raise SettingsError("a plan names an [algorithm] and a dataset", fix="give both")
+    parts: dict[str, Any] = {DATASET: tables[DATASET]}
+    for name, field in Plan.model_fields.items():
+        if name in ("algorithm", DATASET):
+            continue
+        table = tables.get(name, {})
+        if not isinstance(table, dict):
+            raise where.error("a section is a table", (name,))
+        parts[name] = validate(field.annotation, table, (name,), where)  # type: ignore[arg-type]
+    cls = algorithm_settings(tables["algorithm"], where)
+    parts["algorithm"] = validate(cls, tables["algorithm"], ("algorithm",), where)
+    try:
+        return Plan(**parts)
+    except ValidationError as error:
+        raise where.error("this is no name of records", (DATASET,)) from error
+
+
+def terms_of(plan: Plan, ledger: Path) -> Terms:
+    """What a session needs of it, with the site's own ledger: one budget, whatever runs are called.
+
+    A plan may not say where a ledger lies (`site_rules`), or a new name would be a new budget.
+    """
+    training, protection, place = plan.training, plan.protection, {"ledger": str(ledger)}
+    if training.dp is not None:
+        training = training.model_copy(update={"dp": training.dp.model_copy(update=place)})
+    if protection.noise is not None:
+        noise = protection.noise.model_copy(update=place)
+        protection = protection.model_copy(update={"noise": noise})
+    return Terms(plan.algorithm, plan.task, plan.model, training, protection, plan.run.seed)

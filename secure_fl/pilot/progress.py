@@ -1,0 +1,65 @@
+"""How far a pilot's run is, from the events in its folder: for `secure-fl status`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from secure_fl.errors import RunError
+from secure_fl.pilot.plan import read_plan
+from secure_fl.runs import EVENTS, RESULT, SETTINGS
+
+NOTES = 8  # of the last events that are told
+
+
+def progress(folder: Path) -> dict[str, Any]:
+    """Rounds, who takes part, bytes, and what happened last."""
+    try:
+        plan = read_plan((folder / SETTINGS).read_text())
+        lines = (folder / EVENTS).read_text().splitlines() if (folder / EVENTS).exists() else []
+    except OSError as error:
+        fix = "give the folder after --out of `secure-fl coordinate`"
+        raise RunError("there is no pilot's run here", fix=fix, file=folder) from error
+    members: dict[str, dict[str, Any]] = {}
+    round, notes, state = 0, list[str](), "gathering"
+    for event in _events(lines):
+        match event["event"]:
+            case "gathered":
+                state = "running"
+                for name in event["members"]:
+                    members.setdefault(name, {"up": 0, "down": 0})["state"] = "here"
+            case "round":
+                round = max(round, event["round"])
+            case "traffic":
+                for name, bytes_of in event["bytes"].items():
+                    members.setdefault(name, {"state": "here"}).update(bytes_of)
+            case "lost":
+                state = "running"
+                for name in event["parties"]:
+                    members.setdefault(name, {"up": 0, "down": 0})["state"] = "lost"
+                notes.append(f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}")
+            case "returned" | "restarted" | "waiting":
+                notes.append(f"{event['event']} {', '.join(event.get('parties', []))}".rstrip())
+            case "stopped":
+                state = f"stopped ({event['code']})"
+    if (folder / RESULT).exists():
+        state = "finished"
+    return {
+        "state": state,
+        "round": min(round, plan.algorithm.rounds),
+        "rounds": plan.algorithm.rounds,
+        "members": dict(sorted(members.items())),
+        "notes": notes[-NOTES:],
+    }
+
+
+def _events(lines: list[str]) -> list[dict[str, Any]]:
+    """All whole lines; the last one may be under way."""
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found

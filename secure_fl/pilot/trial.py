@@ -1,0 +1,125 @@
+"""A whole pilot on one machine: sites with keys, kits, records and rules of their own.
+
+Nothing here is less than in earnest but the place: each site has its own folder and identity, the
+roster is signed by all, one of them deals the cohort's keys, and every process dials in over TLS.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from secure_fl import corpora
+from secure_fl.crypto import secret
+from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.vault import DEFAULT_COST, Cost
+from secure_fl.data import Splits, write
+from secure_fl.pilot.kits import write_kits
+from secure_fl.pilot.plan import write_plan
+from secure_fl.roster import Member, Roster, make_roster
+from secure_fl.site_rules import Plan
+
+HUB = "hub"
+DAYS = 30  # that a trial's rules allow runs
+SITE = """\
+# What a coordinator may ask of {name}. Everything that is not listed is refused.
+[site]
+algorithms = ["{algorithm}"]
+models = ["{model}"]
+datasets = ["{dataset}"]
+rosters = ["{roster}"]
+until = "{until}"
+max_rounds = {rounds}
+max_epochs = {epochs}
+[site.dp]
+required = false  # these notes are made up
+[[data.set]]
+name = "{dataset}"
+train = "train.jsonl"
+dev = "dev.jsonl"
+test = "test.jsonl"
+[keys]
+folder = "keys"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Where everything of a trial lies."""
+
+    folder: Path
+    names: tuple[str, ...]
+
+    @property
+    def plan(self) -> Path:
+        """What the coordinator proposes."""
+        return self.folder / HUB / "plan.toml"
+
+    def of(self, name: str) -> Path:
+        """A site's folder, or the coordinator's."""
+        return self.folder / name
+
+
+def make_trial(
+    folder: Path,
+    names: Sequence[str],
+    plan: Plan,
+    *,
+    port: int,
+    size: int,
+    cost: Cost = DEFAULT_COST,
+) -> Trial:
+    """Make sites that hold built-in notes, and a coordinator that knows none of them."""
+    trial = Trial(folder, tuple(sorted(names)))
+    rings = {name: _ring(trial.of(name), cost) for name in (HUB, *trial.names)}
+    cards = {name: ring.identity() for name, ring in rings.items()}
+    members = tuple(Member(name, "party", None, cards[name].public) for name in trial.names)
+    roster = make_roster(members, cards[HUB].public, days=DAYS)
+    for name in trial.names:
+        roster = roster.sign(cards[name])
+    dealer = rings[trial.names[0]]
+    for name, bundle in dealer.ceremony(roster, secret.generate().to_bytes()).items():
+        rings[name].accept(roster, bundle)
+    for name, kit in write_kits(roster, folder / "kits", ("localhost", "127.0.0.1"), port).items():
+        kit.rename(trial.of(name) / "kit")
+    (folder / "kits").rmdir()
+    splits = corpora.make("ade", parties=len(trial.names), seed=plan.run.seed, size=size)
+    for name, made in zip(trial.names, splits, strict=True):
+        _records(trial.of(name), made)
+        _rules(trial.of(name), name, plan, roster)
+    write_atomic(trial.plan, write_plan(plan).encode())
+    return trial
+
+
+def _ring(folder: Path, cost: Cost) -> KeyRing:
+    """A fresh identity; its passphrase lies beside it, for nobody is there to type it."""
+    passphrase = secrets.token_urlsafe(24)
+    ring = KeyRing(folder / "keys", passphrase, cost)
+    ring.create(Identity.generate(folder.name))
+    write_atomic(folder / "passphrase", passphrase.encode(), mode=0o600)
+    return ring
+
+
+def _records(folder: Path, made: Splits) -> None:
+    for split in ("train", "dev", "test"):
+        write(getattr(made, split), folder / f"{split}.jsonl")
+
+
+def _rules(folder: Path, name: str, plan: Plan, roster: Roster) -> None:
+    until = datetime.now(UTC).date() + timedelta(days=DAYS)
+    text = SITE.format(
+        name=name,
+        algorithm=plan.algorithm.name,
+        model=plan.model.name,
+        dataset=plan.dataset,
+        roster=roster.fingerprint(),
+        until=until.isoformat(),
+        rounds=plan.algorithm.rounds,
+        epochs=plan.algorithm.epochs,
+    )
+    write_atomic(folder / "site.toml", text.encode())

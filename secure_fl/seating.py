@@ -1,0 +1,134 @@
+"""One party's place in a run: its site, its checkpoints, its ledger, and the session it answers by.
+
+In one process a `Federation` seats all parties; across hospitals each seats itself (`pilot.seat`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl.cohort import Cohort
+from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.link import Link
+from secure_fl.private_scope import noise_of, privacy_of, require_predictions, require_private
+from secure_fl.protection import party_sum
+from secure_fl.recorder import Event, Recorder
+from secure_fl.rounds import Checkpoints
+from secure_fl.runs import NoCheckpoints, RunFolder
+from secure_fl.session import Session
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
+from secure_fl.silo import Silo, Site
+from secure_fl.step import Rules
+from secure_fl.tasks import Task
+from secure_fl.witness import Nobody, Witness
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all parties of a run have in common, but for who they are."""
+
+    algorithm: Algorithm
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
+    seed: int = 0
+
+    @property
+    def entry(self) -> Entry:
+        """The algorithm's program, and what is special about it."""
+        return ALGORITHMS[self.algorithm.name]
+
+    def require_sound(self) -> None:
+        """Refuse noise, of records or of predictions, that would seem to protect and does not."""
+        name, entry = self.algorithm.name, self.entry
+        if self.training.dp is not None:
+            require_private(self.task.kind, name, through_fit=entry.through_fit)
+        if self.protection.noise is not None:
+            require_predictions(name, noised=entry.noised)
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """A party that could begin."""
+
+    site: Site
+    checkpoints: Checkpoints
+    noise: NoiseLedger | None
+
+
+def seat(
+    terms: Terms,
+    silo: Silo,
+    task: Task,
+    threshold: int,
+    *,
+    folder: RunFolder | None,
+    listen: Listener,
+    hospitals: Sequence[Silo] | None = None,
+    local_head: bool = False,
+) -> Seated:
+    """Make one party's site, with what it kept of earlier rounds and of its budget."""
+    place: Path | None = None if folder is None else folder.path
+    passes = terms.algorithm.rounds * terms.algorithm.epochs
+    site = Site(
+        silo,
+        task,
+        terms.model,
+        terms.training,
+        terms.seed,
+        Recorder(silo.name, listen),
+        hospitals,
+        privacy_of(silo, terms.training, passes, place),
+        local_head=local_head,
+    )
+    kept = folder.party(silo.name, site) if folder else NoCheckpoints()
+    return Seated(site, kept, noise_of(silo, terms.protection.noise, threshold, place))
+
+
+def session_of(
+    seated: Seated,
+    terms: Terms,
+    rules: Rules,
+    keys: PartyKeys,
+    link: Link,
+    *,
+    until: int | None = None,
+    witness: Witness | None = None,
+) -> Session:
+    """What answers the coordinator for this party."""
+    site = seated.site
+    sums = party_sum(terms.protection, keys, rules, run=link.run, seed=terms.seed)
+    sums = (witness or Nobody()).sums(keys, sums)
+    cohort = Cohort(
+        site.name,
+        host=rules.host,
+        min_cohort=rules.min_cohort,
+        threshold=rules.threshold,
+        sums=sums,
+        checkpoints=seated.checkpoints,
+        recorder=site.recorder,
+        noise=seated.noise,
+    )
+    cohort.until = until
+    return Session(
+        lambda door: terms.entry.program(door, site, terms.algorithm),
+        cohort,
+        link,
+        sums=sums,
+        checkpoints=seated.checkpoints,
+        recorder=site.recorder,
+        surroundings=site.surroundings,
+    )

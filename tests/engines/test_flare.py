@@ -1,0 +1,316 @@
+"""FLARE as engine: what the in-process engine does, it does between processes, over mutual TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
+
+from secure_fl.benchmarks import engine
+from secure_fl.cohort import Cohort
+from secure_fl.engines.certificates import Kits, make_kits
+from secure_fl.engines.flare import FlareHub
+from secure_fl.engines.flare_cell import HUB, SETTINGS, CellEnd, cell_name
+from secure_fl.engines.flare_parcel import Kind, Parcel, StepId
+from secure_fl.engines.flare_party import FlareParty
+from secure_fl.errors import RunError, SettingsError, WireError
+from secure_fl.session import Session
+from secure_fl.settings import Protection
+from secure_fl.wire import Frame
+from tests.engines import SITES, echo, federation, free_url, parties
+from tests.harness import Federated, Program, federate
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Kits:
+    return make_kits(tmp_path_factory.mktemp("kits"), SITES)
+
+
+def vectors(name: str) -> dict[str, Any]:
+    rng = np.random.default_rng(sum(name.encode()))
+    return {"a": rng.normal(size=(100, 3)).astype(np.float32), "count": float(len(name))}
+
+
+def twice_summing(name: str) -> Program:
+    async def program(cohort: Cohort) -> Any:
+        first = await cohort.sum(vectors(name))
+        return first, await cohort.sum({"b": vectors(name)["a"][:5]})
+
+    return program
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_a_sum_is_the_same_bit_for_bit_as_in_one_process(kits: Kits, mode: Protection) -> None:
+    def sums(**options: Any) -> Federated:
+        return federate(
+            {n: twice_summing(n) for n in SITES[:3]}, mode=mode, run=b"r" * 16, **options
+        )
+
+    with ExitStack() as stack:
+
+        def over_flare(sessions: Mapping[str, Session]) -> FlareHub:
+            steps = {name: session.step for name, session in sessions.items()}
+            return stack.enter_context(federation(kits, steps))
+
+        here, there = sums(), sums(engine=over_flare)
+    exact = np.sum([vectors(n)["a"].astype(np.float64) for n in SITES[:3]], axis=0)
+    for name in SITES[:3]:
+        assert all(session.done for session in there.sessions.values())
+        for one, other in zip(here.results[name], there.results[name], strict=True):
+            assert one.keys() == other.keys()
+            assert all(np.array_equal(one[key], other[key]) for key in one)
+        np.testing.assert_allclose(there.results[name][0]["a"], exact, atol=2e-3)
+
+
+def test_every_party_answers_its_own_frame_whatever_it_is_called(kits: Kits) -> None:
+    with federation(kits, dict.fromkeys(SITES, echo)) as hub:
+        frames = {name: Frame(name.encode(), bytes(range(200))) for name in SITES}
+        assert dict(hub.exchange(frames, 20)) == {name: echo(frames[name]) for name in SITES}
+        some = {name: frames[name] for name in SITES[1:3]}
+        assert set(dict(hub.exchange(some, 20))) == set(some)
+        assert hub.refused() == {}
+
+
+def test_frames_of_20_mb_arrive_whole(kits: Kits) -> None:
+    with federation(kits, dict.fromkeys(SITES[:2], echo)) as hub:
+        bulk = os.urandom(20_000_000)
+        answers = dict(hub.exchange({n: Frame(b"large", bulk) for n in SITES[:2]}, 60))
+    assert answers == dict.fromkeys(SITES[:2], Frame(b"re:large", bulk[::-1]))
+
+
+def test_a_frame_beyond_the_limit_is_refused_and_the_next_one_is_not(kits: Kits) -> None:
+    steps = {"east": lambda frame: Frame(b"re", b"x" * int(frame.head))}
+    with federation(kits, steps, max_bytes=100_000) as hub:
+        assert dict(hub.exchange({"east": Frame(b"100001")}, 1)) == {}
+        assert hub.refused() == {"size": 1}
+        assert dict(hub.exchange({"east": Frame(b"99900")}, 20)) == {
+            "east": Frame(b"re", b"x" * 99_900)
+        }
+
+
+def test_a_stalled_party_is_not_yielded_and_its_late_answer_is_nobodys(kits: Kits) -> None:
+    release = threading.Event()
+
+    def stalling(frame: Frame) -> Frame:
+        if frame.head == b"one":
+            release.wait(20)
+        return echo(frame)
+
+    with federation(kits, {"east": stalling, "north": echo}) as hub:
+        began = time.monotonic()
+        assert set(dict(hub.exchange(dict.fromkeys(SITES[:2], Frame(b"one")), 1.0))) == {"north"}
+        assert 1.0 <= time.monotonic() - began < 2.0
+        answers = hub.exchange(dict.fromkeys(SITES[:2], Frame(b"two")), 20)
+        assert next(answers) == ("north", Frame(b"re:two"))
+        release.set()
+        assert list(answers) == [("east", Frame(b"re:two"))]
+
+
+def test_a_party_that_never_comes_is_lost_after_the_grace(kits: Kits) -> None:
+    with FlareHub(free_url(), kits.coordinator, ["east"], grace=0.5) as hub:
+        began = time.monotonic()
+        assert hub.wait_for(["east"], 0.2) == {"east"}
+        assert list(hub.exchange({"east": Frame(b"one")}, 30)) == []
+        assert 0.7 <= time.monotonic() - began < 3.0
+
+
+class Inbox:
+    """The coordinator's end, by hand: sends any parcel, and keeps what comes back."""
+
+    def __init__(self, kits: Kits, url: str) -> None:
+        self.parcels: list[Parcel] = []
+        self.end = CellEnd(
+            HUB, url, kits.coordinator, {"east": "east"}, 2**20, lambda _, p: self.parcels.append(p)
+        )
+
+    def wait(self, count: int) -> list[Parcel]:
+        until = time.monotonic() + 10
+        while len(self.parcels) < count and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.1)  # and no more
+        return self.parcels
+
+
+@pytest.fixture
+def by_hand(kits: Kits) -> Iterator[tuple[Inbox, FlareParty, list[bytes]]]:
+    url, seen = free_url(), list[bytes]()
+
+    def step(frame: Frame) -> Frame:
+        seen.append(frame.head)
+        if frame.head == b"bad":
+            raise WireError("forged")
+        return Frame(b"%d" % len(seen))
+
+    inbox = Inbox(kits, url)
+    with parties(kits, url, {"east": step}) as found:
+        while not inbox.end.connection("east"):
+            time.sleep(0.01)
+        yield inbox, found["east"], seen
+    inbox.end.close()
+
+
+def test_doubled_and_outdated_steps_are_not_done_again(
+    by_hand: tuple[Inbox, FlareParty, list[bytes]],
+) -> None:
+    inbox, _, seen = by_hand
+    life = b"l" * 16
+    first, second = (Parcel(Kind.STEP, StepId(life, n), Frame(b"%d" % n)) for n in (1, 2))
+    inbox.end.send("east", first)
+    inbox.wait(1)
+    inbox.end.send("east", first)
+    inbox.wait(2)
+    inbox.end.send("east", Parcel(Kind.ASK, first.step))
+    assert inbox.wait(3) == [Parcel(Kind.ANSWER, first.step, Frame(b"1"))] * 3
+    inbox.end.send("east", second)
+    assert inbox.wait(4)[3] == Parcel(Kind.ANSWER, second.step, Frame(b"2"))
+    inbox.end.send("east", first)  # it comes late: forgotten, and not done again
+    inbox.end.send("east", Parcel(Kind.ASK, second.step))
+    assert inbox.wait(5)[4] == Parcel(Kind.ANSWER, second.step, Frame(b"2"))
+    assert seen == [b"1", b"2"]
+    again = Parcel(Kind.STEP, StepId(b"m" * 16, 1), Frame(b"new life"))
+    inbox.end.send("east", again)
+    assert inbox.wait(6)[5] == Parcel(Kind.ANSWER, again.step, Frame(b"3"))
+
+
+def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
+    by_hand: tuple[Inbox, FlareParty, list[bytes]],
+) -> None:
+    inbox, party, _ = by_hand
+    step = StepId(b"l" * 16, 7)
+    inbox.end.send("east", Parcel(Kind.ASK, step))
+    assert inbox.wait(1) == [Parcel(Kind.NEED, step)]
+    inbox.end.send("east", Parcel(Kind.STEP, step, Frame(b"bad")))
+    while party.refused is None:
+        time.sleep(0.01)
+    inbox.end.send("east", Parcel(Kind.ASK, step))
+    assert inbox.wait(2)[1] == Parcel(Kind.NEED, step)
+    inbox.end.send("east", Parcel(Kind.STEP, step, Frame(b"good")))
+    assert inbox.wait(3)[2] == Parcel(Kind.ANSWER, step, Frame(b"2"))
+
+
+def test_a_lost_answer_is_asked_for(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, lost = Counter[bytes](), list[Kind]()
+
+    def step(frame: Frame) -> Frame:
+        done[frame.head] += 1
+        return echo(frame)
+
+    with federation(kits, {"east": step}, patience=0.3) as hub:
+        end, deliver = hub._end, hub._end._deliver
+
+        def losing(cell: str, parcel: Parcel) -> None:
+            if len(lost) < 2:
+                lost.append(parcel.kind)
+            else:
+                deliver(cell, parcel)
+
+        monkeypatch.setattr(end, "_deliver", losing)
+        assert dict(hub.exchange({"east": Frame(b"one")}, 20)) == {"east": Frame(b"re:one")}
+    assert lost == [Kind.ANSWER, Kind.ANSWER]
+    assert done == {b"one": 1}
+
+
+def test_the_parties_are_dismissed_at_the_end_or_leave_when_done(kits: Kits) -> None:
+    url = free_url()
+
+    def leave(name: str, **options: Any) -> None:
+        with FlareParty(name, url, kits.sites[name]) as party:
+            party.serve(echo, **options)
+
+    lingering = {"done": lambda: True, "linger": 0.5}
+    threads = [
+        threading.Thread(target=leave, args=("east",)),
+        threading.Thread(target=leave, args=("north",), kwargs=lingering),
+    ]
+    with FlareHub(url, kits.coordinator, SITES[:2]) as hub:
+        for thread in threads:
+            thread.start()
+        assert not hub.wait_for(SITES[:2], 10)
+        assert set(dict(hub.exchange(dict.fromkeys(SITES[:2], Frame(b"last")), 20))) == {
+            "east",
+            "north",
+        }
+        threads[1].join(10)
+        assert not threads[1].is_alive()
+        assert threads[0].is_alive()
+        hub.dismiss()
+        threads[0].join(10)
+        assert not threads[0].is_alive()
+
+
+def test_threads_and_memory_stay_bounded_over_200_exchanges(kits: Kits) -> None:
+    process, names = psutil.Process(), SITES[:3]
+    frames = {name: Frame(b"h" * 100, os.urandom(300_000)) for name in names}
+    with federation(kits, dict.fromkeys(names, echo)) as hub:
+
+        def rounds(count: int) -> tuple[int, int]:
+            for _ in range(count):
+                assert len(dict(hub.exchange(frames, 20))) == len(names)
+            return threading.active_count(), process.memory_info().rss
+
+        rounds(50)
+        threads, memory = rounds(50)
+        more_threads, more_memory = rounds(100)
+        assert hub._end.guard._streams == {cell_name(name): {} for name in names}
+    # 100 exchanges carry 180 MB; what FLARE keeps of a reply by default is all of it, for 65 s.
+    assert more_threads - threads < 20
+    assert more_threads < 150
+    assert more_memory - memory < 60_000_000
+    assert not RxTask.rx_task_map
+    assert not ByteStreamer.tx_task_map
+
+
+def test_finished_streams_are_not_kept_for_a_minute(kits: Kits) -> None:
+    with federation(kits, {"east": echo}) as hub:
+        cell = hub._end._cell.core_cell
+        assert RxTask(1, "east", cell).completed_task_ttl == 2.0  # 65 without the two variables
+
+
+def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
+    url = free_url()
+    with FlareHub(url, kits.coordinator, ["east"]):
+        with pytest.raises(RunError, match="cannot listen"):
+            FlareHub(url, kits.coordinator, ["east"])
+    with pytest.raises(SettingsError, match="not an address"):
+        FlareHub("https://127.0.0.1", kits.coordinator, ["east"])
+    with pytest.raises(SettingsError, match="not an address"):
+        FlareParty("east", "file:///tmp", kits.sites["east"])
+
+
+def test_the_benchmark_shows_both_engines() -> None:
+    report = engine.measure(parties=2, repeats=3, large_repeats=1)
+    rows = report.document()["rows"]
+    assert [(row["engine"], row["bytes_each_way"]) for row in rows] == [
+        (name, size)
+        for name in ("in process", "FLARE, mutual TLS")
+        for size in (engine.SMALL, engine.LARGE)
+    ]
+    assert all(0 < row["median_seconds"] <= row["slowest_seconds"] for row in rows)
+    assert rows[1]["median_seconds"] < rows[3]["median_seconds"]  # what is carried takes time
+
+
+def test_flare_reads_no_settings_that_lie_about(
+    kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would load code from a folder that a file anywhere below the current one names."""
+    hidden = tmp_path / "data" / "deep"
+    hidden.mkdir(parents=True)
+    (hidden / "comm_config.json").write_text(json.dumps({"comm_driver_path": str(hidden)}))
+    monkeypatch.chdir(tmp_path)
+    CommConfigurator.reset()
+    assert CommConfigurator().get_comm_driver_path(None) == str(hidden)  # the attack works
+    with FlareHub(free_url(), kits.coordinator, ["east"]):
+        assert CommConfigurator().get_config() == SETTINGS

@@ -1,0 +1,256 @@
+"""A run across seats: like a federation in one process, but anybody may stop and come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.ledger_view import totals
+from secure_fl.errors import CohortError, SettingsError, TooFewParties
+from secure_fl.pilot.lobby import run_id
+from secure_fl.pilot.plan import read_plan, write_plan
+from secure_fl.settings import ProtectionSettings, TrainingSettings
+from secure_fl.site_rules import Plan, PolicyRefusal
+from secure_fl.wire import Frame, Gather, Hello, Invite, Stop, peek
+from tests.hospitals import silos, small
+from tests.pilot.hospitals import Town, plan_of, town
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(folder)
+    return found
+
+
+def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
+    made = town(tmp_path / "town")
+    made.lead().run()
+    federation = small(FedAvg(rounds=2), "he+secagg", silos=silos(size=16), folder=tmp_path / "one",
+                       protection=ProtectionSettings())  # fmt: skip
+    federation.run()
+    for name in made.members:
+        rounds = "checkpoints/round-00002/tensors.safetensors"
+        here = weights(tmp_path / "town" / name / "run" / "parties" / name / rounds)
+        there = weights(tmp_path / "one" / "parties" / name / rounds)
+        assert here.keys() == there.keys()
+        assert all(torch.equal(here[key], there[key]) for key in here)
+    assert all(seat.done for seat in made.seats.values())
+    document = json.loads((tmp_path / "town" / "hospital-1" / "run" / "result.json").read_text())
+    whole = json.loads((tmp_path / "one" / "result.json").read_text())
+    own = document["metrics"]["last"]["party"]["hospital-1"]
+    assert document["parties"] == ["hospital-1"]  # a site's result is of its own records
+    assert own == whole["metrics"]["last"]["party"]["hospital-1"]
+    assert document["protection"] == whole["protection"]
+    assert (tmp_path / "town" / "hospital-1" / "run" / "model" / "model.safetensors").exists()
+
+
+def dies(party: str, at: int, *, answered: bool) -> Callable[[Town, str], None]:
+    """A process that ends at the n-th frame it gets, before or after it was answered."""
+    count = 0
+
+    def hook(town: Town, name: str) -> None:
+        nonlocal count
+        count += name == party and name not in town.down
+        if count == at and name == party and name not in town.down:
+            town.kill(party)
+            count += 1
+
+    return hook
+
+
+def frames_of_a_run(folder: Path) -> int:
+    made = town(folder)
+    made.lead().run()
+    return made.exchanges
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("at", range(3, 16, 2))
+def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, answered):
+    made = town(tmp_path, count=4)
+    hook = dies("hospital-2", at, answered=answered)
+    setattr(made, "after" if answered else "before", hook)
+    # It comes back while the others go on.
+    original, lost = made.exchange, []
+
+    def exchange(frames, deadline):
+        yield from original(frames, deadline)
+        if "hospital-2" in made.down:
+            lost.append(made.exchanges)
+            if len(lost) == 2:
+                made.start("hospital-2")
+
+    made.exchange = exchange  # type: ignore[method-assign]
+    made.lead().run()
+    assert lost, "it was never killed"
+    finished = [name for name in made.members if made.seats[name].done]
+    assert len(finished) >= 3
+    ends = [weights(tmp_path / name / "run" / "model" / "model.safetensors") for name in finished]
+    for other in ends[1:]:
+        assert all(torch.equal(other[key], ends[0][key]) for key in ends[0])
+
+
+def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
+    """The process begins anew between two frames: it says so, and all gather again."""
+    made = town(tmp_path)
+    count = 0
+
+    def before(town: Town, party: str) -> None:
+        nonlocal count
+        count += party == "hospital-3"
+        if party == "hospital-3" and count == 9:
+            town.kill(party)
+            town.start(party)
+
+    made.before = before
+    made.lead().run()
+    assert made.seen("restarted") and len(made.seen("gathered")) == 2
+    assert all(seat.done for seat in made.seats.values())
+
+
+def test_below_the_threshold_it_waits_and_goes_on(tmp_path):
+    made = town(tmp_path)  # 3 of 3
+    made.before = dies("hospital-1", 7, answered=False)
+    made.lead().run()
+    assert made.seen("waiting")
+    assert all(seat.done for seat in made.seats.values())
+
+
+def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
+    made = town(tmp_path)
+    made.before = dies("hospital-1", 12, answered=False)
+    with pytest.raises(TooFewParties):
+        made.lead(patience=0).run()
+    made.start("hospital-1")
+    made.before = lambda town, party: None
+    made.lead().run()  # a coordinator that was restarted: it has kept nothing
+    assert all(seat.done for seat in made.seats.values())
+
+
+def test_an_operator_stops_between_rounds(tmp_path):
+    made = town(tmp_path)
+    lead = made.lead()
+    lead.stopping = True
+    with pytest.raises(TooFewParties, match="operator"):
+        lead.run()
+    made.lead().run()
+    assert all(seat.done for seat in made.seats.values())
+
+
+def test_a_run_id_is_never_repeated(tmp_path):
+    made = town(tmp_path)
+    runs = set()
+    for _ in range(2):
+        sent: list[Frame] = []
+        original = made.exchange
+
+        def exchange(frames, deadline, original=original, sent=sent):
+            sent += list(frames.values())
+            yield from original(frames, deadline)
+
+        made.exchange = exchange  # type: ignore[method-assign]
+        made.lead().run()
+        runs |= {peek(frame.head).run for frame in sent}
+        made.exchange = original  # type: ignore[method-assign]
+    assert len(runs) == 4  # of each gathering: the call's, and the run's own
+    nonces = {"a": b"a" * 16, "b": b"b" * 16}
+    one = run_id(made.roster, "plan", nonces)
+    assert one != run_id(made.roster, "plan", nonces | {"b": b"c" * 16})
+    assert one != run_id(made.roster, "other", nonces)
+
+
+def refusing(plan: Plan) -> None:
+    raise PolicyRefusal((), party="hospital-2")
+
+
+def test_a_site_that_refuses_says_a_code_and_keeps_the_reasons(tmp_path):
+    made = town(tmp_path, approve={"hospital-2": refusing})
+    with pytest.raises(CohortError, match=r"refuses the plan \(policy\)") as caught:
+        made.lead().run()
+    assert caught.value.where["party"] == "hospital-2"
+    (refused,) = made.seen("refused")
+    assert refused["code"] == "policy" and "does not allow" in refused["why"]
+    assert not (tmp_path / "hospital-2").exists()  # nothing was begun
+
+
+def test_labels_are_declared(tmp_path):
+    bare = plan_of()
+    plan = bare.model_copy(update={"task": bare.task.model_copy(update={"labels": None})})
+    made = town(tmp_path, plan)
+    with pytest.raises(CohortError, match="cannot begin"):
+        made.lead().run()
+    assert "task.labels" in made.seen("refused")[0]["why"]
+
+
+@pytest.mark.parametrize("lie", ["another's nonce", "a stranger", "too few"])
+def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
+    made = town(tmp_path)
+    lead = made.lead()
+    links = {name: lead._link(b"c" * 16, name) for name in made.members}
+    hello = {}
+    for name, link in links.items():
+        message = link.unpack(made.seats[name].step(link.pack(Invite(write_plan(made.plan)))))
+        assert isinstance(message, Hello)
+        hello[name] = message.nonce
+    told = {
+        "another's nonce": hello | {"hospital-1": b"x" * 16},
+        "a stranger": hello | {"hospital-9": b"x" * 16},
+        "too few": {name: hello[name] for name in ("hospital-1", "hospital-2")},
+    }[lie]
+    link = links["hospital-1"]
+    answer = link.unpack(made.seats["hospital-1"].step(link.pack(Gather(told))))
+    assert answer.code == "cohort"
+    assert made.seats["hospital-1"]._session is None
+
+
+def test_frames_of_strangers_are_not_answered(tmp_path):
+    made, other = town(tmp_path / "one"), town(tmp_path / "two")
+    frame = other.lead()._link(b"c" * 16, "hospital-1").pack(Invite(write_plan(other.plan)))
+    from secure_fl.errors import SecureFLError
+
+    for forged in (frame, frame._replace(head=b"\x01nonsense" * 20)):
+        with pytest.raises(SecureFLError):
+            made.seats["hospital-1"].step(forged)
+    late = made.lead()._link(b"d" * 16, "hospital-1").pack(Stop("cohort"))
+    link = made.lead()._link(b"d" * 16, "hospital-1")
+    link.exchange = 1
+    assert link.unpack(made.seats["hospital-1"].step(late)).code == "restarted"
+
+
+def test_plans_are_read_strictly():
+    plan = plan_of(FedKD(rounds=3, student_layers=1), protection=ProtectionSettings(bits=12))
+    assert read_plan(write_plan(plan)) == plan
+    text = write_plan(plan)
+    for bad in (
+        text + "\n[data]\ncorpus = 'ade'\n",
+        text.replace("bits = 12", "bits = 13"),
+        text.replace("student_layers", "teacher_layers"),
+        text.replace('name = "fedkd"', 'name = "os.system"'),
+        text.replace('dataset = "notes"', ""),
+        "not toml",
+    ):
+        with pytest.raises(SettingsError):
+            read_plan(bad)
+
+
+def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
+    training = {"learning_rate": 2e-3, "batch_size": 8, "device": "cpu"}
+    dp = {"epsilon": 1.0, "target_epsilon": 0.9, "delta": 1e-3, "accountant": "rdp"}
+    settings = TrainingSettings(**training, dp=dp)  # type: ignore[arg-type]
+    first = plan_of(FedAvg(rounds=1), training=settings)
+    made = town(tmp_path, first)
+    made.lead().run()
+    assert all(seat.done for seat in made.seats.values())
+    made.plan = first.model_copy(update={"run": first.run.model_copy(update={"name": "other"})})
+    made.lead().run()
+    for name in made.members:
+        (total,) = totals(load_chain(tmp_path / name / "ledger" / name / "ledger.sqlite"))
+        assert total.runs == 2  # the second fitted its noise into what the first had left
+        assert 0.5 < total.spent <= total.budget == 1.0

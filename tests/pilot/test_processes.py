@@ -1,0 +1,131 @@
+"""A pilot as people run it: a process each, TLS between them, and kill -9 at the wrong moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.cli.pilot import PROGRAM, _free_port
+from secure_fl.crypto.vault import Cost
+from secure_fl.pilot.progress import progress
+from secure_fl.pilot.trial import HUB, Trial, make_trial
+from tests.pilot.hospitals import plan_of
+
+pytestmark = pytest.mark.slow
+NAMES = ("east", "north", "west")
+COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
+LONGEST = 200.0  # seconds
+
+
+@pytest.fixture
+def trial(tmp_path) -> Trial:
+    plan = plan_of(FedAvg(rounds=4, epochs=2))
+    return make_trial(tmp_path, NAMES, plan, port=_free_port(), size=48, cost=Cost(log_n=10))
+
+
+def start(trial: Trial, name: str) -> subprocess.Popen[str]:
+    arguments = (
+        ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
+        if name == HUB
+        else ["join", "site.toml", *COMMON]
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=trial.of(name),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@contextmanager
+def running(trial: Trial) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    processes = {name: start(trial, name) for name in (HUB, *trial.names)}
+    try:
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.communicate()
+
+
+def wait_for_round(trial: Trial, number: int) -> None:
+    until = time.monotonic() + LONGEST
+    while time.monotonic() < until:
+        if (trial.of(HUB) / "run" / "events.jsonl").exists():
+            if progress(trial.of(HUB) / "run")["round"] >= number:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"round {number} never came")
+
+
+def finished(trial: Trial) -> None:
+    found = progress(trial.of(HUB) / "run")
+    assert found["state"] == "finished" and found["round"] == 4
+    models = set()
+    for name in trial.names:
+        run = trial.of(name) / "runs" / "run"
+        result = json.loads((run / "result.json").read_text())
+        assert result["status"] == "finished" and result["parties"] == [name]
+        models.add((run / "model" / "model.safetensors").read_bytes())
+    assert len(models) == 1  # bit for bit the same at all
+
+
+def test_three_hospitals_and_a_coordinator(trial):
+    with running(trial) as processes:
+        out, _ = processes[HUB].communicate(timeout=LONGEST)
+        assert processes[HUB].returncode == 0, out
+        for name in trial.names:
+            said, _ = processes[name].communicate(timeout=30)
+            assert processes[name].returncode == 0, said
+            assert "this site's rules allow it" in said
+    finished(trial)
+    events = (trial.of(HUB) / "run" / "events.jsonl").read_text()
+    assert "accuracy" not in events and "loss" not in events  # nothing of what was learned
+
+
+def test_a_hospital_that_is_killed_comes_back(trial):
+    with running(trial) as processes:
+        wait_for_round(trial, 2)
+        processes["north"].kill()
+        processes["north"].communicate()
+        processes["north"] = start(trial, "north")
+        out, _ = processes[HUB].communicate(timeout=LONGEST)
+        assert processes[HUB].returncode == 0, out
+        for name in trial.names:
+            processes[name].communicate(timeout=30)
+    finished(trial)
+
+
+def test_a_coordinator_that_is_killed_comes_back(trial):
+    with running(trial) as processes:
+        wait_for_round(trial, 2)
+        processes[HUB].kill()
+        processes[HUB].communicate()
+        processes[HUB] = start(trial, HUB)
+        out, _ = processes[HUB].communicate(timeout=LONGEST)
+        assert processes[HUB].returncode == 0, out
+        for name in trial.names:
+            processes[name].communicate(timeout=30)
+    finished(trial)
+
+
+def test_a_site_refuses_by_its_own_rules(trial):
+    site = trial.of("west") / "site.toml"
+    site.write_text(site.read_text().replace("max_rounds = 4", "max_rounds = 3"))
+    with running(trial) as processes:
+        out, _ = processes[HUB].communicate(timeout=LONGEST)
+        assert processes[HUB].returncode == 5
+        assert "west" in out and "policy" in out and "max_rounds" not in out
+        processes["west"].terminate()
+        said, _ = processes["west"].communicate(timeout=30)
+        assert "site.max_rounds: asked for 4" in said

@@ -1,0 +1,167 @@
+"""Faults that once ended a run, or would have never let it end, each by its name."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.errors import CohortError, RunError
+from secure_fl.openings import Openings
+from secure_fl.recorder import Event
+from secure_fl.runs import RunFolder
+from tests.hospitals import silos, small
+from tests.pilot.faults import CoordinatorKilled, Storm
+from tests.pilot.test_faults import kept, require_no_second_sum, same, storm, undisturbed
+from tests.test_resume import Killed
+
+Plot = Sequence[tuple[str, str, str]]
+
+
+def told(folder: Path, plot: Plot, way: str = "fedavg", mode: Any = "secagg") -> Storm:
+    """A town in which this happens, and nothing else."""
+    return storm(folder, way, 0, mode=mode, most=0, plot=list(plot))
+
+
+def gatherings(town: Storm) -> list[str]:
+    """Who took part, by the last letters of their names."""
+    return ["".join(name[-1] for name in event["members"]) for event in town.seen("gathered")]
+
+
+def done(town: Storm) -> str:
+    return "".join(name[-1] for name, seat in sorted(town.seats.items()) if seat.done)
+
+
+def require_one_model(town: Storm) -> None:
+    models = [kept(town, name)["keep"]["model"] for name, seat in town.seats.items() if seat.done]
+    assert models and all(same(models[0], model) for model in models)
+    require_no_second_sum(town)
+
+
+def test_a_round_that_some_began_is_ended_by_them_before_others_join(tmp_path: Path) -> None:
+    """Sums of round 1 were opened without hospital-2; then the coordinator died; all are back."""
+    town = told(
+        tmp_path,
+        [("Agreed", "hospital-2", "stalled"), ("Total", "hospital-1", "coordinator killed")],
+    )
+    with pytest.raises(CoordinatorKilled):
+        town.lead().run()
+    town.lead(patience=0).run()
+    assert gatherings(town) == ["1234", "1234", "134", "1234"]
+    assert done(town) == "1234"
+    require_one_model(town)
+
+
+def test_who_began_a_round_and_is_away_is_waited_for(tmp_path: Path) -> None:
+    """Sums of round 1 were opened over all; hospital-2 is gone when the others are gathered."""
+    town = told(tmp_path, [("Total", "hospital-1", "coordinator killed")])
+    with pytest.raises(CoordinatorKilled):
+        town.lead().run()
+    town.kill("hospital-2")
+    with pytest.raises(CohortError, match="exactly the parties that began it"):
+        town.lead(patience=0).run()
+    town.lead(patience=300).run()  # it comes back while the coordinator waits
+    assert gatherings(town)[-1] == "1234" and town.seen("waiting")
+    assert done(town) == "1234"
+    for name, keep in undisturbed("fedavg", "secagg").items():
+        assert same(kept(town, name)["keep"], keep)
+
+
+def test_who_is_connected_and_does_not_answer_does_not_keep_the_others(tmp_path: Path) -> None:
+    town = told(tmp_path, [("Invite", "hospital-2", "stalled")] * 50)
+    town.lead(patience=0).run()
+    assert gatherings(town) == ["134"] * 3  # at the start, and once after each round
+    assert done(town) == "134"
+    require_one_model(town)
+
+
+@pytest.mark.parametrize("mode", ["none", "secagg"])
+def test_an_answer_that_arrives_twice_counts_once(tmp_path: Path, mode: Any) -> None:
+    town = told(tmp_path, [("Agreed", "hospital-2", "answered twice")], mode=mode)
+    town.lead(patience=0).run()
+    assert not town.plot
+    for name, keep in undisturbed("fedavg", mode).items():
+        assert same(kept(town, name)["keep"], keep)
+
+
+@pytest.mark.parametrize("lost", ["hospital-1", "hospital-3"])  # who gives the state; who vouches
+def test_a_holder_lost_while_somebody_joins_only_delays_it(tmp_path: Path, lost: str) -> None:
+    town = told(
+        tmp_path,
+        [
+            ("Agreed", "hospital-4", "stalled"),
+            ("Gather", lost, ""),
+            ("Gather", lost, ""),
+            ("Agreed", lost, "stalled"),
+        ],
+    )
+    town.plot.pop(1)  # the first gathering was before
+    town.lead(patience=300).run()
+    assert not town.plot and town.seen("waiting")
+    assert done(town) == "1234"
+    require_one_model(town)
+
+
+def test_where_nobody_can_join_the_others_go_on_without(tmp_path: Path) -> None:
+    town = told(
+        tmp_path,
+        [("Agreed", "hospital-2", "stalled"), ("Continue", "hospital-1", "coordinator killed")],
+        way="heterofl",
+    )
+    with pytest.raises(CoordinatorKilled):
+        town.lead().run()
+    town.lead(patience=0).run()
+    assert [event["parties"] for event in town.seen("left out")] == [["hospital-2"]]
+    assert gatherings(town) == ["12345", "12345", "1345"]
+    assert done(town) == "1345"
+
+
+def test_heterofl_refuses_who_comes_late(tmp_path: Path) -> None:
+    """Its untrained model would go into the next sum."""
+    four = silos(4, size=16)
+    cfg = HeteroFL(rounds=2, widths={"weak": 0.5})
+
+    def stop(event: Event) -> None:
+        if (event["event"], event["party"], event.get("round")) == ("round", "coordinator", 2):
+            raise Killed
+
+    with pytest.raises(Killed):
+        small(cfg, folder=tmp_path, silos=four[:3], listener=stop).run()
+    with pytest.raises(CohortError, match="joined late"):
+        small(cfg, folder=tmp_path, silos=four, resume=True).run()
+
+
+def test_a_note_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
+    """The disk was full in the middle of a line: nothing was revealed, and it can go on."""
+    notes = Openings(tmp_path / "opened.jsonl")
+    notes.admit(1, 1, ("a", "b", "c"), "x")
+    whole = (tmp_path / "opened.jsonl").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 20, before[1]))
+    try:
+        with pytest.raises(RunError, match="cannot be written down"):
+            notes.admit(1, 2, ("a", "b"), "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "opened.jsonl").stat().st_size == whole + 20
+    assert notes.rounds() == ((1, ("a", "b", "c")),)
+    notes.admit(1, 2, ("a", "b", "c"), "x")
+    assert len((tmp_path / "opened.jsonl").read_text().splitlines()) == 2
+    with pytest.raises(CohortError, match="exactly those parties"):
+        notes.admit(1, 2, ("a", "b"), "x")
+
+
+def test_a_run_that_could_not_begin_on_a_full_disk_begins_later(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
+    try:
+        with pytest.raises(RunError, match="cannot be written"):
+            RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "settings.toml").exists()
+    RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False).close()
