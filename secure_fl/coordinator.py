@@ -48,6 +48,7 @@ class Coordinator:
         self._recorder = recorder
         self.members = tuple(self._links)
         self.round = 0
+        self._repeats = False  # whether this round was begun before
         self._offered = Offered()
 
     def run(self) -> None:
@@ -61,6 +62,7 @@ class Coordinator:
                     reply = step.reply(self.members)
                 if step.round is not None:
                     self._between(self.members, step.newcomers)
+                    self._repeats = step.repeats
                     self._enter(step.round)
                 if step.newcomers:
                     self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
@@ -110,6 +112,12 @@ class Coordinator:
         self._recorder.event("lost", round=self.round, parties=lost)
         self.members = tuple(m for m in self.members if m in step.heard)
         parties = [m for m in self.members if m != self._rules.host]
+        if self._repeats:  # before some agree to a sum that others must refuse
+            raise TooFewParties(
+                f"{', '.join(lost)} did not answer, and this round can be repeated only with all",
+                fix="bring them back and resume the run",
+                round=self.round,
+            )
         if len(parties) < self._rules.threshold or self._rules.host in lost:
             raise TooFewParties(
                 f"{len(parties)} parties are left ({', '.join(lost)} did not answer); "

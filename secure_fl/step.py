@@ -46,6 +46,7 @@ class Step:
     takes: ClassVar[type]
     round: int | None = None  # the round that begins with the answer to this step
     newcomers: tuple[str, ...] = ()  # who joins with the answer to this step
+    repeats: bool = False  # whether sums of that round were opened before, over these members
     offered: Offered | None = None  # keys for the next sum that arrived in this step
 
     def __init__(self, answers: Answers) -> None:

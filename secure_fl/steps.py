@@ -34,6 +34,8 @@ class ReadyStep(Step):
         ready, rules = {m: self.ready[m] for m in members}, self.answers.rules
         after, self.newcomers = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
+        before = {round for said in ready.values() for round, _ in said.opened}
+        self.repeats = bool(before & {0, self.round})
         self.offered = Offered(self.answers.members, self.offers, 1)
         return Reply(
             {

@@ -190,7 +190,9 @@ def require_untouched(town: Storm, way: str) -> bool:
 def spent(town: Storm) -> dict[str, list[str]]:
     """What is reserved in every ledger, in order."""
     return {
-        file.relative_to(town.folder).parts[0]: [e.event for e in load_chain(file).entries]
+        file.relative_to(town.folder).parts[0]: [
+            e.event for e in load_chain(file).entries if e.state == "reserved"
+        ]
         for file in town.folder.rglob(LEDGER)
     }
 

@@ -71,6 +71,24 @@ def test_who_began_a_round_and_is_away_is_waited_for(tmp_path: Path) -> None:
         assert same(kept(town, name)["keep"], keep)
 
 
+def test_a_repeated_round_waits_for_who_is_lost_in_it(tmp_path: Path) -> None:
+    """Going on without, some would agree to a sum that others refuse, and nobody could go on."""
+    town = told(
+        tmp_path,
+        [
+            ("Total", "hospital-1", "coordinator killed"),
+            ("Agreed", "hospital-3", "stalled"),
+        ],
+    )
+    with pytest.raises(CoordinatorKilled):
+        town.lead().run()
+    town.lead(patience=300).run()
+    assert not town.plot and town.seen("waiting")
+    assert gatherings(town) == ["1234"] * 3 and done(town) == "1234"
+    for name, keep in undisturbed("fedavg", "secagg").items():
+        assert same(kept(town, name)["keep"], keep)
+
+
 def test_who_is_connected_and_does_not_answer_does_not_keep_the_others(tmp_path: Path) -> None:
     town = told(tmp_path, [("Invite", "hospital-2", "stalled")] * 50)
     town.lead(patience=0).run()

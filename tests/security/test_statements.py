@@ -40,8 +40,8 @@ def test_the_bound_of_a_run_that_draws_parties_is_that_of_the_drawn_ones(parties
     names = {silo.name for silo in run.silos if silo.name != HOST}
     t, spare = run.rules.threshold, parties - run.rules.threshold
     drawn = set(sampled(SEED, 1, sorted(names), 0.1, run.rules.min_cohort + spare))
-    everybody = protection_of(drawing(1.0, parties))["collusion_bound"]
-    said = protection_of(run)["collusion_bound"]
+    everybody = protection_of(drawing(1.0, parties).outline)["collusion_bound"]
+    said = protection_of(run.outline)["collusion_bound"]
     assert len(drawn) < parties and everybody["honest_coordinator"] == min(t - 1, parties - 2)
 
     def broken(c: int, lost: int) -> bool:
@@ -53,7 +53,10 @@ def test_the_bound_of_a_run_that_draws_parties_is_that_of_the_drawn_ones(parties
     assert not any(broken(c, 0) for c in range(said["honest_coordinator"] + 1))
     assert broken(said["honest_coordinator"] + 1, 0)  # and it is no smaller than it must be
     assert not any(broken(c, spare) for c in range(said["lying_coordinator"] + 1))
-    assert f"{len(drawn)} of the {parties} parties are drawn" in protection_of(run)["statement"]
+    assert (
+        f"{len(drawn)} of the {parties} parties are drawn"
+        in protection_of(run.outline)["statement"]
+    )
 
 
 def test_draws_that_count_records_would_tell_them_and_are_refused() -> None:
