@@ -172,7 +172,7 @@ def clipped_sum(model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds) -> T
     silent = replace(bounds, noise_multiplier=0.0)
     optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
     batches = PoissonBatches(len(next(iter(batch.values()))), 1, Coins.secret())
-    with _no_dropout(model), privately(model, optimizer, loss, silent, batches) as private:
+    with no_dropout(model), privately(model, optimizer, loss, silent, batches) as private:
         private.backward(batch)
         return private.summed()
 
@@ -193,7 +193,7 @@ def neighbour_ratio(
 
 
 @contextmanager
-def _no_dropout(model: nn.Module) -> Iterator[None]:
+def no_dropout(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for all modules but those that own weights: Opacus watches them in training.
 
     Attention drops by its own mode, not by a module's.

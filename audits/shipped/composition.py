@@ -21,6 +21,7 @@ from secure_fl.audits.base import Finding
 from secure_fl.errors import SecureFLError
 from secure_fl.private_coins import Coins, PoissonBatches
 from secure_fl.private_model import Bounds, Loss, privately
+from secure_fl.private_training import no_dropout
 from secure_fl.settings import TrainingSettings
 from secure_fl.tasks import Batch
 from secure_fl.training import make_optimizer
@@ -73,7 +74,7 @@ def private_step(
             group["lr"] = float(rows)  # undoes the division by the expected size of a batch
         bounds = Bounds(bound, 0.0, clipping="ghost" if how == "ghost" else "per_sample")
         batches = PoissonBatches(rows, 1, Coins.secret())
-        with _weights_kept(model), _no_dropout(model):
+        with _weights_kept(model), no_dropout(model):
             before = _weights(model)
             with privately(model, optimizer, loss, bounds, batches) as private:
                 private.step(batch, None)
@@ -142,19 +143,3 @@ def _weights_kept(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in kept:
                 parameter.copy_(value)
-
-
-@contextmanager
-def _no_dropout(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for all modules but those that own weights: Opacus watches them in training.
-
-    Attention drops by its own mode, not by a module's.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = module is model or any(True for _ in module.parameters(recurse=False))
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
