@@ -165,9 +165,11 @@ class Site:
 
     def score(self, model: torch.nn.Module, round: int, label: str = "") -> None:
         """Evaluate on the dev and test records and write the metrics down, here."""
+        from secure_fl.training import autocast
+
         named = {"model": label} if label else {}
         for (hospital, split), encoded in self._measured.items():
-            with self.recorder.phase("evaluate"):
+            with self.recorder.phase("evaluate"), autocast(self):
                 values = self.task.evaluate(model, encoded)
             labels = (
                 {"party": hospital, "split": split} if hospital != self.name else {"split": split}

@@ -54,7 +54,8 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
         for part, rate in parts
     ]
     make = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.AdamW
-    return make(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    # One kernel over all of a tensor: a quarter of the time of AdamW's steps apart.
+    return make(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
 
 
 def task_loss(site: Site) -> Objective:
