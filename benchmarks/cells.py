@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,9 @@ from secure_fl.benchmarks import collection, datasets
 from secure_fl.benchmarks.checkpoint import Checkpoint
 from secure_fl.benchmarks.collection import PARTS, SETS
 from secure_fl.benchmarks.datasets import Spread
+from secure_fl.benchmarks.leakage import leakage
 from secure_fl.benchmarks.report import processor
+from secure_fl.benchmarks.sketch import sketch
 from secure_fl.errors import SettingsError
 from secure_fl.federation import Federation
 from secure_fl.settings import (
@@ -64,6 +66,7 @@ class Cell:
     group: str = ""  # cells of one group are compared with one another
     mark: str = ""  # what must stand beside the figures wherever they are shown
     depths: tuple[int, ...] = ()  # of each party's own model, where they differ
+    audited: bool = False  # of a first round, what each role could find out is measured, too
 
     @property
     def title(self) -> str:
@@ -107,8 +110,19 @@ def key_of(cell: Cell, place: Place) -> str:
         "algorithm": algorithm.model_dump(mode="json"),
         **_plain(found, place.model),
     }
+    if cell.audited:
+        everything["audited"] = True
     text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def about(cell: Cell) -> dict[str, Any]:
+    """What an outcome says of its cell, beside the settings: defaults of the spread left out."""
+    defaults = {f.name: f.default for f in fields(Spread) if f.default is not MISSING}
+    spread = asdict(cell.spread)
+    own = {k: v for k, v in spread.items() if k not in defaults or v != defaults[k]}
+    found: dict[str, Any] = json.loads(json.dumps({"spread": own, "depths": cell.depths}))
+    return {"seed": cell.seed, **found}
 
 
 def run(cell: Cell, place: Place) -> Outcome:
@@ -124,16 +138,20 @@ def run(cell: Cell, place: Place) -> Outcome:
     options: dict[str, Any] = dict(found)
     result = Federation(silos, algorithm, seed=cell.seed, **options).run()
     document = result.document
+    found_out = leakage(silos, algorithm, found, cell.seed) if cell.audited else {}
     return {
         "schema": SCHEMA,
         "title": cell.title,
+        **about(cell),
         "metric": SETS[cell.spread.sets[0]].metric,
         "parties": {silo.name: silo.tier for silo in silos},
         "records": {part: sum(len(getattr(s, part)) for s in silos) for part in PARTS},
         "values": max((_values(model) for model in result.models.values()), default=0),
+        "sketch": sketch(result.models),
         "rounds": document["rounds"],
         "metrics": document["metrics"],
         "bytes": document["bytes"],
+        **({"leakage": found_out} if cell.audited else {}),
         "privacy_share": document["seconds"]["privacy_share"],
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - spent,

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from secure_fl.benchmarks import checkpoint, collection
-from secure_fl.benchmarks.cells import Cell, Outcome, Place, key_of, run
+from secure_fl.benchmarks.cells import Cell, Outcome, Place, about, key_of, run
 from secure_fl.benchmarks.kept import Kept
 from secure_fl.benchmarks.report import Report
 from secure_fl.benchmarks.summary import rows, tables
@@ -69,6 +69,7 @@ def measure(
     """Run what is missing, and lay out the table."""
     started = time.perf_counter()
     kept = Kept(work)
+    kept.tidy({key: about(cell) for key, cell in planned.cells})
     todo = planned.todo({} if again else kept.cells)
     known = len(dict(planned.cells)) - len(todo)
     tell(f"{known} cells are finished, {len(todo)} to run; they are kept in {kept.file}")

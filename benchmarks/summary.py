@@ -76,6 +76,7 @@ def rows(finished: Sequence[tuple[Cell, Outcome]], reference: str | None) -> lis
             "seconds": spread([outcome["seconds"] for outcome in outcomes]),
             "cpu_seconds": spread([outcome["cpu_seconds"] for outcome in outcomes]),
             "privacy_share": spread([outcome["privacy_share"] for outcome in outcomes]),
+            "leakage": next((o["leakage"] for o in outcomes if o.get("leakage")), {}),
             "algorithm": first["algorithm"],
             "protection": first["protection"],
             "settings": first["settings"],

@@ -14,7 +14,7 @@ from typing import Any
 
 from secure_fl.benchmarks.cells import Cell
 from secure_fl.benchmarks.datasets import Spread
-from secure_fl.benchmarks.tables.base import Budget, Table
+from secure_fl.benchmarks.tables.base import Budget, Table, audited
 from secure_fl.settings import ProtectionSettings
 
 DEPTHS = {"weak": 2, "medium": 4, "strong": 6}  # of a model of six layers
@@ -35,10 +35,12 @@ ROUNDS: Mapping[Budget, int] = {"cpu": 6, "gpu": 50}
 NER_BETA, BETA = 0.5, 0.2  # the paper's, for NER and for GLUE
 SWEEP = (0.2, 0.8)  # other β
 ONCE = (  # with the first seed only, where there are two cores
+    "InclusiveFL, unprotected",
     "InclusiveFL, FedAdam",
     "HeteroFL, sums by tier",
     *(f"InclusiveFL, sums by tier, β = {beta}" for beta in SWEEP),
 )
+ATTACKED = ("AllLarge", "HeteroFL", "InclusiveFL", "InclusiveFL, unprotected")
 LINEAR = {"server_optimizer": "linear"}  # HeteroFL has no other server: so all are compared alike
 ADAM = {"server_learning_rate": 8e-3}  # found on the NER trio's dev records, as the rate of 5e-4
 OPEN = "min_cohort = 1 on purpose: some sums are over one hospital, and ARE its update"
@@ -95,6 +97,7 @@ def ner_methods() -> dict[str, Method]:
         "HeteroFL": hetero,
         "AllLarge": tiered("alllarge"),
         "InclusiveFL": inclusive,
+        "InclusiveFL, unprotected": {**inclusive, "protection": {"mode": "none"}},
         "InclusiveFL without momentum": without,
         "InclusiveFL, FedAdam": tiered(
             "inclusivefl", mix="wide", beta=NER_BETA, server_optimizer="fedadam", **ADAM
@@ -133,6 +136,8 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
             continue
         settings = opened(settings, spread)
         yield _cell("NER across hospitals", "ner trio", method, settings, spread, budget, seed)
+        if method in ATTACKED and not seed:
+            yield audited(_cell("Leakage", "ner trio", method, settings, spread, budget, seed))
     alike = SIZES[budget]["sst2"]
     for proportion, shares in PROPORTIONS.items():
         spread = replace(alike, tiers=tiers(shares, alike.parties))
