@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 
 from secure_fl.benchmarks.lone import Spent, coordinate, receive, send
@@ -15,6 +15,9 @@ from secure_fl.recorder import Recorder
 from secure_fl.settings import ProtectionSettings
 from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
+from secure_fl.wire import Frame
+
+Answer = Callable[[str, Frame], Frame | None]  # what a party says to a frame; None: it is lost
 
 
 def run_apart(
@@ -24,6 +27,35 @@ def run_apart(
     keys, run = make_keys(protection.mode, sorted(recorders), None), os.urandom(16)
     cards = {name: own.identity.public for name, own in keys.items()}
     rules = Rules(None, protection.min_cohort, default_threshold(len(cards)))
+
+    def gather(coordinator: PublicIdentity) -> Answer:
+        sessions = {}
+        for name, recorder in recorders.items():
+            link = Link(run, keys[name].identity, coordinator, asks=False)
+            sessions[name] = seat(protection, rules, keys[name], link, program, recorder)
+
+        def answer(party: str, frame: Frame) -> Frame:
+            session = sessions[party]
+            reply = session.step(frame)
+            if session.error:
+                raise session.error
+            if session.done:
+                del sessions[party]
+            return reply
+
+        return answer
+
+    return converse(protection, rules, cards, run, gather)
+
+
+def converse(
+    protection: ProtectionSettings,
+    rules: Rules,
+    cards: Mapping[str, PublicIdentity],
+    run: bytes,
+    gather: Callable[[PublicIdentity], Answer],
+) -> Spent:
+    """Start a coordinator, gather parties that know it, and let them answer until it is done."""
     context = get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(
@@ -32,18 +64,9 @@ def run_apart(
     process.start()
     theirs.close()
     try:
-        coordinator: PublicIdentity = pipe.recv()
-        sessions = {}
-        for name, recorder in recorders.items():
-            link = Link(run, keys[name].identity, coordinator, asks=False)
-            sessions[name] = seat(protection, rules, keys[name], link, program, recorder)
+        answer = gather(pipe.recv())
         while party := pipe.recv():
-            session = sessions[party]
-            send(pipe, session.step(receive(pipe)))
-            if session.error:
-                raise session.error
-            if session.done:
-                del sessions[party]
+            send(pipe, answer(party, receive(pipe)) or Frame(b""))
         spent: Spent = pipe.recv()
     except BaseException:
         process.kill()

@@ -3,6 +3,8 @@
 Three parties in processes of their own, over mutual TLS on this machine's loopback, answer a frame
 with one of the same size: round trips of small and of large exchanges, one after the other. The
 in-process engine carries the same frames to the same step function, so all it takes is a call.
+
+Then what that comes to: a round of FedKD (`engine_round`), and a pilot's start (`engine_start`).
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import cast
+from typing import Any, cast
 
 from rich.table import Table
 
+from secure_fl.benchmarks import engine_round, engine_start
 from secure_fl.benchmarks.report import Report, Target, table
 from secure_fl.coordinator import Engine
 from secure_fl.engines.certificates import make_kits
@@ -46,6 +49,9 @@ with FlareParty(name, url, TlsFiles.of_site(Path(folder, f"{name}.site"))) as pa
 """
 SMALL, LARGE = 1_000, 20_000_000
 SMALL_LIMIT, LARGE_LIMIT = 0.050, 1.0  # seconds; measured before: 0.015 and 0.32
+ROUNDS = 3  # of a run of FedKD; the first makes the models, and does not count
+STARTING = "from `pilot local` to the first exchange, seconds"
+ROUND_LIMIT, START_LIMIT = 0.15, 30.0  # of a round in one process; seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +72,51 @@ class _Answering:
         return Frame(b"answer", frame.bulk)
 
 
-def measure(parties: int = 3, repeats: int = 100, large_repeats: int = 5) -> Report:
-    """Time exchanges of both sizes over both engines."""
+def measure(
+    parties: int = 3,
+    repeats: int = 100,
+    large_repeats: int = 5,
+    *,
+    records: int = 120,
+    epochs: int = 3,
+    turns: int = 3,
+    whole: bool = True,
+) -> Report:
+    """Time exchanges of both sizes over both engines; `whole`: and rounds of FedKD, and a start."""
+    began = time.perf_counter()
     names = [f"party-{number}" for number in range(1, parties + 1)]
     local = LocalEngine(cast("Mapping[str, Session]", {name: _Answering() for name in names}))
     rows = _round_trips("in process", local, names, repeats, large_repeats)
-    began = time.perf_counter()
+    opened = time.perf_counter()
     with started(names) as hub:
-        start = time.perf_counter() - began
+        start = time.perf_counter() - opened
         rows += _round_trips("FLARE, mutual TLS", hub, names, repeats, large_repeats)
         threads = threading.active_count()
     small, large = rows[2].median_seconds, rows[3].median_seconds
-    results = {
+    results: dict[str, Any] = {
         "rows": [asdict(row) for row in rows],
         "start_seconds": start,
         "coordinator_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "coordinator_threads": threads,
     }
-    return Report(
-        "engine",
-        {"parties": parties, "repeats": repeats, "large_repeats": large_repeats},
-        0,
-        results,
+    tables, targets = (
         [_shown(rows)],
-        (
+        [
             Target("a 1 KB exchange over FLARE, seconds", SMALL_LIMIT, small),
             Target("a 20 MB exchange over FLARE, seconds", LARGE_LIMIT, large),
-        ),
+        ],
     )
+    if whole:
+        rounds = engine_round.compare(parties, records, epochs, ROUNDS, turns)
+        pilot = engine_start.start(parties)
+        results |= {"fedkd_rounds": [asdict(row) for row in rounds], "pilot_seconds": pilot}
+        tables += [_rounds_shown(rounds), _start_shown(pilot)]
+        targets += _round_targets(rounds)
+        targets.append(Target(STARTING, START_LIMIT, pilot["first_exchange"]))
+    sizes = {"parties": parties, "repeats": repeats, "large_repeats": large_repeats}
+    sizes |= {"records": records, "epochs": epochs, "turns": turns} if whole else {}
+    seconds = time.perf_counter() - began
+    return Report("engine", sizes, 0, results, tables, targets, seconds=seconds)
 
 
 @contextmanager
@@ -128,6 +151,38 @@ def _shown(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     return table("round trips", ("engine", "each way", "exchanges", "median", "slowest"), cells)
+
+
+def _rounds_shown(rows: Sequence[engine_round.Row]) -> Table:
+    cells = [
+        (
+            row.way,
+            str(row.cores),
+            f"{row.median.seconds:.2f}",
+            f"{100 * row.beyond_in_process.seconds:+.1f} %",
+            f"{row.median.cpu_seconds:.2f}",
+            f"{100 * row.beyond_in_process.cpu_seconds:+.1f} %",
+            f"{100 * row.beyond_pipes.cpu_seconds:+.1f} %",
+        )
+        for row in rows
+    ]
+    columns = ("", "cores", "seconds", "over in process", "CPU seconds", "over in process")
+    return table("a round of FedKD", (*columns, "beyond pipes"), cells)
+
+
+def _start_shown(pilot: Mapping[str, float]) -> Table:
+    cells = [(name.replace("_", " "), f"{seconds:.1f}") for name, seconds in pilot.items()]
+    return table("`secure-fl pilot local --rounds 1`", ("", "seconds"), cells)
+
+
+def _round_targets(rows: Sequence[engine_round.Row]) -> list[Target]:
+    """With everybody on one core: what is gained side by side is not the engine's."""
+    over = next(row for row in rows if row.way == engine_round.FLARE).beyond_pipes
+    what = "FLARE's own part of a FedKD round, of the round in process: "
+    return [
+        Target(f"{what}seconds", ROUND_LIMIT, over.seconds),
+        Target(f"{what}CPU", ROUND_LIMIT, over.cpu_seconds),
+    ]
 
 
 def _round_trips(

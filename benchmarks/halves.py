@@ -13,7 +13,7 @@ from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.protocol import Audience, BlindTotal, Group, NewTotal, Offered, Rule
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules, offers_to
+from secure_fl.step import Rules, Sorted
 from secure_fl.thresholds import default_threshold
 from secure_fl.totals import blind_totals
 from secure_fl.wire import Offer, Reveal, Unmask
@@ -61,7 +61,7 @@ class Halves:
 
     def accept(self, party: str) -> None:
         """A party takes the others' keys."""
-        self.sums[party].accept(offers_to(party, self.offers), self.members)
+        self.sums[party].accept(Sorted(self.offers).to(party), self.members)
 
     def total(self, audience: Audience) -> BlindTotal:
         """The coordinator begins a sum."""

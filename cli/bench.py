@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from secure_fl.cli.papers import papers
+from secure_fl.cli.results import results
 
 if TYPE_CHECKING:
     from secure_fl.benchmarks.report import Report
@@ -25,12 +26,19 @@ QUICK: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "overhead": {"parties": 3, "records": 64, "rounds": 2, "repeats": 1},
         "memory": {"values": 100_000, "parties": (4, 16)},
         "protocol": {"parties": (3, 10, 32, 100)},
+        "scale": {"clients": (10, 40, 100), "values": 100},
         "dp": {"records": 96, "repeats": 1},
         "wire": {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
         "layers": {"scale": 16, "batch": 4},
         "interactive": {"steps": 5, "turns": 2, "federate": False},
+        "round": {
+            "records": 16,
+            "batch": 8,
+            "model": "tiny",
+            "names": ("fedavg", "fedkd", "fedid"),
+        },
         "audits": {"full": False, "words": 3_000, "turns": 1},
-        "engine": {},
+        "engine": {"repeats": 20, "large_repeats": 2, "whole": False},
         "startup": {"repeats": 3},
     }
 )
@@ -46,6 +54,7 @@ def bench() -> None:
       secure-fl bench all --quick        small sizes: what is there to see, in a minute or two
       secure-fl bench crypto --json --out crypto.json
       secure-fl bench papers --table fedkd          a paper's table, on real text
+      secure-fl bench results                       the page of all tables, beside the papers'
     """  # noqa: D301
 
 
@@ -58,6 +67,18 @@ def _shared(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def _sizes(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Numbers with commas between them."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter("whole numbers with commas between them, such as 10,100,1000")
+    return tuple(int(part) for part in parts)
 
 
 def _measure(name: str, sizes: Mapping[str, Any]) -> Report:
@@ -147,6 +168,14 @@ def interactive(as_json: bool, out: Path | None, quick: bool) -> None:
     _run(("interactive",), as_json, out, quick)
 
 
+@bench.command(name="round")
+@click.option("--model", metavar="NAME_OR_FOLDER", help="The checkpoint, as for `bench papers`.")
+@_shared
+def round_(as_json: bool, out: Path | None, quick: bool, model: str | None) -> None:
+    """Where a simulated round's time goes, for every algorithm."""
+    _run(("round",), as_json, out, quick, **({} if model is None else {"model": model}))
+
+
 @bench.command()
 @_shared
 def audits(as_json: bool, out: Path | None, quick: bool) -> None:
@@ -155,10 +184,20 @@ def audits(as_json: bool, out: Path | None, quick: bool) -> None:
 
 
 @bench.command()
+@click.option(
+    "--fuzz",
+    "mutants",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    help="Instead, throw so many mutated frames at both ends of a run.",
+)
 @_shared
-def engine(as_json: bool, out: Path | None, quick: bool) -> None:
-    """Round trips over FLARE and TLS, beside the in-process engine."""
-    _run(("engine",), as_json, out, quick)
+def engine(as_json: bool, out: Path | None, quick: bool, mutants: int | None) -> None:
+    """What FLARE costs beside the in-process engine; --quick leaves rounds and start out."""
+    if mutants is None:
+        _run(("engine",), as_json, out, quick)
+    else:
+        _run(("fuzz",), as_json, out, False, mutants=mutants)
 
 
 @bench.command()
@@ -168,11 +207,29 @@ def startup(as_json: bool, out: Path | None, quick: bool) -> None:
     _run(("startup",), as_json, out, quick)
 
 
+@bench.command()
+@click.option("--clients", callback=_sizes, help="Cohort sizes. [default: 10,100,1000,10000]")
+@click.option("--values", type=click.IntRange(min=9), help="Of the sum. [default: 1000]")
+@_shared
+def scale(
+    as_json: bool,
+    out: Path | None,
+    quick: bool,
+    clients: tuple[int, ...] | None,
+    values: int | None,
+) -> None:
+    """One sum of a sampled cohort of 10 to 10,000 clients, of whom 5 % are lost."""
+    given = {"clients": clients, "values": values}
+    chosen = {name: size for name, size in given.items() if size is not None}
+    _run(("scale",), as_json, out, quick, **chosen)
+
+
 @bench.command(name="all")
 @_shared
 def everything(as_json: bool, out: Path | None, quick: bool) -> None:
-    """All of them, one after the other."""
-    _run(tuple(QUICK), as_json, out, quick)
+    """All of them but `scale` and `papers`, one after the other."""
+    _run(tuple(name for name in QUICK if name != "scale"), as_json, out, quick)
 
 
 bench.add_command(papers)
+bench.add_command(results)

@@ -72,6 +72,8 @@ def coordinate(
     roster, url = given.roster, listen or given.connection.url
     me = open_ring(folder, passphrase_file).identity()
     tell = (lambda text: None) if quiet else click.echo
+    for warning in given.warnings():
+        click.echo(f"warning: {warning}", err=True)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
 
     meter = Meter()
@@ -134,8 +136,10 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"gathered: {', '.join(event['members'])}"
         case "round" if 0 < event["round"] <= rounds:
             return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
-        case "lost" | "returned" | "restarted":
+        case "lost" | "returned" | "restarted" | "left out":
             return f"{event['event']}: {', '.join(map(str, event['parties']))}"
+        case "refused":
+            return f"refused ({event['code']}): {', '.join(map(str, event['parties']))}"
         case "waiting":
             return "too few are there; waiting"
         case "stopped":

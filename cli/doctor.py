@@ -53,16 +53,20 @@ class Check:
 Examples:
   secure-fl doctor
   secure-fl doctor --json > report.json      what a report of a fault should hold
+  secure-fl doctor --kit kit                 a pilot's kit too: until when does it hold
 
 The exit status is 0 if nothing keeps secure-fl from working, else 1."""
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.option("--kit", type=click.Path(path_type=Path), help="Look at a pilot's kit as well.")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context, as_json: bool, kit: Path | None) -> None:
     """Check versions, devices, encryption, disk and the installation itself."""
     from secure_fl.cli import show
 
     checks = list(examine())
+    if kit is not None:
+        checks += _kit(kit)
     healthy = all(check.status != "problem" for check in checks)
     if as_json:
         show.print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
@@ -174,6 +178,22 @@ def _training() -> Check:
 
     words = len(tiny_tokenizer())
     return Check("built-in model", "ok", f"a tokenizer of {words} entries, no download needed")
+
+
+def _kit(folder: Path) -> Iterator[Check]:
+    from secure_fl.errors import SecureFLError
+    from secure_fl.pilot.kits import load_kit
+
+    try:
+        kit = load_kit(folder)
+    except SecureFLError as error:
+        yield Check("kit", "problem", error.what, error.fix)
+        return
+    until = min(kit.ends().values())
+    yield Check("kit", "ok", f"of {kit.connection.name}, holds until {until:%Y-%m-%d}")
+    for warning in kit.warnings():
+        what, fix = warning.split(": ", 1)
+        yield Check("kit", "note", what, fix)
 
 
 PROBES: Mapping[str, Callable[[], Check]] = MappingProxyType(

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from secure_fl.cli.keyring import FILE
+
+if TYPE_CHECKING:
+    from secure_fl.errors import SecureFLError
+    from secure_fl.pilot.kits import Kit
+    from secure_fl.pilot.seat import Seat
+    from secure_fl.site_policy import SiteFile
+
+MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fill a disk
 
 
 @click.command(
@@ -43,36 +52,70 @@ def join(
     """Take part in a pilot, by the rules of the site's own file SITE."""
     import torch
 
-    from secure_fl.cli.keyring import open_ring
+    from secure_fl.engines.flare_door import explaining
     from secure_fl.engines.flare_party import FlareParty
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.pilot.records import records_of
-    from secure_fl.pilot.seat import Seat
-    from secure_fl.site_keys import site_keys
-    from secure_fl.site_policy import describe, load_site
-    from secure_fl.site_rules import Company, Plan, check
+    from secure_fl.site_policy import load_site
+    from secure_fl.site_words import describe
 
     torch.set_num_threads(1)  # sums of small models round alike everywhere
     rules, given = load_site(site), load_kit(kit)
-    name, roster = given.connection.name, given.roster
-    keys = site_keys(open_ring(rules.keys, passphrase_file), roster)
-    roster.require(keys.identity.public)
-    company = Company.of(roster, name)
     tell = (lambda text: None) if quiet else click.echo
-    for line in describe(rules.policy):
-        tell(f"  {line}")
-
-    def approve(plan: Plan) -> None:
-        check(rules.policy, plan, company)
-
-    meter = Meter(name)
+    meter = Meter(given.connection.name)
 
     def heard(event: dict[str, Any]) -> None:
         meter.note(event)
         _show(event, tell)
 
-    seat = Seat(
+    seat = seat_of(rules, given, passphrase_file, out, heard)
+    for line in describe(rules.policy):
+        tell(f"  {line}")
+    for warning in given.warnings():
+        click.echo(f"warning: {warning}", err=True)
+    name, hub, url = seat.name, given.connection.hub, given.connection.url
+    party = FlareParty(name, url, given.tls, hub=hub, refusing=turned_away())
+    with party as end, serving(meter, metrics):
+        meter.connected = lambda: {hub: end.is_connected()}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: end.stop())
+        tell(f"{name} waits for {url}")
+        try:
+            with explaining(end.is_connected, url, given.tls, _not_connected):
+                end.serve(seat.step)
+        finally:
+            seat.close()
+    tell(f"{name} has left; its runs are in {out}")
+
+
+def seat_of(
+    rules: SiteFile,
+    kit: Kit,
+    passphrase_file: Path | None,
+    out: Path,
+    heard: Callable[[dict[str, Any]], None],
+) -> Seat:
+    """What answers for this site, whichever engine carries its frames."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.cli.keyring import open_ring
+    from secure_fl.pilot.records import records_of
+    from secure_fl.pilot.seat import Seat
+    from secure_fl.site_keys import require_host_key, site_keys
+    from secure_fl.site_rules import Company, Plan, check
+    from secure_fl.site_size import check_size
+
+    name, roster = kit.connection.name, kit.roster
+    keys = site_keys(open_ring(rules.keys, passphrase_file), roster, kit.host_key)
+    roster.require(keys.identity.public)
+    company = Company.of(roster, name)
+
+    def approve(plan: Plan) -> None:
+        check(rules.policy, plan, company)
+        check_size(rules.policy, plan, name)
+        has_host = ALGORITHMS[plan.algorithm.name].has_host
+        require_host_key(keys, plan.protection, has_host=has_host)
+
+    return Seat(
         keys,
         roster,
         approve,
@@ -81,21 +124,31 @@ def join(
         heard,
         rules.ledger,
     )
-    connection = given.connection
-    dialled = FlareParty(name, connection.url, given.tls, hub=connection.hub)
-    with dialled as end, serving(meter, metrics):
-        meter.connected = lambda: {connection.hub: end.is_connected()}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: end.stop())
-        tell(f"{name} waits for {connection.url}")
-        try:
-            end.serve(seat.step)
-        finally:
-            seat.close()
-    tell(f"{name} has left; its runs are in {out}")
 
 
-def _show(event: dict[str, Any], tell: Any) -> None:
+def turned_away() -> Callable[[SecureFLError], None]:
+    """Show what was not answered at all, each reason once: a hospital would just stand still."""
+    said: set[str] = set()
+
+    def refusing(error: SecureFLError) -> None:
+        if error.what in said or len(said) >= MOST_REFUSALS:
+            return
+        said.add(error.what)
+        click.echo(
+            f"not answered ({error.code}): {error}\n  -> if nothing goes on: does the coordinator "
+            "use the kit of the same `secure-fl pilot init`, and the identity on its roster? "
+            "Compare `secure-fl keys show kit/roster.json` at both",
+            err=True,
+        )
+
+    return refusing
+
+
+def _not_connected(why: str) -> None:
+    click.echo(f"not connected, still dialling: {why}", err=True)
+
+
+def _show(event: dict[str, Any], tell: Callable[[str], None]) -> None:
     match event["event"]:
         case "invited":
             tell(f"invited to {event['run']}: this site's rules allow it")

@@ -39,26 +39,49 @@ def pilot() -> None:
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="How long certificates hold.",
+)
+@click.option(
+    "--host-key", type=FILE, help="What `keys host` wrote, where a member is the host (FedID)."
+)
+@click.option(
     "-o", "--output", type=FILE, default=Path("kits"), show_default=True, help="For the kits."
 )
-def init(roster: Path, hosts: tuple[str, ...], port: int, output: Path) -> None:
+def init(
+    roster: Path,
+    hosts: tuple[str, ...],
+    port: int,
+    days: int,
+    host_key: Path | None,
+    output: Path,
+) -> None:
     """Make the coordinator's kit and one for each member of a signed ROSTER.
 
     A kit holds a certificate and its key: give each to its own machine only.
 
     \b
     secure-fl pilot init roster.json --host hub.example.org
+    secure-fl pilot init roster.json --host hub.example.org --host-key host.public
     """  # noqa: D301
+    from secure_fl.crypto.files import read_bounded
     from secure_fl.errors import RunError
-    from secure_fl.pilot.kits import write_kits
+    from secure_fl.pilot.kits import load_kit, write_kits
     from secure_fl.roster_files import load_roster
 
     found = load_roster(roster)
     found.verify()
     if output.exists() and any(output.iterdir()):
         raise RunError("there are kits already", fix="take another folder with -o", file=output)
-    for name, kit in write_kits(found, output, hosts, port).items():
+    key = None if host_key is None else read_bounded(host_key)
+    kits = write_kits(found, output, hosts, port, host_key=key, days=days)
+    for name, kit in kits.items():
         click.echo(f"{name}: {kit}")
+    for what, end in load_kit(kits[found.coordinator.name]).ends().items():
+        click.echo(f"last day of the {what}: {end:%Y-%m-%d}")
 
 
 @pilot.command()

@@ -5,8 +5,9 @@ Integer accumulators make every total independent of the order in which parties 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial as bind
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,6 @@ class ExactFloats:
         for start in range(0, values.size, CHUNK):
             part = slice(start, start + CHUNK)
             x = values[part].astype(np.float64)
-            if not (np.abs(x) < LARGEST).all():  # also false for NaN
-                raise WireError("a clear vector holds NaN, infinity or values of 2^30 and more")
             coarse = np.rint(x * COARSE)
             self._coarse[part] += coarse.astype(np.int64)
             self._fine[part] += np.rint((x - coarse / COARSE) * FINE).astype(np.int64)
@@ -51,6 +50,13 @@ class ExactFloats:
         return (self._coarse / COARSE + self._fine / FINE).astype(np.float32)
 
 
+def require_summable(values: NDArray[np.float32]) -> None:
+    """Refuse what `ExactFloats` cannot add, before any of it is added."""
+    for start in range(0, values.size, CHUNK):
+        if not (np.abs(values[start : start + CHUNK]) < LARGEST).all():  # also false for NaN
+            raise WireError("a clear vector holds NaN, infinity or values of 2^30 and more")
+
+
 class ClearTotal:
     """The coordinator's half for `protect = "none"`."""
 
@@ -58,10 +64,11 @@ class ClearTotal:
         self._totals: dict[bytes, ExactFloats] = {}
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        """Add a party's segments."""
+        """Add a party's segments: all of them, or none if one cannot be read."""
         values = np.frombuffer(data, dtype="<f4") if len(data) % 4 == 0 else None
         if values is None or sum(s.size for s in segments) != len(data):
             raise WireError("a sum's segments do not fit their bulk", party=sender)
+        require_summable(values)
         start = 0
         for segment in segments:
             if not segment.size:  # this party only reads the sum
@@ -127,11 +134,14 @@ class MaskedInts:
         self._modulus = modulus
         self._total: Slots | None = None
 
-    def add(self, data: bytes, count: int) -> None:
-        """Add one party's slots."""
+    def read(self, data: bytes, count: int) -> Callable[[], None]:
+        """Check one party's slots; what comes back adds them."""
         slots = to_slots(data, count)
         if int(slots.max(initial=0)) >= self._modulus:
             raise WireError("a masked value is not below the modulus")
+        return bind(self._add, slots)
+
+    def _add(self, slots: Slots) -> None:
         if self._total is None:
             self._total = slots
         else:
@@ -160,9 +170,13 @@ class SealedInts:
         seeded = context.scheme == COHORT and owners <= MOST_SEEDS  # the host's are never seeded
         self._sum = SeededSum(context) if seeded else Sum(context)
 
+    def read(self, data: bytes, count: int) -> Callable[[], None]:
+        """Take one party's ciphertexts apart; what comes back adds them."""
+        return bind(self._sum.add, to_parts(data))
+
     def add(self, data: bytes, count: int) -> None:
         """Add one party's ciphertexts."""
-        self._sum.add(to_parts(data))
+        self.read(data, count)()
 
     def subtract(self, masks: Slots) -> None:
         """Take masks off under the encryption."""
@@ -210,20 +224,24 @@ class ProtectedTotal:
         """Add one party's segments."""
         if sum(s.size for s in segments) != len(data):
             raise WireError("a sum's segments do not fit their bulk", party=sender)
-        start = 0
+        start, vectors, adding = 0, dict(self._vectors), []
         for segment in segments:
-            vector = self._vectors.get(segment.key)
+            vector = vectors.get(segment.key)
             if vector is None:
-                vector = self._vectors[segment.key] = _Vector(self._empty(segment), segment)
+                vector = vectors[segment.key] = _Vector(self._empty(segment), segment)
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
                 raise Disagreement("this party lays out a sum differently", party=sender)
             if bool(segment.size) != (sender in segment.owners or not segment.owners):
                 raise Disagreement("this party contributes where it only reads", party=sender)
             if not segment.size:
                 continue
-            vector.total.add(data[start : start + segment.size], segment.slots)
-            vector.contributors.append(sender)
+            part = data[start : start + segment.size]
+            adding.append((vector, vector.total.read(part, segment.slots)))
             start += segment.size
+        self._vectors = vectors
+        for vector, add in adding:
+            add()
+            vector.contributors.append(sender)
 
     def needs_unmasking(self) -> bool:
         """Masks are there to be removed."""

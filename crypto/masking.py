@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -172,9 +172,36 @@ def degree_for(members: int) -> int:
     return members - 1 if members <= COMPLETE else min(members - 1, 6 * (members - 1).bit_length())
 
 
-def neighbours(
-    members: Sequence[int], seed: bytes, degree: int | None = None
-) -> dict[int, tuple[int, ...]]:
+@dataclass(frozen=True, slots=True)
+class Graph(Mapping[int, tuple[int, ...]]):
+    """A circulant graph: whoever looks up one member does not pay for the lists of all others."""
+
+    ring: tuple[int, ...]
+    places: Mapping[int, int]  # of the members on the ring
+    steps: tuple[int, ...]  # a member's peers are so many places away
+
+    def __getitem__(self, member: int) -> tuple[int, ...]:
+        place, n = self.places[member], len(self.ring)
+        return tuple(sorted({self.ring[(place + step) % n] for step in self.steps}))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ring)
+
+    def __len__(self) -> int:
+        return len(self.ring)
+
+    def fewest(self, among: Collection[int]) -> tuple[int, int]:
+        """Who of these has the fewest peers among them, and how many."""
+        here = np.zeros(len(self.ring), np.uint16)
+        here[[self.places[member] for member in among]] = 1
+        # a step of half the ring leads to one peer both ways: it stands in `steps` once
+        peers = sum(np.roll(here, -step) for step in self.steps)
+        counts = np.where(here == 1, peers, len(self.ring))
+        place = int(np.argmin(counts))
+        return self.ring[place], int(counts[place])
+
+
+def neighbours(members: Sequence[int], seed: bytes, degree: int | None = None) -> Graph:
     """Draw the public graph of who masks with whom: Harary's circulant on a seeded permutation.
 
     Every member has `degree` peers (one more if degree and n are both odd: no such graph exists),
@@ -191,10 +218,8 @@ def neighbours(
     # a hash as sort key permutes without any generator's state
     ring = sorted(members, key=lambda m: hashlib.sha256(seed + m.to_bytes(8, "big")).digest())
     steps = [s for k in range(1, degree // 2 + 1) for s in (k, -k)] + [n // 2] * (degree % 2)
-    return {
-        member: tuple(sorted({ring[(place + step) % n] for step in steps}))
-        for place, member in enumerate(ring)
-    }
+    places = {member: place for place, member in enumerate(ring)}
+    return Graph(tuple(ring), places, tuple(steps))
 
 
 def _derived(secret: bytes, info: bytes) -> bytes:

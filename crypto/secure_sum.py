@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto import secret, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
-from secure_fl.crypto.circle import Circle
+from secure_fl.crypto.circle import Circle, numbered
 from secure_fl.crypto.clear_sum import check_bound, segment_key
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity, channel
 from secure_fl.crypto.layout import EXACT_BITS, HOST_BITS, SMALL, Field, Layout
@@ -63,23 +63,24 @@ class _Channels(Mapping[str, Channel]):
     """Channels to the other parties, agreed on when first used: most are not, in large cohorts."""
 
     def __init__(self, keys: PartyKeys, context: bytes) -> None:
-        self._me, self._context = keys.identity, context
-        self._peers = {name: p for name, p in keys.peers.items() if name != keys.identity.name}
+        self._me, self._context, self._cards = keys.identity, context, keys.peers
         self._open: dict[str, Channel] = {}
 
     def __getitem__(self, name: str) -> Channel:
+        if name not in self:
+            raise KeyError(name)
         if name not in self._open:
-            self._open[name] = channel(self._me, self._peers[name], self._context)
+            self._open[name] = channel(self._me, self._cards[name], self._context)
         return self._open[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._peers
+        return name != self._me.name and name in self._cards
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._peers)
+        return (name for name in self._cards if name in self)
 
     def __len__(self) -> int:
-        return len(self._peers)
+        return len(self._cards) - (self._me.name in self._cards)
 
 
 class SecureSum:
@@ -103,8 +104,8 @@ class SecureSum:
         self._threshold, self._min_cohort = threshold, min_cohort
         self._bits, self._masks = bits, masks
         self._sealed_to_host = not masks or (host_sums == "sealed" and keys.cohort is not None)
-        members = sorted({self.me, *keys.peers})
-        self._numbers = {name: number for number, name in enumerate(members, 1)}
+        members = tuple(sorted({self.me: None, **keys.peers}))  # fast where they are in order
+        self._numbers = numbered(members)
         self._parties = len(members) - (host is not None)
         if keys.cohort is not None:
             check_cohort(COHORT, self._parties)

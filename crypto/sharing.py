@@ -24,6 +24,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
+from math import prod
 
 from secure_fl.errors import CryptoError
 
@@ -77,15 +79,15 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 @lru_cache(maxsize=256)  # public: in a sum the same holders often answer for all
 def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
     """Π_{j≠i} x_j / (x_j - x_i) for each holder i."""
+    # the same as Π_j x_j / (x_i · Π_{j≠i} (x_j - x_i)), and one inversion serves all holders
+    below = [x * prod(y - x for y in holders if y != x) % PRIME for x in holders]
+    before = list(accumulate(below, lambda a, b: a * b % PRIME, initial=1))
+    rest = prod(holders) * pow(before[-1], -1, PRIME) % PRIME
     weights = []
-    for holder in holders:
-        above = below = 1
-        for other in holders:
-            if other != holder:
-                above = above * other % PRIME
-                below = below * (other - holder) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(weights)
+    for product, factor in zip(reversed(before[:-1]), reversed(below), strict=True):
+        weights.append(rest * product % PRIME)
+        rest = rest * factor % PRIME
+    return tuple(reversed(weights))
 
 
 _FIX = "stop the round: a party or the coordinator mixed up or changed shares"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.circle import Circle
+from secure_fl.crypto.circle import Circle, parties_of
 from secure_fl.crypto.identity import Channel, PublicIdentity
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.primitives import digest_of
@@ -74,13 +74,13 @@ class StepKeys:
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Open what all other members sealed for this party; a single one missing is refused."""
-        self._members = frozenset(members) - {self.host}
+        self._members = parties_of(tuple(members), self.host)
         near = self._members if self.me == self.host else self.circle.neighbours[self.me]
         expected = (set(near) & self._members) | ({self.host} & set(members)) - {self.me}
         if (
             set(offers) != expected
             or self.me not in members
-            or not self._members <= set(self.circle.neighbours)
+            or not self._members <= self.circle.neighbours.everybody
             or len(self._members) < self.circle.quorum
         ):
             raise CohortError(
@@ -112,17 +112,17 @@ class StepKeys:
         Above 32 parties not everybody masks with everybody: a few of them may have no mask between
         them, and self masks are taken off.
         """
-        near, among = self.circle.neighbours, set(owners) & self._members
-        if len(among) == len(near):
+        near, among = self.circle.neighbours, self._members.intersection(owners)
+        if len(among) in (0, len(near)):
             return
-        for party in sorted(among):
-            if (peers := len(among.intersection(near[party]))) < least - 1:
-                raise TooFewParties(
-                    f"of the {len(among)} parties in this sum only {peers} mask with {party}, "
-                    f"among {len(near)}; min_cohort is {least}",
-                    fix="sum over more of them at once, or form cohorts of at most 32 parties",
-                    party=self.me,
-                )
+        party, peers = near.fewest(among)
+        if peers < least - 1:
+            raise TooFewParties(
+                f"of the {len(among)} parties in this sum only {peers} mask with {party}, "
+                f"among {len(near)}; min_cohort is {least}",
+                fix="sum over more of them at once, or form cohorts of at most 32 parties",
+                party=self.me,
+            )
 
     def mask(
         self, owners: Sequence[str], segment: str, length: int, modulus: int, *, for_host: bool
@@ -144,7 +144,8 @@ class StepKeys:
 
     def settle(self, survivors: Sequence[str], dropped: Sequence[str]) -> bytes:
         """Check the lists and hold on to them, once; returns the digest to be signed."""
-        alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
+        alive = parties_of(tuple(survivors), self.host)
+        gone = parties_of(tuple(dropped), self.host)
         if self._lists is not None:
             raise CohortError("the coordinator asked twice to unmask one sum", party=self.me)
         if (

@@ -108,4 +108,5 @@ def _constants(
     stream = uniform(
         stream_key(key, place, "tag members", segment), max(members, default=-1) + 1, modulus
     )
-    return sum(int(stream[member]) for member in members) % modulus
+    # at most 2^20 members of 44 bits: their sum stays below 2^64
+    return int(stream[np.fromiter(members, np.int64)].sum(dtype=np.uint64)) % modulus

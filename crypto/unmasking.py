@@ -66,12 +66,13 @@ def remaining_masks(
     """What is left of the masks in a sum over the surviving owners, to be subtracted."""
     plus = [masking.self_key(selves[p], place) for p in owners]
     minus: list[bytes] = []
+    among = set(owners)
     for gone, seed in keys.items():
         mask_key = masking.mask_key(seed)
         pairs = {
             circle.numbers[p]: masking.agree(mask_key, publics[p])
-            for p in owners
-            if p in circle.neighbours[gone]
+            for p in circle.neighbours[gone]
+            if p in among
         }
         # The dropped party's view of a pair, with the sign turned round: what its peer had added.
         theirs, ours = masking.pair_keys(circle.numbers[gone], pairs, place)

@@ -1,7 +1,8 @@
 """Nested state to two files and back: tensors as safetensors, everything else as JSON.
 
 A checkpoint is written beside its final name and renamed when it is whole and on disk, so a crash
-or a full disk leaves the last good one as it was.
+or a full disk leaves the last good one as it was. What it replaces is set aside and removed last;
+`mend` ends what a crash cut short.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,17 @@ from safetensors.torch import load_file, save_file
 from secure_fl.errors import RunError
 
 FORMAT = "secure-fl/checkpoint/1"
+PARTIAL, BEFORE, GONE = "partial", "before", "gone"  # not whole, replaced, to be removed
 
 
 def save(folder: Path, state: Mapping[str, Any]) -> None:
     """Write the state to `folder`, atomically."""
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial, before = _beside(folder, PARTIAL), _beside(folder, BEFORE)
     tensors: dict[str, torch.Tensor] = {}
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
+        mend(folder.parent)
         skeleton = _flatten(state, tensors)
         save_file(tensors, partial / "tensors.safetensors")
         text = json.dumps({"format": FORMAT, "state": skeleton}, allow_nan=True)
@@ -38,17 +42,42 @@ def save(folder: Path, state: Mapping[str, Any]) -> None:
         for path in (*partial.iterdir(), partial):
             _sync(path)
         if folder.exists():  # the same round again, after a resume
-            shutil.rmtree(folder)
+            folder.rename(before)  # a folder takes no other's place; `mend` would put it back
         partial.rename(folder)
         _sync(folder.parent)
+        shutil.rmtree(before, ignore_errors=True)
     except (OSError, SafetensorError) as error:  # a full disk comes as either
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            mend(folder.parent)
         raise RunError(
             f"the checkpoint could not be written ({error})",
             fix="free disk space or choose another folder, then run again with --resume; "
             "the last good checkpoint is untouched",
             file=folder,
         ) from error
+
+
+def remove(folder: Path) -> None:
+    """Remove a checkpoint so that no crash leaves half of one under its name."""
+    gone = _beside(folder, GONE)
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    _sync(folder.parent)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def mend(parent: Path) -> None:
+    """End what a crash cut short in a folder of checkpoints: each is there, whole, or is not."""
+    for before in parent.glob(f".*.{BEFORE}"):
+        folder = parent / before.name[1:].removesuffix(f".{BEFORE}")
+        if folder.exists():
+            shutil.rmtree(before, ignore_errors=True)
+        else:
+            before.rename(folder)
+            _sync(parent)
+    for gone in parent.glob(f".*.{GONE}"):
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -85,6 +114,10 @@ def from_bytes(data: bytes) -> dict[str, Any]:
         raise RunError("a state handed over by another party cannot be read") from error
     assert isinstance(state, dict)  # noqa: S101 - to_bytes() takes a mapping
     return state
+
+
+def _beside(folder: Path, state: str) -> Path:
+    return folder.with_name(f".{folder.name}.{state}")
 
 
 def _sync(path: Path) -> None:

@@ -29,10 +29,16 @@ class Link:
     bytes_out: int = field(default=0, init=False)
     bytes_in: int = field(default=0, init=False)
 
-    def pack(self, message: FromParty | FromCoordinator, bulk: Bulk | None = None) -> Frame:
-        """Sign a message to the other end."""
+    def pack(
+        self,
+        message: FromParty | FromCoordinator,
+        bulk: Bulk | None = None,
+        *,
+        again: bool = False,
+    ) -> Frame:
+        """Sign a message to the other end; `again`: the last one, under its old number."""
         bulk = bulk or Bulk.of()
-        if self.asks:
+        if self.asks and not again:
             self.exchange += 1
         envelope = Envelope(
             self.run,
@@ -45,12 +51,13 @@ class Link:
             message,
         )
         frame = wire.encode(envelope, bulk.data, self.me.sign)
-        self.bytes_out += frame.size
+        self.bytes_out += 0 if again else frame.size
         return frame
 
     def unpack(self, frame: Frame) -> Any:
         """Verify a frame from the other end and return its message, of a kind that end may send."""
-        envelope = wire.decode(frame, self._verify)
+        envelope = wire.decode(frame, self.peer.verify)
+        self._expect("sender", envelope.sender == self.peer.name)
         self._expect("run", envelope.run == self.run)
         self._expect("receiver", envelope.receiver == self.me.name)
         self._expect("kind", isinstance(envelope.message, FROM_PARTY) == self.asks)
@@ -64,10 +71,6 @@ class Link:
             self.exchange, self.round = envelope.exchange, envelope.round
         self.bytes_in += frame.size
         return envelope.message
-
-    def _verify(self, sender: str, digest: bytes, signature: bytes) -> None:
-        self._expect("sender", sender == self.peer.name)
-        self.peer.verify(digest, signature)
 
     def _expect(self, field: str, holds: bool) -> None:
         if not holds:

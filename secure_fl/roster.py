@@ -28,6 +28,7 @@ __all__ = [
 
 Role = Literal["party", "host"]
 VERSION = b"\x01"
+LONGEST = 36_500  # days that a roster may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,10 @@ def make_roster(
 ) -> Roster:
     """Make a checked roster, unsigned, valid from now on."""
     now = datetime.now(UTC)
+    if not 0 < days <= LONGEST:
+        raise KeyringError(
+            f"a roster cannot hold {days} days", fix=f"take more than 0, and {LONGEST} at most"
+        )
     until = now + timedelta(days=days)
     roster = Roster(members, coordinator, threshold, now, until, version)
     roster.check()

@@ -20,6 +20,8 @@ from secure_fl.roster import Member, Role, Roster
 
 FORMAT = 1
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Tier = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class _Card(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -40,14 +42,14 @@ class _CardFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 class _Member(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     role: Role
-    tier: str | None
+    tier: Tier | None
     card: _Card
 
 
 class _RosterFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     format: int
-    version: int
-    threshold: int | None
+    version: Count
+    threshold: Count | None
     created: Moment
     expires: Moment
     coordinator: _Card
@@ -106,15 +108,20 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
         coordinator = read.coordinator.public()
     except CryptoError as error:
         raise KeyringError(error.what, file=file, fix=error.fix) from None
-    roster = Roster(
-        members,
-        coordinator,
-        read.threshold,
-        read.created,
-        read.expires,
-        read.version,
-        tuple(read.signatures.items()),
-    )
+    if not all((m.tier or "").isprintable() for m in members):  # people read it before they sign
+        raise KeyringError("holds a tier that cannot be printed", file=file)
+    try:
+        roster = Roster(
+            members,
+            coordinator,
+            read.threshold,
+            read.created,
+            read.expires,
+            read.version,
+            tuple(read.signatures.items()),
+        )
+    except OverflowError:  # near year 1 or 9999, whose instant in UTC does not exist
+        raise KeyringError("holds a date that no clock shows", file=file) from None
     _same_fingerprint(roster.fingerprint(), read.fingerprint, file)
     return roster
 
@@ -152,7 +159,7 @@ def _same_fingerprint(computed: str, printed: str, file: str) -> None:
 def _decode(data: bytes, kind: type[_File], file: str) -> _File:
     try:
         read = msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise KeyringError(
             f"is not such a file: {error}", file=file, fix="was another file meant, or was it cut?"
         ) from None

@@ -36,8 +36,8 @@ class Checkpoints(Protocol):
     def available(self) -> tuple[int, ...]:
         """Rounds that could be restored."""
 
-    def opened(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        """The rounds of which sums were opened, and over whom."""
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """Over whom sums were opened: round, number of the last sum over these, their names."""
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:
         """Note, durably, that others join these after a round, or refuse.

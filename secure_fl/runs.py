@@ -12,8 +12,8 @@ from __future__ import annotations
 import fcntl
 import json
 import re
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,7 +40,8 @@ class RunFolder:
     def open(cls, path: Path, settings: str, *, resume: bool) -> RunFolder:
         """Make a new run, or go on with one that was asked for with the same settings.
 
-        Parties may have joined or left: the settings that are kept then are the new ones.
+        Parties may have joined or left: the settings that are kept then are the new ones. So are
+        they where nothing came of the old ones, as after a plan that was refused.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,8 @@ class RunFolder:
     def close(self) -> None:
         """Let others work in this folder."""
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # what could not be written was told when it was tried
+                file.close()
         self._files.clear()
         self._lock.close()
 
@@ -104,11 +106,12 @@ class PartyCheckpoints:
 
     def available(self) -> tuple[int, ...]:
         """Rounds that are whole."""
+        checkpoint.mend(self._folder)
         names = [p.name for p in self._folder.glob("round-*")] if self._folder.exists() else []
         return tuple(sorted(int(n.removeprefix("round-")) for n in names))
 
-    def opened(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        """Rounds of which sums were opened, and over whom."""
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """Over whom sums were opened: see `Openings.rounds`."""
         return self._openings.rounds()
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:
@@ -140,7 +143,7 @@ class PartyCheckpoints:
         checkpoint.save(self._path(round), state)
         for old in self.available():
             if old <= round - KEPT or old > round:  # later ones are of a run that was rolled back
-                shutil.rmtree(self._path(old))
+                checkpoint.remove(self._path(old))
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Load one round."""
@@ -168,7 +171,7 @@ class NoCheckpoints:
         """None."""
         return ()
 
-    def opened(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """None are known."""
         return ()
 
@@ -206,7 +209,10 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     except OSError:
         raise RunError("another process is working in this run", file=path) from None
     found = path / SETTINGS
-    if resume:
+    if resume and found.exists() and not _begun(path):
+        (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
+        _put(found, settings)
+    elif resume:
         _require_same(found, settings)
         if found.read_text() != settings:  # other parties
             _put(found, settings)
@@ -218,6 +224,19 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
         )
     else:
         _put(found, settings)
+
+
+def _begun(path: Path) -> bool:
+    """Whether anything came of it: a party at work here, or at a coordinator a gathering."""
+    if (path / "parties").exists() or (path / RESULT).exists():
+        return True
+    try:
+        with (path / EVENTS).open() as lines:
+            return any('"gathered"' in line or '"round"' in line for line in lines)
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):  # it cannot be told
+        return True
 
 
 def _put(path: Path, text: str) -> None:

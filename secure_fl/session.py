@@ -50,14 +50,15 @@ class Session:
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
-        if self._last is not None and frame.head == self._last[0]:
+        head = wire.digest(frame.head)
+        if self._last is not None and head == self._last[0]:
             return self._last[1]
         message = self._link.unpack(frame)
-        self._note("in", message, frame)
+        self._note("in", message, frame, head)
         answer, bulk = self._answer(message, frame.bulk)
         reply = self._link.pack(answer, Bulk.of(bulk))
-        self._note("out", answer, reply)
-        self._last = (frame.head, reply)
+        self._note("out", answer, reply, wire.digest(reply.head))
+        self._last = (head, reply)
         return reply
 
     def _answer(self, message: Any, data: bytes) -> tuple[FromParty, bytes]:
@@ -125,7 +126,7 @@ class Session:
             self._running.close()
             self._running = None
 
-    def _note(self, direction: str, message: object, frame: Frame) -> None:
+    def _note(self, direction: str, message: object, frame: Frame, digest: bytes) -> None:
         audience = getattr(message, "audience", "")
         self._recorder.crossing(
             Crossing(
@@ -136,7 +137,7 @@ class Session:
                 audience or _AUDIENCES.get(type(message), "coordinator"),
                 len(frame.head),
                 len(frame.bulk),
-                wire.digest(frame.head).hex(),
+                digest.hex(),
             )
         )
 

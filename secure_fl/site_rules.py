@@ -9,21 +9,19 @@ crosses the wire.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config_build import RunSettings, Settings
 from secure_fl.config_data import PartyName
-from secure_fl.errors import SecureFLError
 from secure_fl.settings import (
     ModelSettings,
     ProtectionSettings,
@@ -31,7 +29,10 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
+from secure_fl.site_broken import Broken, PolicyRefusal, at_least, at_most, listed, shown
 from secure_fl.thresholds import default_threshold
+
+__all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"]
 
 if TYPE_CHECKING:
     from secure_fl.roster import Roster
@@ -76,48 +77,19 @@ class Company:
     host: str | None
     threshold: int  # that the members signed
     fingerprint: str
+    tier: str | None = None  # of this site, as it has signed it
 
     @classmethod
     def of(cls, roster: Roster, me: str) -> Company:
         """Take it from a roster; `Roster.verify` must have passed."""
         host = roster.host.name if roster.host else None
-        return cls(me, roster.names, host, roster.t, roster.fingerprint())
+        tiers = {member.name: member.tier for member in roster.members}
+        return cls(me, roster.names, host, roster.t, roster.fingerprint(), tiers.get(me))
 
     @property
     def parties(self) -> int:
         """How many contribute to sums."""
         return sum(name != self.host for name in self.members)
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A rule that a plan breaks. `site.…` rules are fields of the policy; others always hold."""
-
-    rule: str
-    asked: str
-    allowed: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.rule}: asked for {self.asked}; allowed: {self.allowed} -> {self.fix}"
-
-
-class PolicyRefusal(SecureFLError):  # noqa: N818 - it says what the site does
-    """The policy of this site does not allow what a coordinator asks."""
-
-    code: ClassVar[str] = "policy"
-    exit_status: ClassVar[int] = 3
-
-    def __init__(self, broken: Sequence[Broken], **where: object) -> None:
-        self.broken = tuple(broken)
-        count = f"{len(broken)} rule{'' if len(broken) == 1 else 's'}"
-        lines = "".join(f"\n  {found}" for found in self.broken)
-        super().__init__(
-            f"this site's policy does not allow the run: {count} broken{lines}",
-            fix="ask for another plan, or let who answers for this site's records change its "
-            "policy file; nobody else can, and the coordinator was told no more than `policy`",
-            **where,
-        )
 
 
 def check(policy: SitePolicy, plan: Plan, company: Company, *, today: date | None = None) -> None:
@@ -133,6 +105,8 @@ def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) 
     yield from _what(policy, plan)
     yield from _sums(policy, plan.protection, company)
     yield from _how_much(policy, plan.algorithm)
+    yield from _batch(policy, plan)
+    yield from _tier(plan.algorithm, company)
     yield from _dp(policy.dp, plan)
     yield from _noise(policy.noise, plan, company)
     yield from _places(plan)
@@ -150,31 +124,31 @@ def _when(policy: SitePolicy, today: date) -> Iterator[Broken]:
 
 
 def _who(policy: SitePolicy, company: Company) -> Iterator[Broken]:
-    yield from _listed("site.rosters", company.fingerprint, policy.rosters)
+    yield from listed("site.rosters", company.fingerprint, policy.rosters)
     if company.me not in company.members:
         fix = "join with a roster that this site has signed"
-        members = ", ".join(map(_shown, company.members))
-        yield Broken("roster.members", _shown(company.me), members, fix)
+        members = ", ".join(map(shown, company.members))
+        yield Broken("roster.members", shown(company.me), members, fix)
     if company.host == company.me:
         if not policy.may_be_host:
             fix = "set may_be_host = true in [site]"
             yield Broken("site.may_be_host", "this site as host", "only as a party", fix)
     elif company.host is not None:
-        yield from _listed("site.hosts", company.host, policy.hosts)
+        yield from listed("site.hosts", company.host, policy.hosts)
 
 
 def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
     name, caveat = plan.algorithm.name, plan.algorithm.caveat
-    for found in _listed("site.algorithms", name, policy.algorithms):
+    for found in listed("site.algorithms", name, policy.algorithms):
         if _is(name, "pools_data") or not _is(name):
             fix = "nothing: no site can allow records in one place, or what is not installed"
             found = Broken(found.rule, found.asked, found.allowed, fix)
         yield found
     if caveat and name not in policy.caveats:
-        fix = f"add {_shown(name)} to caveats in [site]"
-        yield Broken("site.caveats", _shown(caveat, 200), "sums only", fix)
-    yield from _listed("site.datasets", plan.dataset, policy.datasets)
-    yield from _listed("site.models", plan.model.name, policy.models)
+        fix = f"add {shown(name)} to caveats in [site]"
+        yield Broken("site.caveats", shown(caveat, 200), "sums only", fix)
+    yield from listed("site.datasets", plan.dataset, policy.datasets)
+    yield from listed("site.models", plan.model.name, policy.models)
     if policy.frozen_embeddings and not plan.model.freeze_embeddings:
         fix = "set frozen_embeddings = false in [site]"
         yield Broken("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
@@ -188,7 +162,7 @@ def _sums(policy: SitePolicy, asked: ProtectionSettings, company: Company) -> It
         enough = [mode for mode, hides in _HIDES.items() if hides >= _HIDES[policy.protection]]
         fix = f'set protection = "{asked.mode}" in [site]'
         yield Broken("site.protection", asked.mode, " or ".join(enough), fix)
-    yield from _at_least("site.min_cohort", asked.min_cohort, policy.min_cohort)
+    yield from at_least("site.min_cohort", asked.min_cohort, policy.min_cohort)
     n = company.parties
     t = asked.threshold or default_threshold(n)
     least = math.ceil(policy.threshold_share * n - 1e-9)  # 0.56 of 25 are 14
@@ -208,16 +182,35 @@ def _how_much(policy: SitePolicy, algorithm: Algorithm) -> Iterator[Broken]:
     steps: int = getattr(algorithm, "steps", None) or 0
     each = max(1, steps) if getattr(algorithm, "exchange", "") == "gradient" else 1
     epochs = max(algorithm.epochs, getattr(algorithm, "distill_epochs", 1))
-    yield from _at_most("site.max_rounds", algorithm.rounds * each, policy.max_rounds)
-    yield from _at_most("site.max_epochs", epochs, policy.max_epochs)
-    yield from _at_most("site.max_steps", steps, policy.max_steps)
+    yield from at_most("site.max_rounds", algorithm.rounds * each, policy.max_rounds)
+    yield from at_most("site.max_epochs", epochs, policy.max_epochs)
+    yield from at_most("site.max_steps", steps, policy.max_steps)
+
+
+def _batch(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
+    """What is in memory at once: a coordinator could otherwise take the machine down."""
+    training, algorithm = plan.training, plan.algorithm
+    held = training.batch_size
+    if training.dp is not None and training.dp.physical_batch is not None:
+        held = min(held, training.dp.physical_batch)
+    others = [getattr(algorithm, name, None) or 0 for name in ("public_batch", "feedback_batch")]
+    yield from at_most("site.max_batch", max(held, *others), policy.max_batch)
+
+
+def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
+    """How large a model a site holds is what it has signed, not what its place in a list gives."""
+    if _is(algorithm.name, "some") and company.tier is None and company.me != company.host:
+        fix = (
+            f"make a roster with --tier {company.me}=TIER (`secure-fl keys roster`), that all sign"
+        )
+        yield Broken("roster.tier", f"{shown(algorithm.name)}, by tiers", "none: no tier", fix)
 
 
 def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
     dp, name = plan.training.dp, plan.algorithm.name
     covered = _is(name, "through_fit") and plan.task.kind != "ranking"
     if limits.required and (dp is None or not covered):
-        asked = f"DP-SGD under {_shown(name)}, which it cannot cover" if dp else "none"
+        asked = f"DP-SGD under {shown(name)}, which it cannot cover" if dp else "none"
         fix = "set required = false in [site.dp]"
         yield Broken("site.dp.required", asked, "DP-SGD that covers all that is sent", fix)
     if dp is None:
@@ -231,13 +224,13 @@ def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Broken
     noise, name = plan.protection.noise, plan.algorithm.name
     elsewhere = company.host not in (None, company.me)
     if limits.required and elsewhere and (noise is None or not _is(name, "noised")):
-        asked = f"noise under {_shown(name)}, which it cannot cover" if noise else "none"
+        asked = f"noise under {shown(name)}, which it cannot cover" if noise else "none"
         fix = "set required = false in [site.noise]"
         yield Broken("site.noise.required", asked, "noise on all that a host opens", fix)
     if noise is None:
         return
     yield from _costs("site.noise", noise.epsilon, noise.target_epsilon, noise.delta, limits)
-    yield from _at_least("site.noise.min_colluders", noise.colluders, limits.min_colluders)
+    yield from at_least("site.noise.min_colluders", noise.colluders, limits.min_colluders)
 
 
 def _places(plan: Plan) -> Iterator[Broken]:
@@ -257,11 +250,11 @@ def _places(plan: Plan) -> Iterator[Broken]:
 def _costs(
     section: str, ε: float, target: float | None, δ: float, limits: DPLimits | NoiseLimits
 ) -> Iterator[Broken]:
-    yield from _at_most(f"{section}.max_epsilon", ε, limits.max_epsilon)
+    yield from at_most(f"{section}.max_epsilon", ε, limits.max_epsilon)
     run, most = ε if target is None else target, limits.max_target_epsilon
     if most is not None:
-        yield from _at_most(f"{section}.max_target_epsilon", run, most)
-    yield from _at_most(f"{section}.max_delta", δ, limits.max_delta)
+        yield from at_most(f"{section}.max_target_epsilon", run, most)
+    yield from at_most(f"{section}.max_delta", δ, limits.max_delta)
 
 
 def _is(name: str, trait: str = "settings") -> bool:
@@ -269,31 +262,3 @@ def _is(name: str, trait: str = "settings") -> bool:
     from secure_fl.algorithms.registry import ALGORITHMS
 
     return name in ALGORITHMS and bool(getattr(ALGORITHMS[name], trait))
-
-
-def _at_least(rule: str, asked: float, least: float) -> Iterator[Broken]:
-    if not asked >= least:  # so that NaN is refused
-        yield Broken(rule, f"{asked}", f"{least} or more", _set(rule, asked))
-
-
-def _at_most(rule: str, asked: float, most: float) -> Iterator[Broken]:
-    if not asked <= most:
-        yield Broken(rule, f"{asked}", f"{most} or less", _set(rule, asked))
-
-
-def _listed(rule: str, asked: str, allowed: Sequence[str]) -> Iterator[Broken]:
-    if asked not in allowed:
-        section, _, name = rule.rpartition(".")
-        listed = ", ".join(map(_shown, allowed)) or "none"
-        yield Broken(rule, _shown(asked), listed, f"add {_shown(asked)} to {name} in [{section}]")
-
-
-def _set(rule: str, value: float) -> str:
-    section, _, name = rule.rpartition(".")
-    return f"set {name} = {value} in [{section}]" if math.isfinite(value) else "ask for a number"
-
-
-def _shown(text: str, most: int = 60) -> str:
-    """Show what a coordinator wrote without letting it speak to the terminal."""
-    quoted = json.dumps(text)
-    return quoted if len(quoted) <= most else f"{quoted[: most - 3]}..."

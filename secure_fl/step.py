@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from secure_fl.continuation import Opened
+from secure_fl.errors import Disagreement
 from secure_fl.protocol import NewTotal, Offered
-from secure_fl.wire import Bulk, FromCoordinator, FromParty, Offer
+from secure_fl.wire import Bulk, Declare, FromCoordinator, FromParty, Offer, Place, SumInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Step:
     takes: ClassVar[type]
     round: int | None = None  # the round that begins with the answer to this step
     newcomers: tuple[str, ...] = ()  # who joins with the answer to this step
-    repeats: bool = False  # whether sums of that round were opened before, over these members
+    again: tuple[Opened, ...] = ()  # the sums that are repeated from there on, and over whom
+    at: Place | None = None  # the sum that this step belongs to, as the parties count
     offered: Offered | None = None  # keys for the next sum that arrived in this step
 
     def __init__(self, answers: Answers) -> None:
@@ -55,8 +58,12 @@ class Step:
 
     def add(self, party: str, message: FromParty, bulk: bytes) -> None:
         """Take one party's message."""
-        self.heard.append(party)
+        if isinstance(message, Declare | SumInput):
+            if self.at not in (None, message.at):
+                raise Disagreement("the parties are in different sums", party=party)
+            self.at = message.at
         self.take(party, message, bulk)
+        self.heard.append(party)
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         """Look at one message (nothing to look at by default)."""
@@ -66,10 +73,37 @@ class Step:
         raise AssertionError("every step answers")  # pragma: no cover - the table below is closed
 
 
-def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
-    """What of the other parties' offers is meant for this one."""
-    return {
-        sender: Offer(offer.public, {member: offer.shares[member]})
-        for sender, offer in offers.items()
-        if member in offer.shares
-    }
+class Sorted:
+    """Offers by receiver: sorted once for all, as most parties have a share for few others."""
+
+    def __init__(self, offers: Mapping[str, Offer]) -> None:
+        self._offers = offers
+        self._senders: dict[str, list[str]] = {}
+        for sender, offer in offers.items():
+            for receiver in offer.shares:
+                self._senders.setdefault(receiver, []).append(sender)
+
+    def to(self, member: str) -> dict[str, Offer]:
+        """What of the other parties' offers is meant for this one."""
+        return {
+            sender: Offer(offer.public, {member: offer.shares[member]})
+            for sender in self._senders.get(member, ())
+            for offer in (self._offers[sender],)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Mapping[str, FromCoordinator]):
+    """A message for each member, made when it is sent: all at once they would take long lists."""
+
+    members: tuple[str, ...]
+    make: Callable[[str], FromCoordinator]
+
+    def __getitem__(self, member: str) -> FromCoordinator:
+        return self.make(member)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)

@@ -9,7 +9,7 @@ from secure_fl import wire
 from secure_fl.continuation import continuation
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import Offered
-from secure_fl.step import Answers, Reply, Step, offers_to
+from secure_fl.step import Answers, Each, Reply, Sorted, Step
 from secure_fl.sum_steps import ConfirmStep, RevealStep, SumStep
 from secure_fl.wire import Bulk, FromParty, Offer
 
@@ -32,17 +32,11 @@ class ReadyStep(Step):
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         ready, rules = {m: self.ready[m] for m in members}, self.answers.rules
-        after, self.newcomers = continuation(ready, rules.host, rules.threshold)
+        after, self.newcomers, self.again = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
-        before = {round for said in ready.values() for round, _ in said.opened}
-        self.repeats = bool(before & {0, self.round})
         self.offered = Offered(self.answers.members, self.offers, 1)
-        return Reply(
-            {
-                m: wire.Begin(after, members, offers_to(m, self.offers), self.newcomers)
-                for m in members
-            }
-        )
+        offers, newcomers = Sorted(self.offers), self.newcomers
+        return Reply(Each(members, lambda m: wire.Begin(after, members, offers.to(m), newcomers)))
 
 
 class DeclareStep(Step):

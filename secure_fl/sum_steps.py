@@ -8,7 +8,7 @@ from typing import cast
 from secure_fl import wire
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import Audience, BlindTotal, Offered
-from secure_fl.step import Answers, Reply, Step, offers_to
+from secure_fl.step import Answers, Each, Reply, Sorted, Step
 from secure_fl.wire import Bulk, FromParty, Offer
 
 
@@ -48,7 +48,8 @@ class SumStep(Step):
         self.survivors = members
         if self.total.needs_unmasking():
             # Also who was lost since the keys came: everybody masked with everybody's keys.
-            dropped = tuple(m for m in sorted(self.answers.offered.offers) if m not in members)
+            here = set(members)
+            dropped = tuple(m for m in sorted(self.answers.offered.offers) if m not in here)
             return Reply({m: wire.Unmask(members, dropped) for m in members}, pending=self)
         return self.totals(members, members)
 
@@ -63,27 +64,32 @@ class SumStep(Step):
         result = self.total.result(survivors)
         host = self.answers.rules.host
         shared: dict[tuple[bytes, ...], Bulk] = {}
-        messages, bulks = {}, {}
+        sizes, bulks = {}, {}
         for member in members:
             keys = self.keys[member] if (member == host) == (self.audience == "host") else ()
             if keys not in shared:  # one bulk serves all parties with the same segments
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
-            sizes = tuple(len(result[k]) for k in keys)
-            messages[member] = wire.Total(
-                survivors, members, sizes, offers_to(member, offers or {}), bool(self.scales)
-            )
+            sizes[member] = tuple(len(result[k]) for k in keys)
             bulks[member] = shared[keys]
-        return Reply(messages, bulks)
+        return Reply(self._total(survivors, members, offers or {}, sizes), bulks)
 
     def withheld(
         self, survivors: tuple[str, ...], members: tuple[str, ...], offers: Mapping[str, Offer]
     ) -> Reply:
         """No total: the parties do not let it be opened over those who are left."""
-        return Reply(
-            {
-                m: wire.Total(survivors, members, (), offers_to(m, offers), bool(self.scales))
-                for m in members
-            }
+        return Reply(self._total(survivors, members, offers, {}))
+
+    def _total(
+        self,
+        survivors: tuple[str, ...],
+        members: tuple[str, ...],
+        offers: Mapping[str, Offer],
+        sizes: Mapping[str, tuple[int, ...]],
+    ) -> Each:
+        keys, scales = Sorted(offers), bool(self.scales)
+        return Each(
+            members,
+            lambda m: wire.Total(survivors, members, sizes.get(m, ()), keys.to(m), scales),
         )
 
     def _check_contributors(self, members: tuple[str, ...]) -> None:

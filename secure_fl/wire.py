@@ -30,6 +30,7 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BULK)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
+Place: TypeAlias = tuple[Count, Count]  # of a sum: its round, and its number in that round
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Secret16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
@@ -62,7 +63,7 @@ class Ready(Message, frozen=True, tag=1):
 
     checkpoints: tuple[Count, ...] = ()
     offer: Offer | None = None
-    opened: tuple[tuple[Count, Names], ...] = ()  # rounds it let sums be opened of, over whom
+    opened: tuple[tuple[Count, Count, Names], ...] = ()  # over whom: see `Openings.rounds`
 
 
 class Declare(Message, frozen=True, tag=2):
@@ -71,6 +72,7 @@ class Declare(Message, frozen=True, tag=2):
     names: Names
     reads: Names = ()
     unscaled: Names = ()  # of all these, whose scale this party does not know
+    at: Place = (0, 0)  # the sum, as this party notes it: repeated, it needs the same parties
 
 
 class SumInput(Message, frozen=True, tag=3):
@@ -79,6 +81,7 @@ class SumInput(Message, frozen=True, tag=3):
     audience: Annotated[str, msgspec.Meta(pattern=r"^(parties|host)\Z")]
     segments: tuple[Segment, ...]
     scales: bool = False  # the scales of the values that follow in the next sum
+    at: Place = (0, 0)  # as in `Declare`
 
 
 class Reveal(Message, frozen=True, tag=4):
@@ -344,19 +347,23 @@ def peek(head: bytes) -> Envelope:
     return _decoder.decode(memoryview(head)[1:-SIGNATURE_BYTES])
 
 
-def decode(frame: Frame, verify: Callable[[str, bytes, bytes], None]) -> Envelope:
-    """Check sizes, version, signature (by `verify(sender, digest, signature)`) and bulk digest."""
+def decode(frame: Frame, verify: Callable[[bytes, bytes], None]) -> Envelope:
+    """Check sizes, version, signature (by `verify(digest, signature)`) and bulk digest.
+
+    The signature comes before decoding, in which 1 byte can become 16 in memory: a stranger costs
+    no more than what he sends. Who the sender says to be is for the caller to compare.
+    """
     head, bulk = frame
     if not SIGNATURE_BYTES < len(head) <= MAX_HEAD + SIGNATURE_BYTES or len(bulk) > MAX_BULK:
         raise WireError("a frame's size is out of bounds", fix="check both sides' versions")
     if head[0] != VERSION:
         raise WireError(f"unknown wire version {head[0]}", fix="install equal versions everywhere")
-    unsigned, signature = head[:-SIGNATURE_BYTES], head[-SIGNATURE_BYTES:]
+    unsigned = memoryview(head)[:-SIGNATURE_BYTES]
+    verify(sha256(unsigned).digest(), head[-SIGNATURE_BYTES:])
     try:
-        envelope = _decoder.decode(memoryview(unsigned)[1:])
+        envelope = _decoder.decode(unsigned[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("a frame does not decode into a known message") from error
-    verify(envelope.sender, digest(unsigned), signature)
     if len(bulk) != envelope.size or digest(bulk) != envelope.digest:
         raise WireError("a frame's bulk is not the one its head pins", party=envelope.sender)
     return envelope

@@ -24,6 +24,7 @@ from secure_fl.benchmarks import (
     startup,
     wire,
 )
+from secure_fl.benchmarks import round as round_
 from secure_fl.benchmarks.apart import run_apart
 from secure_fl.benchmarks.clocks import Clocked, CpuRecorder
 from secure_fl.benchmarks.report import Report, Target
@@ -204,6 +205,19 @@ def test_interactive_pairs_steps_with_steps_in_the_clear() -> None:
 
 
 @pytest.mark.slow
+def test_a_round_is_split_into_what_models_compute_and_the_rest() -> None:
+    found = document(round_.measure(records=8, batch=4, model="tiny", names=("fedkd", "dsfl")))
+    ways = {(row["algorithm"], row["mode"]): row for row in found["rows"]}
+    assert set(ways) == {(a, m) for a in ("fedkd", "dsfl") for m in ("none", "he+secagg")}
+    parts = ("models", "factors", "protecting", "rest")
+    for row in ways.values():
+        assert row["seconds"] == pytest.approx(sum(row[part] for part in parts))
+        assert row["models"] > 0 and row["over"] > 1
+    assert ways["fedkd", "none"]["factors"] > 0 == ways["dsfl", "none"]["factors"]
+    for name in ("fedkd", "dsfl"):
+        assert ways[name, "he+secagg"]["protecting"] > ways[name, "none"]["protecting"]
+
+
 def test_audits_are_timed_and_the_demo_shows_what_protection_does() -> None:
     found = document(audits.measure(full=False, words=500, turns=1))
     bare, frozen, protected = found["demo"]

@@ -84,14 +84,18 @@ def test_a_round_never_goes_back(ends: tuple[Link, Link]) -> None:
 
 
 def test_another_sender_is_refused(ends: tuple[Link, Link]) -> None:
-    _, party = ends
+    server, party = ends
     mallory = Identity.generate("server")  # the right name, other keys
     forged = Link(party.run, mallory, party.me.public, asks=True).pack(wire.Agreed({}))
     with pytest.raises(CryptoError, match="signature"):
         party.unpack(forged)
     other = Link(party.run, Identity.generate("south"), party.me.public, asks=True)
-    with pytest.raises(WireError, match="sender"):
+    with pytest.raises(CryptoError, match="signature"):
         party.unpack(other.pack(wire.Agreed({})))
+    misnamed = Identity.from_private_bytes(server.me.to_private_bytes()[:65] + b"south")
+    renamed = Link(party.run, misnamed, party.me.public, asks=True)
+    with pytest.raises(WireError, match="sender"):  # the right keys, another name
+        party.unpack(renamed.pack(wire.Agreed({})))
 
 
 def test_a_frame_for_another_receiver_is_refused(ends: tuple[Link, Link]) -> None:
@@ -122,7 +126,7 @@ def test_messages_outside_the_closed_table_are_refused(message: list[object]) ->
     fields = [b"r" * 16, 0, 0, "a", "b", 0, wire.digest(b""), message]
     head = bytes([wire.VERSION]) + msgspec.msgpack.encode(fields) + bytes(wire.SIGNATURE_BYTES)
     with pytest.raises(WireError, match="known message"):
-        wire.decode(Frame(head), lambda sender, digest, signature: None)
+        wire.decode(Frame(head), lambda digest, signature: None)
 
 
 def test_versions_and_sizes_are_checked_first() -> None:

@@ -38,7 +38,7 @@ def whole(who: Members, gives: Vectors, reads: Vectors, audience: Audience) -> t
 
 
 async def declared(
-    who: Members, sums: PartySum, gives: Vectors, reads: Vectors, rule: Rule
+    who: Members, sums: PartySum, gives: Vectors, reads: Vectors, rule: Rule, at: wire.Place
 ) -> tuple[tuple[Group, ...], bool]:
     """Groups of names with the same contributors and readers; and if somebody lacks scales."""
     if set(gives) & set(reads) or (reads and rule.audience == "host"):
@@ -46,7 +46,7 @@ async def declared(
     every = dict(sorted({**gives, **reads}.items()))
     _require_names(who, every, rule.audience)
     unscaled = [name for name in every if sums.unscaled((Group((), {name: every[name]}),), rule)]
-    message = wire.Declare(tuple(gives), tuple(reads), tuple(unscaled))
+    message = wire.Declare(tuple(gives), tuple(reads), tuple(unscaled), at)
     answer, _ = await ask(message, wire.Owners)
     alike: dict[tuple[tuple[Name, ...], ...], dict[str, Vector]] = {}
     for name, vector in every.items():

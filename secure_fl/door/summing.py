@@ -62,7 +62,7 @@ class Summing:
         if not partial:
             groups, lacking = whole(self._who, gives, reads, rule.audience), False
         else:
-            groups, lacking = await declared(self._who, self._sums, gives, reads, rule)
+            groups, lacking = await declared(self._who, self._sums, gives, reads, rule, self._next)
         self._who.require_cohort(groups)
         scales = self._sums.unscaled(groups, rule)
         if scales or lacking:
@@ -94,7 +94,7 @@ class Summing:
         """One sum; None if it was not to be opened over those who are left."""
         with self._recorder.phase("seal"):
             sealed = self._sums.seal(groups, rule)
-        message = wire.SumInput(rule.audience, sealed.segments, scales)
+        message = wire.SumInput(rule.audience, sealed.segments, scales, self._next)
         answer, data = await Exchange(message, sealed.data)
         admitted = self._admit(groups, getattr(answer, "survivors", ()))
         if isinstance(answer, wire.Unmask):
@@ -113,6 +113,11 @@ class Summing:
             opened = self._sums.open(cut(data, total.sizes), total.survivors)
             self._sums.accept(total.offers, total.members)
         return opened
+
+    @property
+    def _next(self) -> wire.Place:
+        """Which sum comes next, as it will be noted: one that is withheld is not counted."""
+        return self._recorder.round, self._opened + 1
 
     async def _unmask(self, lists: wire.Unmask) -> tuple[Any, bytes]:
         """Help to remove the masks of those who are in the sum."""

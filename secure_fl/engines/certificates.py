@@ -25,6 +25,7 @@ from secure_fl.errors import KeyringError
 
 ROOT = "rootCA.pem"  # the names of FLARE's kits
 COORDINATOR, SITE = "server", "client"
+DAYS = 90  # that certificates hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,22 @@ class TlsFiles:
         except (ValueError, IndexError):
             raise KeyringError("is not a certificate with a name", file=self.certificate) from None
 
+    def validity(self) -> tuple[datetime, datetime]:
+        """From when until when both certificates hold."""
+        read = []
+        for path in (self.certificate, self.root):
+            try:
+                read.append(x509.load_pem_x509_certificate(read_bounded(path)))
+            except ValueError:
+                raise KeyringError("is not a certificate", file=path) from None
+        begin = max(certificate.not_valid_before_utc for certificate in read)
+        return begin, min(certificate.not_valid_after_utc for certificate in read)
+
 
 class Authority:
     """Issues certificates, and forgets its key with this object: kits of a trial are made once."""
 
-    def __init__(self, name: str = "secure-fl trial", days: int = 90) -> None:
+    def __init__(self, name: str = "secure-fl trial", days: int = DAYS) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._days = days

@@ -29,9 +29,14 @@ class FlareParty:
         *,
         hub: str = "coordinator",
         max_bytes: int = 2**30,
+        refusing: Callable[[SecureFLError], None] = lambda error: None,
     ) -> None:
-        """`hub` is the name in the coordinator's certificate; over gRPC its host name decides."""
+        """`hub` is the name in the coordinator's certificate; over gRPC its host name decides.
+
+        `refusing` hears why a frame was not answered: only here it is said.
+        """
         self.refused: SecureFLError | None = None  # why the last step that failed did
+        self._refusing = refusing
         self._mail = threading.Condition()
         self._todo: Parcel | None = None  # one step at most: a newer one replaces it
         self._asked: StepId | None = None
@@ -106,7 +111,8 @@ class FlareParty:
         try:
             answer = step(parcel.frame)
         except SecureFLError as error:
-            self.refused = error  # of a frame that is forged or damaged; nothing is said about it
+            self.refused = error  # of a frame that is forged or damaged; the sender hears nothing
+            self._refusing(error)
             with self._mail:
                 self._doing = None
             return

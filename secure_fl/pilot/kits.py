@@ -2,6 +2,7 @@
 
 KIT/roster.json        who takes part, signed by all
 KIT/connection.json    the coordinator's address and name, and whose kit this is
+KIT/host.public        the host's key to seal to, signed by it; only where a roster names a host
 KIT/rootCA.pem, client.{crt,key} or server.{crt,key}
 """
 
@@ -9,19 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from secure_fl.crypto.files import read_bounded, write_atomic
-from secure_fl.engines.certificates import Authority, TlsFiles
+from secure_fl.crypto.hostkey import read_host_key
+from secure_fl.engines.certificates import DAYS, Authority, TlsFiles
 from secure_fl.errors import KeyringError
 from secure_fl.roster import Roster
 from secure_fl.roster_files import load_roster, roster_bytes
 
 COORDINATOR = "coordinator"
-CONNECTION, ROSTER = "connection.json", "roster.json"
+SOON = timedelta(days=14)  # before the end of a kit or a roster, its owner is told
+CONNECTION, ROSTER, HOST_KEY = "connection.json", "roster.json", "host.public"
+RENEW = {
+    "certificates": "the coordinator makes new kits for all machines with `secure-fl pilot init`",
+    "roster": "assemble and sign a new version (`secure-fl keys roster --after`), then `secure-fl "
+    "keys rotate`, and new kits",
+}
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +49,7 @@ class Kit:
     folder: Path
     connection: Connection
     roster: Roster
+    host_key: bytes | None = None  # as `secure-fl keys host` wrote it
 
     @property
     def tls(self) -> TlsFiles:
@@ -47,10 +57,37 @@ class Kit:
         own = self.connection.name == self.connection.hub
         return (TlsFiles.of_coordinator if own else TlsFiles.of_site)(self.folder)
 
+    def ends(self) -> dict[str, datetime]:
+        """When its certificates and its roster end."""
+        return {"certificates": self.tls.validity()[1], "roster": self.roster.expires}
 
-def write_kits(roster: Roster, folder: Path, hosts: Sequence[str], port: int) -> dict[str, Path]:
-    """Write a kit for the coordinator and for every member, by one authority that is forgotten."""
-    authority, hub = Authority(), roster.coordinator.name
+    def warnings(self, now: datetime | None = None) -> list[str]:
+        """What of it ends soon, and what to do."""
+        now = now or datetime.now(UTC)
+        return [
+            f"last day of this kit's {name} is {end:%Y-%m-%d}, in {(end - now).days} days: "
+            f"{RENEW[name]}"
+            for name, end in self.ends().items()
+            if end - now < SOON
+        ]
+
+
+def write_kits(
+    roster: Roster,
+    folder: Path,
+    hosts: Sequence[str],
+    port: int,
+    *,
+    host_key: bytes | None = None,
+    days: int = DAYS,
+) -> dict[str, Path]:
+    """Write a kit for the coordinator and for every member, by one authority that is forgotten.
+
+    `hosts` are the coordinator's addresses; `host_key` is of the member that is the host.
+    """
+    if host_key is not None:
+        read_host_key(roster, host_key)
+    authority, hub = Authority(days=days), roster.coordinator.name
     url = f"grpc://{hosts[0]}:{port}"
     kits = {}
     for name in (hub, *roster.names):
@@ -61,6 +98,8 @@ def write_kits(roster: Roster, folder: Path, hosts: Sequence[str], port: int) ->
             authority.site(kit, name)
         kit.mkdir(parents=True, exist_ok=True)
         write_atomic(kit / ROSTER, roster_bytes(roster))
+        if host_key is not None:
+            write_atomic(kit / HOST_KEY, host_key)
         connection = msgspec.json.encode(Connection(url, hub, name))
         write_atomic(kit / CONNECTION, connection + b"\n")
     return kits
@@ -76,20 +115,47 @@ def load_kit(folder: Path) -> Kit:
             file=folder / CONNECTION,
             fix="copy the whole kit that `secure-fl pilot init` wrote for this machine",
         ) from None
-    try:
-        roster = load_roster(folder / ROSTER)
-    except OverflowError:  # near year 1 or 9999, whose instant in UTC does not exist
-        raise KeyringError("holds a date that no clock shows", file=folder / ROSTER) from None
+    roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
         raise KeyringError(f"the roster does not list {connection.name!r}", file=folder)
     if connection.hub != roster.coordinator.name:
         raise KeyringError(f"the roster's coordinator is not {connection.hub!r}", file=folder)
-    kit = Kit(folder, connection, roster)
+    kit = Kit(folder, connection, roster, _host_key(folder / HOST_KEY, roster))
     if (found := kit.tls.common_name()) != connection.name:
         raise KeyringError(
             f"the certificate is of {found!r}, and the kit of {connection.name!r}",
             file=folder,
             fix="take each file from the kit that was made for this machine",
         )
+    _require_valid(kit.tls, datetime.now(UTC))
     return kit
+
+
+def _require_valid(tls: TlsFiles, now: datetime) -> None:
+    """Refuse certificates that the other side would refuse, where the reason can be told."""
+    begin, end = tls.validity()
+    if now >= end:
+        raise KeyringError(
+            f"the certificates of this kit ended on {end:%Y-%m-%d %H:%M} UTC",
+            file=tls.certificate,
+            fix=RENEW["certificates"],
+        )
+    if now < begin:
+        raise KeyringError(
+            f"the certificates of this kit begin on {begin:%Y-%m-%d %H:%M} UTC",
+            file=tls.certificate,
+            fix="set this machine's clock right",
+        )
+
+
+def _host_key(file: Path, roster: Roster) -> bytes | None:
+    """The host's public key, if one was given out; one that the host did not sign is refused."""
+    if not file.exists():
+        return None
+    data = read_bounded(file)
+    try:
+        read_host_key(roster, data)
+    except KeyringError as error:
+        raise error.at(file=file) from None
+    return data

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from secure_fl.totals import blind_totals
 from secure_fl.wire import Failed, Frame, FromCoordinator, Gather, Gathered, Hello, Invite
 
 LOBBY = 60.0  # seconds for an answer to an invitation, or to a gathering
+RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 
 
 class Hub(Engine, Protocol):
@@ -61,6 +63,10 @@ class Lead:
         self._plan, self._text = plan, write_plan(plan)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
+        self._restarts: Counter[object] = Counter()  # since a round ended
+        self._gathered: frozenset[str] = frozenset()  # who accepted last
+        self._coordinator: Coordinator | None = None  # of this gathering
+        self._waiting = False  # whether the log says so
         self._alone: frozenset[str] = frozenset()  # who ends a round without the others
         self._begun = False  # whether this gathering has begun a round
         self._links: list[dict[str, Link]] = []  # of each gathering
@@ -68,31 +74,59 @@ class Lead:
 
     def run(self) -> None:
         """Gather and lead until the plan is done; wait for those who are missing."""
-        while True:
-            try:
-                return self._lead(self._gather())
-            except Returned:
-                self._alone = frozenset()
-            except Unfinished as error:  # before those who began the round could go on
-                self._alone = error.able
-                if not error.able:
-                    self._wait(error, missing=bool(error.began - self._hub.connected()))
-            except TooFewParties as error:  # a CohortError, too
+        try:
+            while not self._tried():
+                pass
+        except SecureFLError as error:
+            if self._coordinator is None:  # which would have said so itself
+                at = str(error.where.get("party", ""))
+                self._recorder.event("stopped", code=error.code, at=at)
+            raise
+
+    def _tried(self) -> bool:
+        """Whether one more gathering has led to the end; what can be waited for is no error."""
+        self._coordinator = None
+        try:
+            self._lead(self._gather())
+        except Returned:
+            self._alone = frozenset()
+        except Unfinished as error:  # before those who began the round could go on
+            self._alone = error.able
+            if not error.able:
+                self._wait(error, missing=bool(error.began - self._gathered))
+        except TooFewParties as error:  # a CohortError, too
+            self._wait(error)
+        except PartyFailed as error:
+            if error.reason == RESTARTED:
+                self._restarted(error.where.get("party"))
+            elif error.reason == TooFewParties.code:
                 self._wait(error)
-            except PartyFailed as error:
-                if error.reason == TooFewParties.code:
-                    self._wait(error)
-                elif error.reason == RESTARTED:
-                    self._recorder.event("restarted", parties=[error.where.get("party")])
-                else:
-                    raise
+            else:
+                raise
+        else:
+            return True
+        return False
+
+    def _restarted(self, party: object) -> None:
+        """Gather again with a process that began anew, but not for ever."""
+        self._recorder.event("restarted", parties=[party])
+        self._restarts[party] += 1
+        if self._restarts[party] > RESTARTS:
+            raise PartyFailed(
+                f"this party's process began anew {self._restarts[party]} times, and no round was "
+                "ended in between",
+                fix="its own log says why; when it is mended, start again to go on",
+                party=party,
+                reason=RESTARTED,
+            )
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""
         if not missing or self.stopping or self._waited >= self._patience:
             raise error
-        if not self._waited:
+        if not self._waiting:
             self._recorder.event("waiting", code=error.code)
+            self._waiting = True
         self._sleep(1.0)
         self._waited += 1.0
 
@@ -105,6 +139,7 @@ class Lead:
         nonces: dict[str, bytes] = {}
         for party, message in self._ask(links, dict.fromkeys(links, Invite(self._text))):
             if isinstance(message, Failed):
+                self._recorder.event("refused", parties=[party], code=message.code)
                 raise CohortError(
                     f"this site refuses the plan ({message.code})",
                     fix="its own log says which rules; change the plan, or ask the site",
@@ -113,17 +148,20 @@ class Lead:
             if isinstance(message, Hello):
                 nonces[party] = message.nonce
         members = tuple(sorted(nonces))
+        self._gathered = frozenset(members)
         self._require(members)
         run = run_id(self._roster, self._text, nonces)
         gathered = {name: links[name] for name in members}
         for party, message in self._ask(gathered, dict.fromkeys(members, Gather(nonces))):
             if isinstance(message, Failed):
+                self._recorder.event("refused", parties=[party], code=message.code)
                 raise CohortError(
                     f"this site cannot begin ({message.code})", fix="see its log", party=party
                 )
             if not isinstance(message, Gathered) or message.run != run:
                 raise WireError("a site computed another run's id", party=party)
         self._recorder.event("gathered", members=list(members))
+        self._waiting = False
         return run, members
 
     def _require(self, members: tuple[str, ...]) -> None:
@@ -141,7 +179,7 @@ class Lead:
         links = {name: self._link(run, name) for name in members}
         self._links.append(links)
         self._begun = False
-        coordinator = Coordinator(
+        self._coordinator = Coordinator(
             links,
             self._hub,
             rules,
@@ -150,7 +188,7 @@ class Lead:
             between=self._between,
         )
         with self._recorder.phase("run"):
-            coordinator.run()
+            self._coordinator.run()
         self._recorder.event("traffic", bytes=self.traffic())
 
     def traffic(self) -> dict[str, dict[str, int]]:
@@ -189,7 +227,10 @@ class Lead:
             self._begun = True
             return
         self._waited = 0.0
+        self._restarts.clear()
         back = sorted((self._hub.connected() & set(self._roster.names)) - set(members))
+        if self._coordinator is not None and self._coordinator.repeating:
+            return  # what is repeated is finished by those who began it
         if back and self._joinable:
             self._recorder.event("returned", parties=back)
             raise Returned(f"{', '.join(back)} came back", fix="the run goes on with all")

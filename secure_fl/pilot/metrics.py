@@ -34,7 +34,7 @@ FAMILIES = {  # each with its type and what it says
     "lost_total": ("counter", "How often a member did not answer."),
     "returned_total": ("counter", "How often a member came back between rounds."),
     "restarted_total": ("counter", "How often a member's process had begun anew."),
-    "waiting_total": ("counter", "Seconds in which too few members were there, about."),
+    "waiting": ("gauge", "1 while too few members are there to begin or go on, else 0."),
     "stopped_total": ("counter", "How often a run stopped early, by code."),
     "refused_total": ("counter", "Plans and frames that were refused, by code."),
     "dropped_messages_total": ("counter", "Messages refused before they were read, by reason."),
@@ -98,8 +98,9 @@ class Meter:
             case "gathered":
                 self._add("gathered_total")
                 self._members(event["members"])
+                self._set("waiting", 0)
             case "waiting":
-                self._add("waiting_total")
+                self._set("waiting", 1)
             case "lost" | "returned" | "restarted" as kind:
                 for name in event["parties"]:
                     self._add(f"{kind}_total", member=name)
@@ -107,6 +108,9 @@ class Meter:
                         self._set("member_present", 0, member=name)
                 if "code" in event:
                     self._add("refused_total", code=event["code"])
+            case "left out":
+                for name in event["parties"]:
+                    self._set("member_present", 0, member=name)
             case "traffic":
                 for name, of_member in event["bytes"].items():
                     for direction in ("up", "down"):

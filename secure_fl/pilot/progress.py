@@ -39,8 +39,15 @@ def progress(folder: Path) -> dict[str, Any]:
                 for name in event["parties"]:
                     members.setdefault(name, {"up": 0, "down": 0})["state"] = "lost"
                 notes.append(f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}")
-            case "returned" | "restarted" | "waiting":
-                notes.append(f"{event['event']} {', '.join(event.get('parties', []))}".rstrip())
+            case "refused" | "left out" as what:
+                said = f"refused ({event['code']})" if what == "refused" else what
+                if what == "left out" or "round" not in event:  # else it was one frame of it
+                    for name in event["parties"]:
+                        members.setdefault(name, {"up": 0, "down": 0})["state"] = said
+                notes.append(f"{said}: {', '.join(event['parties'])}")
+            case "returned" | "restarted" | "waiting" as what:
+                state = "waiting" if what == "waiting" else state
+                notes.append(f"{what} {', '.join(event.get('parties', []))}".rstrip())
             case "stopped":
                 state = f"stopped ({event['code']})"
     if (folder / RESULT).exists():

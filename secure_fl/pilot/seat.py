@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secure_fl.crypto.secure_sum import PartyKeys
-from secure_fl.errors import CohortError, SecureFLError, WireError
+from secure_fl.errors import CohortError, RunError, SecureFLError, WireError
 from secure_fl.ground_rules import require_ready, tasks_of
 from secure_fl.link import Link
 from secure_fl.outcome import Outline, document_of, export_to
@@ -82,6 +82,7 @@ class Seat:
         self._ledger = ledger or folder / "ledger"
         self._invited: Invited | None = None
         self._session: Session | None = None
+        self._link: Link | None = None  # the session's
         self._seated: tuple[Seated, Outline] | None = None
         self._runs: RunFolder | None = None
         self._run = b""
@@ -101,14 +102,14 @@ class Seat:
         """Let go of the run's folder; what was finished stays there."""
         if self._runs is not None:
             self._runs.close()
-        self._session = self._runs = self._invited = self._seated = None
+        self._session = self._runs = self._invited = self._seated = self._link = None
 
     def _answer(self, frame: Frame) -> Frame:
         head = self._verified(frame)
         if self._session is not None and head.run == self._run:
-            answer = self._session.step(frame)
-            self._note_end(self._session, head)
-            return answer
+            link, answer = self._link, self._session.step(frame)
+            problem = self._note_end(self._session, head)
+            return answer if problem is None or link is None else link.pack(Failed(problem.code))
         if isinstance(head.message, Invite):
             return self._invite(frame, head.run)
         if self._invited is not None and head.run == self._invited.link.run:
@@ -190,23 +191,29 @@ class Seat:
         seated = seat(terms, silo, task, rules.threshold, folder=self._runs, listen=self._record)
         parties = sum(name != rules.host for name in self._roster.names)
         self._seated = seated, Outline(terms, rules, {silo.name: task}, (silo.name,), parties)
-        link = Link(self._run, self._keys.identity, self._roster.coordinator, asks=False)
-        return session_of(seated, terms, rules, self._keys, link)
+        self._link = Link(self._run, self._keys.identity, self._roster.coordinator, asks=False)
+        return session_of(seated, terms, rules, self._keys, self._link)
 
     def _record(self, event: Event) -> None:
         if self._runs is not None:
             self._runs.record(event)
         self._listen(event)
 
-    def _note_end(self, session: Session, head: Envelope) -> None:
-        """Tell the site's log why its session ended, if it did."""
+    def _note_end(self, session: Session, head: Envelope) -> SecureFLError | None:
+        """Tell the site's log why its session ended, if it did; and what its end lacks."""
+        problem: SecureFLError | None = None
         if session.error is not None and not session.stopped:
             self._tell(session.error)
-        self.done = session.done
         if session.done:
-            self._finish()
+            try:
+                self._finish()
+                self.done = True
+            except SecureFLError as error:
+                problem = error
+                self._tell(error)
         if session.done or session.error is not None or isinstance(head.message, Stop):
             self.close()
+        return problem
 
     def _finish(self) -> None:
         """Write this site's result and its models; they concern its own records alone."""
@@ -216,8 +223,18 @@ class Seat:
         site, recorder = seated.site, seated.site.recorder
         seconds = {"total": sum(recorder.seconds.values()), "party": {self.name: recorder.seconds}}
         accounts = {} if seated.noise is None else {self.name: seated.noise}
-        export_to(self._runs.path, [site])
-        self._runs.finish(document_of(outline, [site], seconds, accounts))
+        try:
+            export_to(self._runs.path, [site])
+            self._runs.finish(document_of(outline, [site], seconds, accounts))
+        except SecureFLError as error:
+            raise error.at(party=self.name) from None
+        except Exception as error:  # of the libraries that write models, each has its own
+            raise RunError(
+                f"the model could not be written ({type(error).__name__}: {error})",
+                fix="the last round is kept: free disk space, then let the coordinator start again",
+                file=self._runs.path,
+                party=self.name,
+            ) from error
 
     def _refused(self, error: Exception) -> Failed:
         """The text stays here; the coordinator gets the code."""

@@ -71,7 +71,7 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
     found = fetch(port)
     assert seen("waiting") and seen("lost")
     assert found["secure_fl_gathered_total"] == len(seen("gathered")) >= 2
-    assert found["secure_fl_waiting_total"] == len(seen("waiting"))
+    assert found["secure_fl_waiting"] == 0  # it was gathered since
     assert found['secure_fl_lost_total{member="hospital-1"}'] == 1
     assert found["secure_fl_round"] == seen("round")[-1]["round"]
     assert found["secure_fl_members"] == 3
@@ -152,6 +152,14 @@ def test_odd_numbers_are_written_as_prometheus_reads_them(value, shown):
     meter = Meter("north")
     meter.note({"event": "metrics", "round": 1, "split": "dev", "loss": value})
     assert f'secure_fl_score{{metric="loss",split="dev"}} {shown}\n' in meter.text()
+
+
+def test_waiting_lasts_until_a_run_is_gathered():
+    meter = Meter()
+    meter.note({"event": "waiting", "code": "cohort"})
+    assert "secure_fl_waiting 1\n" in meter.text()
+    meter.note({"event": "gathered", "members": ["north", "south"]})
+    assert "secure_fl_waiting 0\n" in meter.text()
 
 
 def test_seconds_since_the_last_event():

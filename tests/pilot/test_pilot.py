@@ -175,7 +175,9 @@ def test_a_site_that_refuses_says_a_code_and_keeps_the_reasons(tmp_path):
     with pytest.raises(CohortError, match=r"refuses the plan \(policy\)") as caught:
         made.lead().run()
     assert caught.value.where["party"] == "hospital-2"
-    (refused,) = made.seen("refused")
+    refused, told = made.seen("refused")  # at the site, and at the coordinator
+    assert told == {"event": "refused", "party": "coordinator", "parties": ["hospital-2"],
+                    "code": "policy"}  # fmt: skip
     assert refused["code"] == "policy" and "does not allow" in refused["why"]
     assert not (tmp_path / "hospital-2").exists()  # nothing was begun
 
@@ -241,7 +243,8 @@ def test_plans_are_read_strictly():
 
 
 def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
-    training = {"learning_rate": 2e-3, "batch_size": 8, "device": "cpu"}
+    # All records in each batch: accounting for sampled ones takes twenty seconds.
+    training = {"learning_rate": 2e-3, "batch_size": 16, "device": "cpu"}
     dp = {"epsilon": 1.0, "target_epsilon": 0.9, "delta": 1e-3, "accountant": "rdp"}
     settings = TrainingSettings(**training, dp=dp)  # type: ignore[arg-type]
     first = plan_of(FedAvg(rounds=1), training=settings)

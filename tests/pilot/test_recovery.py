@@ -166,11 +166,21 @@ def test_a_note_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (tmp_path / "opened.jsonl").stat().st_size == whole + 20
-    assert notes.rounds() == ((1, ("a", "b", "c")),)
+    assert notes.rounds() == ((1, 1, ("a", "b", "c")),)
     notes.admit(1, 2, ("a", "b", "c"), "x")
     assert len((tmp_path / "opened.jsonl").read_text().splitlines()) == 2
     with pytest.raises(CohortError, match="exactly those parties"):
         notes.admit(1, 2, ("a", "b"), "x")
+
+
+def test_of_sums_in_a_row_over_the_same_parties_the_last_is_told(tmp_path: Path) -> None:
+    notes = Openings(tmp_path / "opened.jsonl")
+    for number, who in enumerate(("abcd", "abcd", "abc", "ab"), 1):
+        notes.admit(1, number, tuple(who), "x")
+    notes.let_in(1, ("a", "b"))
+    notes.admit(2, 1, ("a", "b"), "x")
+    told = [(round, number, "".join(who)) for round, number, who in notes.rounds()]
+    assert told == [(1, 0, "ab"), (1, 2, "abcd"), (1, 3, "abc"), (1, 4, "ab"), (2, 1, "ab")]
 
 
 def test_a_run_that_could_not_begin_on_a_full_disk_begins_later(tmp_path: Path) -> None:

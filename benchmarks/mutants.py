@@ -1,28 +1,16 @@
-"""Frames as nobody ever sent them: seeded mutations of genuine ones, and a judge of what follows.
-
-A `Storm` stands between a `Town` and its hub. Before each genuine frame reaches a hospital, and
-before each answer reaches the coordinator, it throws mutants at that end. Whatever is not refused
-with a SecureFLError is kept as `found`; the genuine frames must still be answered, so the run ends.
-"""
+"""Frames as nobody ever sent them: seeded mutations of genuine ones."""
 
 from __future__ import annotations
 
 import random
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from secure_fl import wire
 from secure_fl.crypto.identity import Identity
-from secure_fl.errors import SecureFLError
-from secure_fl.link import Link
-from secure_fl.pilot.lead import Lead
-from secure_fl.wire import SIGNATURE_BYTES, VERSION, Frame, peek
-from tests.pilot.hospitals import Town
+from secure_fl.wire import SIGNATURE_BYTES, VERSION, Frame
 
 Mutator = Callable[[random.Random, Frame, Sequence[Frame]], Frame]
 STRANGER = Identity.generate("coordinator")  # the right name, other keys
@@ -188,101 +176,3 @@ MUTATORS: Mapping[str, Mutator] = {
     "declared": _declared,
     "noise": lambda rng, f, others: Frame(rng.randbytes(rng.choice((0, 1, 64, 65, 500)))),
 }
-
-
-@dataclass
-class Storm:
-    """Mutants for both ends of a town's run, `count` before each genuine frame."""
-
-    town: Town
-    count: int
-    seed: int = 0
-    mutators: Mapping[str, Mutator] = field(default_factory=lambda: MUTATORS)
-    eager: bool = False  # give up at the first finding
-    thrown: Counter[str] = field(default_factory=Counter)
-    kinds: Counter[str] = field(default_factory=Counter)
-    repeated: int = 0
-    found: list[str] = field(default_factory=list)
-    slowest: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._rng = random.Random(self.seed)
-        self._seen: list[Frame] = []  # all genuine frames so far, in both directions
-        self._last: dict[str, tuple[bytes, Frame]] = {}
-        self._links: dict[tuple[bytes, str], Link] = {}
-        self._names = sorted(self.mutators)
-        self._deliver = self.town.exchange
-        self.town.exchange = self.exchange  # type: ignore[method-assign]
-
-    def lead(self) -> Lead:
-        """A lead whose links the storm can reach."""
-        lead, made = self.town.lead(), self._links
-        original = lead._link
-
-        def link(run: bytes, name: str) -> Link:
-            made[run, name] = original(run, name)
-            return made[run, name]
-
-        lead._link = link  # type: ignore[method-assign]
-        return lead
-
-    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """The town's, in bad weather."""
-        around = list(frames.values())
-        for party, frame in frames.items():
-            others = [*around, *self._seen]
-            for name, mutant in self._mutants(frame, others):
-                self._throw(name, party, mutant, self.town.seats[party].step)
-            answers = list(self._deliver({party: frame}, deadline))
-            assert answers, "the genuine frame was not answered"
-            self._last[party] = frame.head, answers[0][1]
-            self._seen += [frame, answers[0][1]]
-            link = self._links[peek(frame.head).run, party]
-            for name, mutant in self._mutants(answers[0][1], [*around, *self._seen[:-1]]):
-                self._throw(name, "", mutant, link.unpack)
-            yield from answers
-
-    def _mutants(
-        self, genuine: Frame, others: Sequence[Frame]
-    ) -> Iterator[tuple[str, Frame | None]]:
-        others = [frame for frame in others if frame != genuine] or [Frame(b"x" * 99)]
-        for _ in range(self.count):
-            name = self._rng.choice(self._names)
-            try:
-                mutant = self.mutators[name](self._rng, genuine, others)
-            except SecureFLError:
-                yield name, None  # it did not even become a frame
-                continue
-            if mutant != genuine:
-                yield name, mutant
-
-    def _throw(
-        self, name: str, party: str, mutant: Frame | None, take: Callable[[Frame], Any]
-    ) -> None:
-        self.thrown["party" if party else "coordinator"] += 1
-        self.kinds[name] += 1
-        if mutant is None:
-            return
-        began = time.thread_time()
-        try:
-            answer = take(mutant)
-        except SecureFLError:
-            pass
-        except Exception as error:
-            self._finding(f"{name}: {type(error).__name__}: {error}")
-        else:
-            known = self._last.get(party)
-            if known is not None and known == (mutant.head, answer):
-                self.repeated += 1  # a repeated frame gets the same answer, and nothing happens
-            else:
-                self._finding(f"{name}: accepted {type(peek(mutant.head).message).__name__}")
-        self.slowest = max(self.slowest, time.thread_time() - began)
-
-    def _finding(self, what: str) -> None:
-        self.found.append(what)
-        if self.eager:
-            raise Found(what)
-
-
-class Found(Exception):  # noqa: N818 - it ends a storm that has done its work
-    """Something was accepted, or crashed."""

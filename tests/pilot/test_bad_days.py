@@ -1,0 +1,207 @@
+"""Small mishaps that a pilot gets over, or tells plainly: full disks, bad answers, refusals."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.crypto.blind_sum import ClearTotal, from_slots
+from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
+from secure_fl.pilot.lead import RESTARTS
+from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.progress import progress
+from secure_fl.protocol import Offered
+from secure_fl.runs import RunFolder
+from secure_fl.settings import ProtectionSettings
+from secure_fl.site_rules import PolicyRefusal
+from secure_fl.step import Rules
+from secure_fl.totals import blind_totals
+from secure_fl.wire import Continue, Frame, Segment, SumInput, peek
+from tests.pilot.hospitals import Town, town
+
+
+def logged(folder: Path, made: Town) -> Path:
+    """A coordinator's folder, as `secure-fl status` reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "settings.toml").write_text(write_plan(made.plan))
+    events = [e for e in made.events if e["party"] == "coordinator"]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_can_end_later(tmp_path: Path) -> None:
+    made = town(tmp_path, count=4)
+    step, ends = made.seats["hospital-2"].step, 0
+
+    def full(frame: Frame) -> Frame:
+        nonlocal ends
+        ends += isinstance(peek(frame.head).message, Continue)
+        if ends < 2:
+            return step(frame)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # less than the model
+        try:
+            return step(frame)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    made.seats["hospital-2"].step = full  # type: ignore[method-assign]
+    with pytest.raises(PartyFailed, match=r"cannot go on \(run\)") as caught:
+        made.lead(patience=0).run()
+    assert caught.value.where["party"] == "hospital-2"
+    (refused,) = made.seen("refused")
+    assert refused["code"] == "run" and "free disk space" in refused["why"]
+    assert not made.seats["hospital-2"].done
+    model = tmp_path / "hospital-2" / "run" / "model" / "model.safetensors"
+    made.start("hospital-2")
+    made.lead(patience=0).run()
+    assert all(seat.done for seat in made.seats.values())
+    assert model.read_bytes() == Path(str(model).replace("al-2", "al-1")).read_bytes()
+
+
+def test_a_folder_on_a_full_disk_can_be_let_go_of(tmp_path: Path) -> None:
+    folder = RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
+    try:
+        with pytest.raises(RunError, match="cannot be written down"):
+            folder.record({"event": "round", "party": "a", "round": 1})
+        folder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=True).close()
+
+
+def test_a_process_that_begins_anew_for_ever_ends_the_run(tmp_path: Path) -> None:
+    made = town(tmp_path, count=4)
+    count = 0
+
+    def before(town: Town, party: str) -> None:
+        nonlocal count
+        count += party == "hospital-3"
+        if party == "hospital-3" and count % 6 == 0:
+            town.kill(party)
+            town.start(party)
+
+    made.before = before
+    with pytest.raises(PartyFailed, match=f"began anew {RESTARTS + 1} times") as caught:
+        made.lead().run()
+    assert caught.value.where["party"] == "hospital-3"
+    assert len(made.seen("restarted")) == RESTARTS + 1
+    made.before = lambda town, party: None
+    made.lead(patience=0).run()
+    assert all(seat.done for seat in made.seats.values())
+
+
+def spoiling(made: Town, party: str, times: int) -> None:
+    """Some of a party's contributions arrive with a flipped bit."""
+    exchange = made.exchange
+    left = times
+
+    def spoilt(frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        nonlocal left
+        for name, answer in exchange(frames, deadline):
+            if name == party and left and isinstance(peek(answer.head).message, SumInput):
+                left -= 1
+                answer = Frame(answer.head, bytes([answer.bulk[0] ^ 1]) + answer.bulk[1:])
+            yield name, answer
+
+    made.exchange = spoilt  # type: ignore[method-assign]
+
+
+def test_one_bad_answer_costs_one_party_a_round(tmp_path: Path) -> None:
+    made = town(tmp_path / "run", count=4)
+    spoiling(made, "hospital-4", 1)
+    made.lead(patience=0).run()
+    told = [e for e in made.seen("refused") if e["party"] == "coordinator"]
+    assert [(e["parties"], e["code"]) for e in told] == [(["hospital-4"], "wire")]
+    assert [e["parties"] for e in made.seen("lost")] == [["hospital-4"]]
+    assert made.seen("returned") and all(seat.done for seat in made.seats.values())
+    assert "refused (wire): hospital-4" in progress(logged(tmp_path / "log", made))["notes"]
+
+
+def test_below_the_threshold_a_bad_answer_is_named_and_the_run_goes_on_later(
+    tmp_path: Path,
+) -> None:
+    made = town(tmp_path)  # 3 of 3
+    spoiling(made, "hospital-2", 1)
+    with pytest.raises(TooFewParties, match="hospital-2 sent what does not count"):
+        made.lead(patience=0).run()
+    made.lead(patience=0).run()
+    assert all(seat.done for seat in made.seats.values())
+
+
+SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
+
+
+def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
+    total = blind_totals(
+        ProtectionSettings(mode="secagg"), ("a", "b"), Rules(None, 2, 2), bytes(16)
+    )("parties", Offered())
+    one, large = from_slots(np.ones(4, np.uint64)), from_slots(np.full(4, 2**47, np.uint64))
+    total.add("a", SEGMENTS, one + one)
+    with pytest.raises(WireError, match="below the modulus"):
+        total.add("b", SEGMENTS, one + large)  # its first segment could be read
+    with pytest.raises(WireError, match="below the modulus"):
+        total.add("b", (SEGMENTS[0], Segment(b"3" * 32, 24, 4)), one + large)
+    total.add("b", SEGMENTS, one + one)
+    held = {key: vector.total.result() for key, vector in total._vectors.items()}  # type: ignore[attr-defined]
+    assert held == {s.key: from_slots(np.full(4, 2, np.uint64)) for s in SEGMENTS}
+
+
+def test_of_a_clear_answer_that_cannot_be_read_nothing_is_added() -> None:
+    total, ones = ClearTotal(), np.ones(4, "<f4").tobytes()
+    parts = tuple(Segment(bytes([n]) * 32, 16) for n in (1, 2))
+    total.add("a", parts, ones + ones)
+    with pytest.raises(WireError, match="NaN"):
+        total.add("b", parts, ones + np.full(4, np.nan, "<f4").tobytes())
+    assert set(total.result(("a",)).values()) == {ones}
+
+
+def refusing(plan: Any) -> None:
+    raise PolicyRefusal((), party="hospital-2")
+
+
+def test_who_refused_is_in_the_coordinators_log(tmp_path: Path) -> None:
+    made = town(tmp_path / "run", approve={"hospital-2": refusing})
+    with pytest.raises(CohortError, match="refuses the plan"):
+        made.lead().run()
+    found = progress(logged(tmp_path / "log", made))
+    assert found["members"]["hospital-2"]["state"] == "refused (policy)"
+    assert found["state"] == "stopped (cohort)"
+    assert "refused (policy): hospital-2" in found["notes"]
+
+
+def test_a_coordinator_that_waits_is_not_said_to_have_stopped(tmp_path: Path) -> None:
+    made = town(tmp_path / "run")
+    states: list[str] = []
+    count = 0
+
+    def before(town: Town, party: str) -> None:
+        nonlocal count
+        count += party == "hospital-1"
+        if count == 7 and not states:
+            town.kill("hospital-1")
+
+    def nap(seconds: float) -> None:
+        states.append(progress(logged(tmp_path / "log", made))["state"])
+        if len(states) == 3:
+            made.start("hospital-1")
+
+    made.before, made.nap = before, nap  # type: ignore[method-assign]
+    made.lead().run()
+    assert states == ["waiting"] * 3
+    assert progress(logged(tmp_path / "log", made))["state"] == "running"
+    made.kill("hospital-1")
+    states.clear()
+    made.nap = lambda seconds: states.append("slept")  # type: ignore[method-assign]
+    with pytest.raises(TooFewParties):
+        made.lead(patience=2).run()
+    assert states == ["slept"] * 2
+    assert progress(logged(tmp_path / "log", made))["state"] == "stopped (too-few-parties)"

@@ -1,0 +1,163 @@
+"""A party lost between two sums of a round that is then cut short: the round is repeated so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secure_fl.algorithms.fedadam import FedAdam
+from secure_fl.coordinator import Coordinator
+from secure_fl.errors import CohortError, PartyFailed
+from secure_fl.openings import Openings
+from secure_fl.runs import OPENED
+from secure_fl.session import Session
+from secure_fl.wire import Frame, FromParty
+from tests.harness import LossyEngine
+from tests.hospitals import silos, small
+from tests.pilot.faults import CoordinatorKilled, Storm, opened
+from tests.pilot.test_faults import notes_of, require_equal, require_no_second_sum, storm
+from tests.pilot.test_recovery import done, gatherings
+from tests.test_resume import Killed
+
+FOUR = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
+# In round 2, hospital-4 is not heard from any more once the first sum was opened.
+LOST = [("Continue", "hospital-4", ""), ("Total", "hospital-4", "stalled")]
+CUT = {  # where the coordinator dies: when nobody, somebody, everybody has noted the second sum
+    **{f"telling {name}": [("Unmask", name, "coordinator killed")] for name in FOUR[:3]},
+    "opening it": [("Confirmed", "hospital-1", ""), ("Total", "hospital-1", "coordinator killed")],
+}
+
+
+def cut_short(folder: Path, cut: str = "opening it", mode: Any = "secagg", seed: int = 0) -> Storm:
+    """FedKD; round 2's first sum was opened over four, and its second over three at most."""
+    town = storm(folder, "fedkd", seed, mode=mode, most=0, plot=[*LOST, *CUT[cut]])
+    with pytest.raises(CoordinatorKilled):
+        town.lead().run()
+    assert not town.plot
+    return town
+
+
+def over(town: Storm, round: int, number: int) -> dict[str, tuple[str, ...]]:
+    """Who noted what of a sum."""
+    return {
+        party: tuple(note["survivors"])
+        for party, notes in notes_of(town).items()
+        for note in notes
+        if (note["round"], note["sum"]) == (round, number)
+    }
+
+
+@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
+@pytest.mark.parametrize("cut", CUT)
+def test_who_was_lost_between_two_sums_is_left_out_of_the_second_again(
+    tmp_path: Path, cut: str, mode: Any
+) -> None:
+    town = cut_short(tmp_path, cut, mode, seed=len(cut))
+    assert set(over(town, 2, 1).values()) == {FOUR}
+    before = over(town, 2, 2)
+    assert set(before.values()) <= {FOUR[:3]} and len(before) < 4
+    town.lead(patience=0).run()
+    require_no_second_sum(town)
+    assert done(town) == "1234"
+    require_equal(town, "fedkd")
+    left = [(event["round"], event["parties"]) for event in town.seen("left out")]
+    assert left == ([(2, ["hospital-4"])] if before else [])
+    assert gatherings(town) == ["1234"] * (3 if before else 2)  # it joins after the round
+    assert set(over(town, 2, 2).values()) == {FOUR[:3] if before else FOUR}
+
+
+def test_without_who_was_in_the_first_sum_nothing_is_repeated(tmp_path: Path) -> None:
+    town = cut_short(tmp_path)
+    town.kill("hospital-4")
+    with pytest.raises(CohortError, match="all who were in its first sum"):
+        town.lead(patience=0).run()
+    town.lead(patience=300).run()  # it comes back while the coordinator waits
+    assert done(town) == "1234"
+    require_no_second_sum(town)
+
+
+def test_who_is_needed_in_a_later_sum_is_waited_for(tmp_path: Path) -> None:
+    """Without hospital-2 some would note a second sum that the others refuse."""
+    town = cut_short(tmp_path)
+    town.plot += [("Begin", "hospital-2", ""), ("Total", "hospital-2", "stalled")]
+    town.lead(patience=300).run()
+    assert not town.plot and town.seen("waiting")
+    assert done(town) == "1234"
+    require_no_second_sum(town)
+    assert set(over(town, 2, 2).values()) == {FOUR[:3]}
+
+
+class Forgetful(Coordinator):
+    """Asks for every sum over all who are there, whatever they had noted."""
+
+    def _left_out(self, party: str, message: FromParty) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("notes", ["lost", "kept"])
+def test_a_coordinator_cannot_have_the_second_sum_over_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: str
+) -> None:
+    """The difference of the two would be hospital-4's input; notes are what hinders it."""
+    town = cut_short(tmp_path)
+    if notes == "lost":
+        for file in opened(tmp_path):
+            file.unlink()
+    monkeypatch.setattr("secure_fl.pilot.lead.Coordinator", Forgetful)
+    if notes == "lost":
+        town.lead(patience=0).run()
+        assert set(over(town, 2, 2).values()) == {FOUR}
+        return
+    with pytest.raises(PartyFailed, match="cohort") as caught:
+        town.lead(patience=0).run()
+    assert caught.value.where["party"] in FOUR[:3]
+    (why,) = [event["why"] for event in town.seen("refused") if "why" in event]
+    assert "opened over hospital-1, hospital-2, hospital-3;" in why
+    for file in opened(tmp_path)[:3]:  # the others would have refused, too
+        (what,) = [
+            note["what"]
+            for note in map(json.loads, file.read_text().splitlines())
+            if (note["round"], note["sum"]) == (2, 2)
+        ]
+        with pytest.raises(CohortError, match="exactly those parties"):
+            Openings(file).admit(2, 2, FOUR, what)
+    by_all = {party for party, who in over(town, 2, 2).items() if who == FOUR}
+    assert by_all <= {"hospital-4"}  # which was not told of the other; alone it opens nothing
+
+
+class Cut(LossyEngine):
+    """Loses a party at an exchange, and everything at another."""
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        if self.exchanges + 1 == 8:
+            raise Killed
+        yield from super().exchange(frames, deadline)
+
+
+@pytest.mark.parametrize("mode", ["secagg", "none"])
+def test_in_one_process_too(tmp_path: Path, mode: Any) -> None:
+    """Scales are summed first, over four; then values, over three; then the machine dies."""
+    four = silos(4)
+    late = four[3].name
+
+    def cut(sessions: Mapping[str, Session]) -> Cut:
+        return Cut(sessions, lose={late: 5})
+
+    adam = FedAdam(rounds=3)
+    with pytest.raises(Killed):
+        small(adam, mode, folder=tmp_path, silos=four).run(cut)
+    result = small(adam, mode, folder=tmp_path, silos=four, resume=True).run()
+    assert result.document["status"] == "finished"
+    files = {silo.name: tmp_path / "parties" / silo.name / "checkpoints" / OPENED for silo in four}
+    said = {name: Openings(file).rounds() for name, file in files.items()}
+    three = tuple(silo.name for silo in four[:3])
+    if mode == "secagg":
+        assert all((1, 1, (*three, late)) in notes for notes in said.values())
+        assert all((1, 2, three) in said[name] for name in three)
+    assert all((3, 1, (*three, late)) in notes for notes in said.values())  # it is back
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [e["parties"] for e in events if e["event"] == "joined" and e["party"] == late]

@@ -1,0 +1,120 @@
+"""Mutated frames at both ends of a run: nothing is accepted, and the run ends as it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secure_fl import wire
+from secure_fl.benchmarks.fuzz import Found, Storm
+from secure_fl.benchmarks.mutants import MUTATORS
+from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.errors import WireError
+from secure_fl.link import Link
+from secure_fl.wire import Frame, peek
+from tests.pilot.edge import PLAN
+from tests.pilot.hospitals import town
+
+
+def weather(folder: Path, mutants: int, seed: int = 0) -> Storm:
+    """A run that ends as if nothing had been thrown at either end."""
+    made = town(folder, PLAN)
+    storm = Storm(
+        made, mutants // 60, seed
+    )  # at the least 60 frames: 10 exchanges, 3 parties, 2 ways
+    storm.lead().run()
+    assert storm.found == []
+    assert all(seat.done for seat in made.seats.values())
+    assert sum(storm.thrown.values()) >= mutants, storm.thrown
+    assert set(storm.kinds) == set(MUTATORS)
+    assert storm.repeated > 0, "no mutant was a plain repetition"
+    assert storm.slowest < 0.5  # seconds of this thread's own time
+    return storm
+
+
+def test_a_hundred_thousand_mutants_and_the_run_ends(tmp_path):
+    storm = weather(tmp_path, 100_000)
+    assert min(storm.thrown["party"], storm.thrown["coordinator"]) > 40_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_mutants_and_the_run_ends(tmp_path):
+    weather(tmp_path, 1_000_000, seed=1)
+
+
+class NoReceiver(Link):
+    """Takes what was meant for others."""
+
+    def _expect(self, field: str, holds: bool) -> None:
+        super()._expect(field, holds or field == "receiver")
+
+
+class NoCount(Link):
+    """Takes what is old."""
+
+    def _expect(self, field: str, holds: bool) -> None:
+        super()._expect(field, holds or field in ("exchange", "round"))
+
+
+class NoSender(Link):
+    """Believes the name in a frame, and looks at no signature."""
+
+    def unpack(self, frame: Frame) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
+            return super().unpack(frame)
+
+    def _expect(self, field: str, holds: bool) -> None:
+        super()._expect(field, holds or field == "sender")
+
+
+def any_bulk(frame: Frame, verify: Any) -> wire.Envelope:
+    """Decode without a look at the bulk."""
+    try:
+        envelope = peek(frame.head)
+    except Exception as error:
+        raise WireError("not a frame") from error
+    verify(wire.digest(frame.head[:-64]), frame.head[-64:])
+    return envelope
+
+
+def fragile(frame: Frame, verify: Any) -> wire.Envelope:
+    """Decode, and let errors fly."""
+    peek(frame.head)
+    return DECODE(frame, verify)
+
+
+DECODE = wire.decode
+
+
+def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
+    """Break one check."""
+    links = {"receiver": NoReceiver, "count": NoCount, "sender": NoSender}
+    if bug in links:
+        for module in ("secure_fl.pilot.seat", "secure_fl.pilot.lead"):
+            patch.setattr(f"{module}.Link", links[bug])
+    elif bug == "signature":
+        patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
+    else:
+        patch.setattr(wire, "decode", any_bulk if bug == "bulk" else fragile)
+
+
+@pytest.mark.parametrize(
+    ("bug", "seen"),
+    [
+        ("receiver", "accepted"),
+        ("count", "accepted"),
+        ("sender", "accepted"),
+        ("signature", "accepted"),
+        ("bulk", "accepted"),
+        ("errors that fly", r": (Decode|Validation)Error: "),
+    ],
+)
+def test_the_storm_finds_planted_bugs(opened, monkeypatch, bug, seen):
+    plant(monkeypatch, bug)
+    storm = Storm(opened(), 100, eager=True)
+    with pytest.raises(Found, match=seen):
+        storm.lead().run()

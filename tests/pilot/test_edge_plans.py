@@ -1,0 +1,166 @@
+"""Plans that smuggle, break or overflow: each is refused with a code."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from secure_fl import wire
+from secure_fl.benchmarks.mutants import head_of, signed, tree
+from secure_fl.errors import SettingsError
+from secure_fl.pilot.plan import read_plan, write_plan
+from secure_fl.site_policy import DPLimits, SitePolicy
+from secure_fl.site_rules import Company, Plan, check
+from secure_fl.wire import Failed, Gather, Hello, Stop
+from tests.pilot.edge import PLAN, Asker
+from tests.pilot.hospitals import Town
+
+
+def _allow(policy: SitePolicy, company: Company, plan: Plan) -> None:
+    check(policy, plan, company)
+
+
+def lawful(made: Town) -> None:
+    """Every hospital has a policy that allows the town's plan, and no more."""
+    for name in made.members:
+        company = Company.of(made.roster, name)
+        policy = SitePolicy(
+            algorithms=("fedavg",),
+            rosters=(company.fingerprint,),
+            datasets=("notes",),
+            models=("tiny",),
+            until=datetime.now(UTC).date() + timedelta(days=1),
+            max_rounds=2,
+            dp=DPLimits(required=False),
+            bits=(8,),
+        )
+        made.seats[name]._approve = partial(_allow, policy, company)
+
+
+TEXT = write_plan(PLAN)
+SMUGGLED: dict[str, tuple[str, str]] = {
+    "recorded views": (TEXT.replace("record = false", "record = true"), "policy"),
+    "more rounds": (TEXT.replace("rounds = 1", "rounds = 3"), "policy"),
+    "weaker sums": (TEXT.replace('"he+secagg"', '"none"'), "policy"),
+    "a folder": (TEXT.replace("seed = 0", 'seed = 0\nfolder = "/tmp"'), "policy"),
+    "a name that climbs": (TEXT.replace('"run"', '"../../run"'), "policy"),
+    "an absolute name": (TEXT.replace('"run"', '"/etc/run"'), "policy"),
+    "a hidden name": (TEXT.replace('"run"', '".ssh"'), "policy"),
+    "an empty name": (TEXT.replace('"run"', '""'), "policy"),
+    "a model's folder": (TEXT.replace('"tiny"', '"/srv/model"'), "policy"),
+    "another data set": (TEXT.replace('"notes"', '"everything"'), "policy"),
+    "a data set that climbs": (TEXT.replace('"notes"', '"../notes"'), "settings"),
+    "its own policy": (TEXT + '\n[site]\nalgorithms = ["centralized"]\n', "settings"),
+    "its own records": (TEXT + '\n[data]\ncorpus = "ade"\n', "settings"),
+    "an audit policy": (TEXT + "\n[policy]\nepsilon = 9.0\n", "settings"),
+    "a class path": (TEXT.replace('"fedavg"', '"os.system"'), "settings"),
+    "pooled records": (TEXT.replace('"fedavg"', '"centralized"'), "policy"),
+    "a ledger": (
+        TEXT.replace("[protection]", '[training.dp]\nepsilon = 1.0\nledger = "/x"\n\n[protection]'),
+        "policy",
+    ),
+    "a field twice": (TEXT.replace("seed = 0", "seed = 0\nseed = 1"), "settings"),
+    "an empty plan": ("", "settings"),
+    "no TOML": ("not toml", "settings"),
+    "text for a number": (TEXT.replace("seed = 0", 'seed = "0"'), "settings"),
+    "a long number": (TEXT.replace("seed = 0", "seed = " + "9" * 5000), "settings"),
+    "a long hexadecimal": (TEXT.replace("seed = 0", "seed = 0x" + "f" * 5000), "settings"),
+    "no number": (TEXT.replace("0.002", "nan"), "settings"),
+    "a deep key": (TEXT + ".".join("a" * 3000) + " = 1\n", "settings"),
+    "a deep table": (TEXT + "[algorithm." + ".".join("a" * 3000) + "]\n", "settings"),
+    "a deep list": (TEXT.replace("seed = 0", "seed = " + "[" * 5000 + "]" * 5000), "settings"),
+    "a list over lines": (TEXT.replace("seed = 0", "seed = [\n" + "1,\n" * 9000 + "]"), "settings"),
+    "deep inline tables": (TEXT.replace("seed = 0", "seed = " + "{a=" * 900), "settings"),
+    "many lines": (TEXT + "\n" * 5000, "settings"),
+    "many unknown fields": (
+        TEXT.replace("seed = 0", "\n".join(f"seed{i} = 0" for i in range(900))),
+        "settings",
+    ),
+    "many wrong labels": (TEXT.replace('["ade"', "[" + "1, " * 40_000 + '"ade"'), "settings"),
+    "control codes": (TEXT.replace("seed = 0", '"\\u001b[31m" = 0'), "settings"),
+}
+
+
+@pytest.mark.parametrize("what", SMUGGLED)
+def test_smuggled_settings_are_refused_with_a_code(opened, what):
+    text, code = SMUGGLED[what]
+    assert text != TEXT and len(text) <= wire.MAX_PLAN
+    made = opened()
+    lawful(made)
+    asker, began = Asker(made), time.thread_time()
+    answer = asker.invite(text)
+    assert answer == Failed(code)
+    assert time.thread_time() - began < 8
+    (told,) = made.seen("refused")
+    assert told["code"] == code and len(told["why"]) <= 20_000
+    assert all(c.isprintable() or c == "\n" for c in told["why"])
+    assert not made.folder.exists()  # nothing was begun
+    assert isinstance(asker.invite(), Hello)  # and the genuine plan is still allowed
+
+
+def test_plans_beyond_the_limit_and_broken_text_do_not_decode(opened):
+    made = opened()
+    asker = Asker(made)
+    padded = TEXT + "\n#" + "x" * (wire.MAX_PLAN - len(TEXT))
+    for message in ([31, padded], [31, padded * 8], [31, b"\xff\xfe"], [31, TEXT, "more"], [31, 7]):
+        frame = asker.link.pack(Stop("x"))
+        head = signed([*tree(frame)[:-1], message], made.coordinator)
+        assert asker.throw(head) is None
+    raw = head_of([*tree(frame)[:-1], [31, "z" * 8]], b"").replace(b"z" * 8, b"\xff\xfe" * 4)
+    assert asker.throw(raw + made.coordinator.sign(wire.digest(raw))) is None
+    assert made.seen("invited") == []
+
+
+def test_edited_plans_are_plans_or_settings_errors():
+    rng, outcomes = random.Random(3), Counter[str]()
+    pieces = [
+        *TEXT.splitlines(),
+        "[",
+        "]",
+        '"',
+        "=",
+        ".",
+        "{",
+        "}",
+        "\n",
+        "-1",
+        "1e999",
+        "\x00",
+        "é",
+    ]
+    pieces += ["[[algorithm]]", "[run.x]", "1979-05-27", "true", "none", '"none"', '"\\ud800"']
+    for _ in range(3000):
+        text = TEXT
+        for _ in range(rng.randint(1, 3)):
+            start = rng.randrange(len(text))
+            text = text[:start] + rng.choice(pieces) + text[start + rng.choice((0, 1, 5)) :]
+        try:
+            plan = read_plan(text)
+        except SettingsError:
+            outcomes["refused"] += 1
+        else:
+            outcomes["read"] += 1
+            assert read_plan(write_plan(plan)) == plan
+    assert outcomes["refused"] > 2000 and outcomes["read"] > 5
+
+
+def test_a_plan_that_breaks_something_unforeseen_is_refused(opened):
+    """The site's process lives on; what went wrong is told here, and a code there."""
+
+    def unforeseen(plan: Plan) -> None:
+        raise ZeroDivisionError("patient 7 of ward 3")
+
+    made = opened(approve={"hospital-1": unforeseen})
+    assert Asker(made).invite() == Failed("error")
+    assert "patient 7" in made.seen("refused")[0]["why"]
+    made = opened()
+    made.seats["hospital-1"]._records = unforeseen
+    asker = Asker(made)
+    hello = asker.invite()
+    nonces = {name: hello.nonce for name in made.members}
+    assert asker.say(Gather(nonces)) == Failed("error")

@@ -1,0 +1,94 @@
+"""A plan that was refused binds nobody: the same folders take a better one; a run that began does.
+
+Both ends keep a run's settings: the coordinator in `--out`, a hospital under the run's name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.errors import CohortError, DataError, RunError
+from secure_fl.pilot.lead import Lead
+from secure_fl.pilot.plan import write_plan
+from secure_fl.recorder import Event, Recorder
+from secure_fl.runs import RunFolder
+from secure_fl.silo import Silo
+from secure_fl.site_rules import Plan, PolicyRefusal
+from tests.pilot.hospitals import Town, plan_of, town
+
+BAD, GOOD = plan_of(FedAvg(rounds=3)), plan_of(FedAvg(rounds=1))
+
+
+def at_most_two(plan: Plan) -> None:
+    if plan.algorithm.rounds > 2:
+        raise PolicyRefusal((), party="hospital-2")
+
+
+def coordinate(made: Town, plan: Plan, out: Path) -> None:
+    """What `secure-fl coordinate` does with its folder."""
+    run = RunFolder.open(out, write_plan(plan), resume=(out / "settings.toml").exists())
+
+    def record(event: Event) -> None:
+        run.record(event)
+
+    try:
+        recorder = Recorder("coordinator", record)
+        lead = Lead(made, made.coordinator, made.roster, plan, recorder, patience=0)
+        lead.run()
+        run.finish(lead.document())
+    finally:
+        run.close()
+
+
+def test_a_plan_that_was_refused_leaves_the_folder_to_the_next(tmp_path):
+    made = town(tmp_path / "town", approve={"hospital-2": at_most_two})
+    out = tmp_path / "out"
+    for _ in range(2):  # the same again is the same refusal
+        with pytest.raises(CohortError, match="refuses the plan"):
+            coordinate(made, BAD, out)
+    coordinate(made, GOOD, out)
+    assert (out / "settings.toml").read_text() == write_plan(GOOD)
+    assert '"refused"' not in (out / "events.jsonl").read_text()
+    with pytest.raises(RunError, match="not those this run began with"):
+        coordinate(made, BAD, out)
+
+
+def test_who_had_taken_a_seat_when_another_refused_takes_the_next_plan(tmp_path):
+    """hospital-3 finds out only when all are gathered; hospital-1 sits there already."""
+    made = town(tmp_path / "town")
+    genuine = made.seats["hospital-3"]._records
+
+    def not_readable(plan: Plan) -> Silo:
+        if plan.algorithm.rounds == 3:
+            raise DataError("cannot be read")
+        return genuine(plan)
+
+    made.seats["hospital-3"]._records = not_readable
+    with pytest.raises(CohortError, match="cannot begin"):
+        coordinate(made, BAD, tmp_path / "out")
+    kept = tmp_path / "town" / "hospital-1" / "run" / "settings.toml"
+    assert kept.read_text() == write_plan(BAD)
+    coordinate(made, GOOD, tmp_path / "out")
+    assert kept.read_text() == write_plan(GOOD)
+    assert all(seat.done for seat in made.seats.values())
+
+
+@pytest.mark.parametrize("trace", ["gathered", "round", "parties", "result", "unreadable"])
+def test_any_trace_of_a_run_keeps_its_settings(tmp_path, trace):
+    run = RunFolder.open(tmp_path, write_plan(BAD), resume=False)
+    run.record({"event": "waiting", "party": "coordinator"})
+    if trace in ("gathered", "round"):
+        run.record({"event": trace, "party": "coordinator"})
+    run.close()
+    if trace == "parties":
+        (tmp_path / "parties").mkdir()
+    elif trace == "result":
+        (tmp_path / "result.json").write_text("{}")
+    elif trace == "unreadable":
+        (tmp_path / "events.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match="not those"):
+        RunFolder.open(tmp_path, write_plan(GOOD), resume=True)
+    assert (tmp_path / "settings.toml").read_text() == write_plan(BAD)
