@@ -5,7 +5,7 @@ Integer accumulators make every total independent of the order in which parties 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial as bind
 
@@ -25,7 +25,11 @@ from secure_fl.wire import Reveal, Segment
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
 LARGEST = 2.0**30  # per party, so that 256 and more parties fit
-CHUNK = 1 << 16  # values at a time: temporaries stay in the cache
+CHUNK = 1 << 14  # values at a time: temporaries stay in the cache
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, size, CHUNK))
 
 
 class ExactFloats:
@@ -38,22 +42,29 @@ class ExactFloats:
 
     def add(self, values: NDArray[np.float32]) -> None:
         """Add one party's vector."""
-        for start in range(0, values.size, CHUNK):
-            part = slice(start, start + CHUNK)
+        for part in _parts(values.size):
             x = values[part].astype(np.float64)
-            coarse = np.rint(x * COARSE)
+            x *= COARSE
+            coarse = np.rint(x)
+            x -= coarse  # exact: what is left of the mantissa
+            x *= FINE / COARSE
+            np.rint(x, out=x)
+            # whole numbers below 2^54 and 2^48: no conversion rounds
             self._coarse[part] += coarse.astype(np.int64)
-            self._fine[part] += np.rint((x - coarse / COARSE) * FINE).astype(np.int64)
+            self._fine[part] += x.astype(np.int64)
 
     def total(self) -> NDArray[np.float32]:
         """The sum, rounded once."""
-        return (self._coarse / COARSE + self._fine / FINE).astype(np.float32)
+        found = np.empty(self.size, np.float32)
+        for part in _parts(self.size):
+            found[part] = self._coarse[part] / COARSE + self._fine[part] / FINE
+        return found
 
 
 def require_summable(values: NDArray[np.float32]) -> None:
     """Refuse what `ExactFloats` cannot add, before any of it is added."""
-    for start in range(0, values.size, CHUNK):
-        if not (np.abs(values[start : start + CHUNK]) < LARGEST).all():  # also false for NaN
+    for part in _parts(values.size):
+        if not (np.abs(values[part]) < LARGEST).all():  # also false for NaN
             raise WireError("a clear vector holds NaN, infinity or values of 2^30 and more")
 
 

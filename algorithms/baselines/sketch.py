@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -46,19 +47,20 @@ class CountSketch:
 
     def estimates(self, table: Reals, positions: Positions) -> Reals:
         """U(table) at these positions: the median over the rows."""
-        found = np.empty((self.rows, positions.size))
+        found = []
         for row in range(self.rows):
             cells, signs = self._hash(row, positions)
-            found[row] = table[row, cells] * signs
-        found.sort(axis=0)
-        median: Reals = (found[(self.rows - 1) // 2] + found[self.rows // 2]) / 2
-        return median
+            found.append(table[row, cells] * signs)
+        low, high = _medians(found)
+        return (low + high) / 2
 
     def top(self, table: Reals, k: int) -> tuple[Positions, Reals]:
-        """Top-k(U(table)): the k estimates of largest magnitude, by position; never a zero.
+        """Top-k(U(table)): the k estimates of largest magnitude, by position; never a zero."""
+        positions, values = _top(self, table.tobytes(), k)
+        return positions.copy(), values.copy()
 
-        All estimates are never there at once: some k are judged against the best k so far.
-        """
+    def search(self, table: Reals, k: int) -> tuple[Positions, Reals]:
+        """`top` itself. All estimates are never there at once: some k against the best so far."""
         positions, values = np.empty(0, np.int64), np.empty(0)
         some = max(k, BLOCK)
         for start in range(0, self.size, some):
@@ -81,6 +83,25 @@ class CountSketch:
         half = np.uint64(32)  # the upper half picks the cell, the lowest bit the sign
         cells = ((bits >> half) * np.uint64(self.columns)) >> half
         return cells.astype(np.int64), 1.0 - 2.0 * (bits & np.uint64(1)).astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def _top(sketch: CountSketch, cells: bytes, k: int) -> tuple[Positions, Reals]:
+    """Of sums that all parties hold alike: those of one process look it up once."""
+    return sketch.search(np.frombuffer(cells).reshape(sketch.rows, -1), k)
+
+
+def _medians(rows: list[Reals]) -> tuple[Reals, Reals]:
+    """The two middle rows, place by place (one and the same if there is an odd number of rows).
+
+    By whole rows bubbling up until the middle is settled, which is much quicker than many short
+    sorts.
+    """
+    for end in range(len(rows) - 1, (len(rows) - 1) // 2 - 1, -1):
+        for k in range(end):
+            a, b = rows[k], rows[k + 1]
+            rows[k], rows[k + 1] = np.minimum(a, b), np.maximum(a, b)
+    return rows[(len(rows) - 1) // 2], rows[len(rows) // 2]
 
 
 def _blocks(start: int, stop: int) -> Iterator[Positions]:
