@@ -94,7 +94,11 @@ def leakage(rows: Sequence[Row]) -> Iterator[str]:
     ]
     if lines:
         yield ""
-        yield "What attacks on the first round got, recorded in every role's hands:"
+        yield (
+            "What attacks on the first round got, recorded in every role's hands. Sums are for the "
+            "parties, or the host, to read. All hospitals but one always read the last one's: no "
+            "sum hides it from them."
+        )
         yield ""
         yield from grid(("method", "looked for", *roles), lines)
 
