@@ -26,7 +26,7 @@ GENTLE = 2e-5
 ALPHAS = (100.0, 1.0)  # alike, and not alike; the paper's
 ALPHA = 1.0  # where nothing else is said
 CROSS = {"sst2": "imdb"}  # Table 3
-ONCE = frozenset({"rte", "cola", "wnli"})  # with the first seed only, where there are two cores
+ONCE = frozenset({"rte", "cola", "wnli"})  # on two cores the first seed only
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
 
 
 def _sets(budget: Budget, seed: int) -> Sequence[str]:
-    """On two cores one seed of the sets of which two hundred records teach next to nothing."""
+    """On two cores one seed of the sets that showed least to learn, or are expected to."""
     once = ONCE if budget == "cpu" and seed else ()
     return [name for name in SCALES[budget].sets if name not in once]
 
