@@ -19,8 +19,10 @@ from secure_fl.benchmarks.checkpoint import Checkpoint
 from secure_fl.benchmarks.collection import PARTS, SETS
 from secure_fl.benchmarks.datasets import Spread
 from secure_fl.benchmarks.leakage import leakage
+from secure_fl.benchmarks.recorded import recorded
 from secure_fl.benchmarks.report import processor
 from secure_fl.benchmarks.sketch import sketch
+from secure_fl.benchmarks.spectra import spectra
 from secure_fl.errors import SettingsError
 from secure_fl.federation import Federation
 from secure_fl.settings import (
@@ -67,6 +69,7 @@ class Cell:
     mark: str = ""  # what must stand beside the figures wherever they are shown
     depths: tuple[int, ...] = ()  # of each party's own model, where they differ
     audited: bool = False  # of a first round, what each role could find out is measured, too
+    decomposed: bool = False  # every round's mean update is taken apart into singular values
 
     @property
     def title(self) -> str:
@@ -110,8 +113,7 @@ def key_of(cell: Cell, place: Place) -> str:
         "algorithm": algorithm.model_dump(mode="json"),
         **_plain(found, place.model),
     }
-    if cell.audited:
-        everything["audited"] = True
+    everything |= {name: True for name in ("audited", "decomposed") if getattr(cell, name)}
     text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -136,9 +138,15 @@ def run(cell: Cell, place: Place) -> Outcome:
         silos[at] = replace(silos[at], model=cast(ModelSettings, own))
     started, spent = time.perf_counter(), time.process_time()
     options: dict[str, Any] = dict(found)
-    result = Federation(silos, algorithm, seed=cell.seed, **options).run()
+    extra: Outcome = {}
+    if cell.decomposed:
+        with recorded(silos, algorithm, found, cell.seed) as (result, audit):
+            extra["spectra"] = spectra(audit, algorithm.rounds)
+    else:
+        result = Federation(silos, algorithm, seed=cell.seed, **options).run()
+    if cell.audited:
+        extra["leakage"] = leakage(silos, algorithm, found, cell.seed)
     document = result.document
-    found_out = leakage(silos, algorithm, found, cell.seed) if cell.audited else {}
     return {
         "schema": SCHEMA,
         "title": cell.title,
@@ -151,7 +159,7 @@ def run(cell: Cell, place: Place) -> Outcome:
         "rounds": document["rounds"],
         "metrics": document["metrics"],
         "bytes": document["bytes"],
-        **({"leakage": found_out} if cell.audited else {}),
+        **extra,
         "privacy_share": document["seconds"]["privacy_share"],
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - spent,

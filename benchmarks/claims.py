@@ -9,7 +9,7 @@ these runs in between, or with one seed. Bytes hardly vary with the seed: their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
@@ -50,6 +50,7 @@ class Better:
     others: tuple[Arm, ...]
     by: float = 0.0
     reason: str = ""  # likely, of a failure; shown only then
+    whole: bool = False  # over each arm's own parties: the same records, dealt to more or fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,17 @@ class Cheaper:
     reason: str = ""
 
 
-Claim: TypeAlias = Better | Cheaper
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Each of some figures that are read off the arm's runs, one for each seed, is above 0."""
+
+    what: str
+    arm: Arm
+    read: Callable[[Row], Mapping[str, Sequence[float]]]
+    reason: str = ""
+
+
+Claim: TypeAlias = Better | Cheaper | Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,8 @@ class Bench:
         """Apply the rule."""
         if isinstance(claim, Better):
             found = list(self._better(claim))
+        elif isinstance(claim, Shown):
+            found = list(self._shown(claim))
         else:
             found = [self._cheaper(claim)]
         verdict = min((verdict for verdict, _ in found), key=WORST.index)
@@ -109,7 +122,7 @@ class Bench:
             if row is None or against is None:
                 yield "not run", _absent(claim.arm if row is None else other)
                 continue
-            parties = self._common(row, claim.arm, against, other)
+            parties = set() if claim.whole else self._common(row, claim.arm, against, other)
             if not parties and (claim.arm.tier or other.tier):
                 yield "not run", f"{claim.arm.title} and {other.title} share no such hospital"
                 continue
@@ -117,6 +130,15 @@ class Bench:
             paired = [100 * (one[seed] - two[seed]) for seed in one if seed in two]
             verdict, bounds = told(paired, claim.by)
             yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
+
+    def _shown(self, claim: Shown) -> Iterator[tuple[Verdict, str]]:
+        row = self.find(claim.arm)
+        figures = {} if row is None else claim.read(row)
+        if not figures:
+            yield "not run", _absent(claim.arm)
+        for title, values in figures.items():
+            verdict, bounds = told(values, 0.0)
+            yield verdict, f"{title}: {bounds}"
 
     def _common(self, row: Row, arm: Arm, against: Row, other: Arm) -> set[str]:
         """The parties on whose records both are measured, in the tiers that are asked for."""

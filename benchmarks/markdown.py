@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.benchmarks import spectra
 from secure_fl.benchmarks.claims import Which, scores
 from secure_fl.benchmarks.published import Beside
+from secure_fl.benchmarks.spectra import ENERGY, FIRST
 from secure_fl.benchmarks.summary import Row, shown, spread
 
 ROUNDS: dict[Which, str] = {"last": "test, last round", "best": "test, best dev round"}
@@ -50,7 +52,11 @@ def name(row: Row) -> str:
 
 def label(row: Row) -> str:
     """A row's name, marked if something must be known of it."""
-    return f"{name(row)} \\*" if row["mark"] else name(row)
+    return _marked(name(row), row)
+
+
+def _marked(title: str, row: Row) -> str:
+    return f"{title} \\*" if row["mark"] else title
 
 
 def tier_score(row: Row, like: Row, tier: str, which: Which) -> str:
@@ -81,14 +87,15 @@ def protection(row: Row) -> str:
 
 def leakage(rows: Sequence[Row]) -> Iterator[str]:
     """What each role got out of the runs that were recorded and attacked."""
-    attacked = [row for row in rows if row["leakage"]]
+    attacked = [row for row in _runs(rows) if row["leakage"]]
     roles = list(
         dict.fromkeys(
             role for row in attacked for found in row["leakage"].values() for role in found
         )
     )
     lines = [
-        [label(row), what, *(found.get(role, "").removesuffix(": ") for role in roles)]
+        [_marked(row["method"], row), what]
+        + [found.get(role, "").removesuffix(": ") for role in roles]
         for row in attacked
         for what, found in row["leakage"].items()
     ]
@@ -101,6 +108,28 @@ def leakage(rows: Sequence[Row]) -> Iterator[str]:
         )
         yield ""
         yield from grid(("method", "looked for", *roles), lines)
+
+
+def singular_values(rows: Sequence[Row]) -> Iterator[str]:
+    """How many singular values hold an update's energy, round by round."""
+    for row in (row for row in _runs(rows) if row["spectra"]):
+        rounds = range(1, row["rounds"] + 1)
+        yield ""
+        yield (
+            f"Percent of the singular values of the parties' mean update that hold "
+            f"{100 * ENERGY:.0f} % of its energy, by round; and the percent of it that the first "
+            f"{100 * FIRST:.0f} % hold. Means over layers and seeds. W: both of the feed-forward "
+            "network."
+        )
+        yield ""
+        heads = ["matrix", *(f"needed, round {at}" for at in rounds)]
+        heads += [f"held, round {at}" for at in (rounds[0], rounds[-1])]
+        yield from grid(heads, list(spectra.lines(row["spectra"])))
+
+
+def _runs(rows: Sequence[Row]) -> list[Row]:
+    """One row for each run, where it leaves several models behind."""
+    return list({row["method"]: row for row in reversed(rows)}.values())[::-1]
 
 
 def points(values: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from secure_fl.benchmarks.cells import Cell
 from secure_fl.benchmarks.claims import Bench, Judgement, Verdict
 from secure_fl.benchmarks.evidence import SEEDS, Evidence, gather, model_of, place_of
-from secure_fl.benchmarks.markdown import figures, grid, leakage
+from secure_fl.benchmarks.markdown import figures, grid, leakage, singular_values
 from secure_fl.benchmarks.published import Paper, Section
 from secure_fl.benchmarks.sealing import differences, pairs
 from secure_fl.benchmarks.summary import Row, describe, rows
@@ -144,7 +144,7 @@ def _conditions(evidence: Evidence) -> Iterator[str]:
         yield f"- checkpoint: {'; '.join(sorted({model_of(o) for o in outcomes}))}"
         machines = {o["machine"]["processor"] for o in outcomes}
         threads = sorted({o["machine"]["torch_threads"] for o in outcomes})
-        yield f"- machine: {'; '.join(sorted(machines))}; {_numbers(threads)} threads a run"
+        yield f"- machine: {'; '.join(sorted(machines))}; threads a run: {_numbers(threads)}"
         found: dict[str, set[str]] = {}
         for outcome in outcomes:
             for package, version in outcome["versions"].items():
@@ -166,7 +166,7 @@ def _part(part: Part) -> Iterator[str]:
         yield ""
     if part.rows:
         beside = part.section.beside if part.section else ()
-        yield f"Ours: {describe(part.rows[0])}."
+        yield f"Ours: {describe(part.rows)}."
         yield ""
         yield from figures(part.rows, beside, part.section.which if part.section else "last")
         marks = dict.fromkeys(row["mark"] for row in part.rows if row["mark"])
@@ -174,6 +174,7 @@ def _part(part: Part) -> Iterator[str]:
             yield ""
             yield f"\\* {mark}"
         yield from leakage(part.rows)
+        yield from singular_values(part.rows)
         yield ""
     if part.missing:
         yield f"Missing {_listed(part.missing)}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean, stdev
@@ -77,6 +77,7 @@ def rows(finished: Sequence[tuple[Cell, Outcome]], reference: str | None) -> lis
             "cpu_seconds": spread([outcome["cpu_seconds"] for outcome in outcomes]),
             "privacy_share": spread([outcome["privacy_share"] for outcome in outcomes]),
             "leakage": next((o["leakage"] for o in outcomes if o.get("leakage")), {}),
+            "spectra": [o["spectra"] for o in outcomes if "spectra" in o],
             "algorithm": first["algorithm"],
             "protection": first["protection"],
             "settings": first["settings"],
@@ -137,7 +138,7 @@ def tables(listed: Sequence[Row]) -> list[Table]:
     for (group, data), found in groupby(listed, key=lambda row: (row["group"], row["data"])):
         here = list(found)
         title = f"{group}: {data}" if group else data
-        main = table(f"{title}\n{describe(here[0])}", COLUMNS, [_cells(row) for row in here])
+        main = table(f"{title}\n{describe(here)}", COLUMNS, [_cells(row) for row in here])
         marks = dict.fromkeys(row["mark"] for row in here if row["mark"])
         main.caption, main.caption_justify = "\n".join(f"* {mark}" for mark in marks), "left"
         laid.append(main)
@@ -146,11 +147,23 @@ def tables(listed: Sequence[Row]) -> list[Table]:
     return laid
 
 
-def describe(row: Row) -> str:
-    """Say on what a row was measured."""
-    counts = ", ".join(f"{count:,} {part}" for part, count in row["records"].items())
-    times = f"{row['rounds']} rounds, mean ± sd over seeds"
-    return f"{row['metric']} x 100; {len(row['parties'])} parties; {counts} records; {times}"
+def describe(listed: Sequence[Row]) -> str:
+    """Say on what rows were measured."""
+    parts = dict.fromkeys(part for row in listed for part in row["records"])
+    records = ", ".join(
+        counted((row["records"].get(part, 0) for row in listed), part) for part in parts
+    )
+    parties = counted((len(row["parties"]) for row in listed), "parties", "party")
+    rounds = counted((row["rounds"] for row in listed), "rounds", "round")
+    metric = listed[0]["metric"]
+    return f"{metric} x 100; {parties}; {records} records; {rounds}, mean ± sd over seeds"
+
+
+def counted(counts: Iterable[int], what: str, one: str = "") -> str:
+    """How many there are, as a range where rows differ."""
+    low, high = min(found := list(counts)), max(found)
+    number = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{number} {one or what if high == 1 else what}"
 
 
 def _cells(row: Row) -> list[str]:

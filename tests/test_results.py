@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from secure_fl.benchmarks import evidence, results, sealing
 from secure_fl.benchmarks.cells import Cell, about, sections
-from secure_fl.benchmarks.claims import Arm, Bench, Better, Cheaper, told
+from secure_fl.benchmarks.claims import Arm, Bench, Better, Cheaper, Shown, told
 from secure_fl.benchmarks.datasets import Spread
 from secure_fl.benchmarks.kept import FILE, Kept, read
 from secure_fl.benchmarks.published import Beside, Paper, Section
@@ -141,6 +141,15 @@ def test_only_common_seeds_are_paired() -> None:
     each = [(cell("FedAvg", k), o) for k, o in enumerate(found[:3])] + [(cell("Local", 0), odd)]
     judged = Bench(rows(each, None), "", "ade").judge(Better("", LOCAL, (FEDAVG,)))
     assert judged.figures == ("Local - FedAvg: +19.0, one seed",)
+
+
+def test_more_hospitals_of_the_same_records_are_compared_whole() -> None:
+    few, many = cell("FedAvg", 0), cell("FedAvg", 0, group="many")
+    found = outcome(many, 0.9)
+    found["metrics"]["last"]["party"]["hospital-0"]["test"] = {"accuracy": 0.1}
+    bench = Bench(rows([(few, outcome(few, 0.8)), (many, found)], None), "many", "ade")
+    claim = Better("", FEDAVG, (replace(FEDAVG, group=""),), whole=True)
+    assert bench.judge(claim).figures == ("FedAvg - FedAvg: +10.0, one seed",)
 
 
 def test_a_tier_is_compared_on_the_same_hospitals() -> None:
@@ -281,7 +290,9 @@ def test_claims_name_rows_that_the_tables_have() -> None:
             methods = {c.method for c in here}
             assert {m for column in section.beside for m in column.figures} <= methods, section
             for claim in section.claims:
-                others = claim.others if isinstance(claim, Better) else (claim.other,)
+                others: tuple[Arm | None, ...] = ()
+                if not isinstance(claim, Shown):
+                    others = claim.others if isinstance(claim, Better) else (claim.other,)
                 for arm in (claim.arm, *(other for other in others if other)):
                     group = section.group if arm.group is None else arm.group
                     assert arm.method in {c.method for c in cells if c.group == group}, arm

@@ -1,4 +1,4 @@
-"""FedKD (Wu et al., arXiv 2108.13323): Tables 2 and 3, and what Figures 2 to 5 vary.
+"""FedKD (Wu et al., arXiv 2108.13323): Tables 2 and 3, and what Figures 2 to 7 show.
 
 ade_cls stands in for the paper's tweets on drug reactions, sst2 and rte for its news ranking. The
 reference of the bytes is FedAvg of the whole model, the "federated" row of the paper.
@@ -83,6 +83,7 @@ ABLATIONS: Mapping[str, Mapping[str, Any]] = {
 CLIENTS = (8, 16)  # beside the four of all other runs
 CROWDS = ("FedAvg, first 4 layers", "FedKD 4")
 ENERGIES = ((0.8, 0.98), (0.9, 0.98), (0.95, 0.95), (0.95, 1.0))  # beside 0.95 to 0.98
+LONGER = 6  # rounds of the runs whose updates are taken apart: what changes is the question
 ATTACKED = ("FedAvg", "FedAvg, unprotected", "FedKD 4", "FedKD 4, unprotected")
 
 
@@ -103,6 +104,9 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
         for start, end in ENERGIES
     }
     yield from _rows("Figure 5", "sst2", thresholds, budget, seed)
+    apart = {"FedKD 4": fedkd(4, NONE, factors="none", rounds=LONGER)}
+    for cell in _rows("Figures 6 and 7", "sst2", apart, budget, seed):
+        yield replace(cell, decomposed=True)
     if not seed:
         attacked = {name: METHODS[name] for name in ATTACKED}
         yield from map(audited, _rows("Leakage", "ade_cls", attacked, budget, seed))
@@ -118,7 +122,7 @@ def _rows(
             method,
             seed,
             Spread((data,), PARTIES, size.train, True, size.dev, size.test),
-            settings["algorithm"] | {"rounds": size.rounds},
+            {"rounds": size.rounds} | settings["algorithm"],
             {"pooling": "attentive"} | settings.get("model", {}),
             {"learning_rate": 4e-4, "batch_size": 8, "precision": "bfloat16"},
             settings.get("protection", {}),
