@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from secure_fl.benchmarks.claims import Arm, Better, Cheaper, Claim
 from secure_fl.benchmarks.published import Beside, Paper, Section
+from secure_fl.benchmarks.tables.fedid import MORE, WITH_MORE
 
 SETS = ("wnli", "rte", "cola", "sst2")  # in the order of the paper's columns
 CENTRAL = ("56.3", "61.4", "52.4", "92.4")
@@ -106,33 +107,51 @@ TABLE_4: tuple[Claim, ...] = (
 )
 
 
-def alike(alpha: str, claims: tuple[Claim, ...]) -> tuple[Section, ...]:
-    """Table 1, a section for each of our sets."""
+def alike(alpha: str, claims: tuple[Claim, ...], title: str = "") -> tuple[Section, ...]:
+    """Table 1, a section for each of our sets; `title` ends that of our group."""
     source = 'Table 1, "Experiment results of the homogeneous setting on the GLUE dev sets", column'
     return tuple(
         Section(
-            f"homogeneous, α = {alpha}",
+            f"homogeneous, α = {alpha}{title}",
             f"{source} {name}.",
             (name,),
             (Beside(f"paper: {name}", {m: row[k] for m, row in ALIKE[alpha].items()}),),
             claims,
         )
         for k, name in enumerate(SETS)
+        if not title or name in MORE.sets
     )
 
 
-def unlike() -> tuple[Section, ...]:
-    """Table 2, a section for each of our sets."""
+def unlike(title: str = "") -> tuple[Section, ...]:
+    """Table 2, likewise."""
     source = 'Table 2, "Experiment results of the heterogeneous setting on the GLUE dev sets"'
     return tuple(
         Section(
-            "heterogeneous, α = 1",
+            f"heterogeneous, α = 1{title}",
             f"{source}, column {name}.",
             (name,),
             (Beside(f"paper: {name}", {m: row[k] for m, row in UNLIKE.items()}),),
             (Better(BEST, ID, DISTILLED, reason=DEEP),),
         )
         for k, name in enumerate(SETS)
+        if not title or name in MORE.sets
+    )
+
+
+def ablated(title: str = "") -> tuple[Section, ...]:
+    """Table 4, likewise."""
+    return tuple(
+        Section(
+            f"Table 4{title}",
+            'Table 4, "Results of model ablations on RTE, SST-2, and QQP." The paper\'s models are '
+            "of several architectures there, ours are alike.",
+            (name,),
+            (Beside(f"paper: {name}", figures),),
+            TABLE_4,
+        )
+        for name, figures in ABLATED.items()
+        if not title or name in MORE.sets
     )
 
 
@@ -149,16 +168,9 @@ PAPER = Paper(
             beside=(Beside("paper: SST-2 to IMDB", CROSS),),
             claims=(Better(BEST, ID, DISTILLED, reason=FEW),),
         ),
-        *(
-            Section(
-                "Table 4",
-                'Table 4, "Results of model ablations on RTE, SST-2, and QQP." The paper\'s models '
-                "are of several architectures there, ours are alike.",
-                (name,),
-                (Beside(f"paper: {name}", figures),),
-                TABLE_4,
-            )
-            for name, figures in ABLATED.items()
-        ),
+        *ablated(),
+        *alike("1", CLAIMS, WITH_MORE),
+        *unlike(WITH_MORE),
+        *ablated(WITH_MORE),
     ),
 )
