@@ -16,10 +16,12 @@ ROUNDS: dict[Which, str] = {"last": "test, last round", "best": "test, best dev 
 POOLED = "centralized"
 
 
-def grid(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table: names to the left, figures to the right."""
+def grid(
+    heads: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---:"
+) -> Iterator[str]:
+    """A table: names to the left, all else, if they are figures, to the right."""
     yield _line(heads)
-    yield _line(["---"] + ["---:"] * (len(heads) - 1))
+    yield _line(["---"] + [align] * (len(heads) - 1))
     yield from (_line(line) for line in lines)
 
 

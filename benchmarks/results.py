@@ -20,7 +20,8 @@ from secure_fl.benchmarks.summary import Row, describe, rows
 from secure_fl.benchmarks.tables import TABLES, fedid_paper, fedkd_paper, inclusivefl_paper
 
 PAPERS = (fedid_paper.PAPER, fedkd_paper.PAPER, inclusivefl_paper.PAPER)
-VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "cannot be told", "not run")
+TOLD: tuple[Verdict, ...] = ("holds", "does not hold", "cannot be told")
+VERDICTS: tuple[Verdict, ...] = (*TOLD, "not run")
 OPENING = """\
 # Results
 
@@ -117,6 +118,8 @@ def _chapter(one: Chapter) -> Iterator[str]:
     yield f"## {one.paper.title}"
     yield ""
     yield from _conditions(one.evidence)
+    yield ""
+    yield from _verdicts(one)
     for part in one.parts:
         yield ""
         yield from _part(part)
@@ -158,8 +161,36 @@ def _conditions(evidence: Evidence) -> Iterator[str]:
         yield f"{evidence.stale} {what} checkpoint; they are not shown."
 
 
+def _verdicts(one: Chapter) -> Iterator[str]:
+    """Every claim once, and where it came out how."""
+    found: dict[str, dict[Verdict, list[Part]]] = {}
+    for part in one.parts:
+        for judgement in part.judged:
+            places = found.setdefault(judgement.claim.what, {}).setdefault(judgement.verdict, [])
+            places += [] if part in places else [part]
+    lines = [
+        [what, *(_places(places.get(verdict, ())) for verdict in TOLD)]
+        for what, places in found.items()
+        if set(places) & set(TOLD)
+    ]
+    if lines:
+        yield from grid(("claim", *TOLD), lines, align="---")
+
+
+def _places(parts: Sequence[Part]) -> str:
+    """Name groups, and the sets of each."""
+    sets: dict[str, list[str]] = {}
+    for part in parts:
+        sets.setdefault(part.group, []).append(part.data)
+    return "; ".join(_title(group, ", ".join(data)) for group, data in sets.items())
+
+
+def _title(group: str, data: str) -> str:
+    return f"{group}: {data}" if group else data
+
+
 def _part(part: Part) -> Iterator[str]:
-    yield f"### {part.group}: {part.data}" if part.group else f"### {part.data}"
+    yield f"### {_title(part.group, part.data)}"
     yield ""
     if part.section is not None:
         yield f"{part.section.source}"
