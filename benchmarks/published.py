@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from secure_fl.benchmarks.claims import Claim, Which
@@ -14,6 +14,10 @@ class Beside:
 
     head: str
     figures: Mapping[str, str]
+
+    def among(self, methods: Collection[str]) -> Beside:
+        """The figures of some methods only."""
+        return Beside(self.head, {m: v for m, v in self.figures.items() if m in methods})
 
 
 @dataclass(frozen=True, slots=True)
