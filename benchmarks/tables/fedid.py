@@ -195,7 +195,9 @@ def _unlike(data: str, scale: Scale, seed: int, title: str = "") -> Iterator[Cel
 def _with_more(seed: int) -> Iterator[Cell]:
     """Tables 1, 2 and 4 once more, with more records."""
     for data in MORE.sets:
-        yield from _rows(f"homogeneous, α = {ALPHA:g}{WITH_MORE}", data, ALIKE, MORE, seed)
+        for alpha in ALPHAS:
+            group = f"homogeneous, α = {alpha:g}{WITH_MORE}"
+            yield from _rows(group, data, ALIKE, MORE, seed, alpha)
         yield from _unlike(data, MORE, seed, WITH_MORE)
         yield from _rows(f"Table 4{WITH_MORE}", data, ABLATIONS, MORE, seed)
 
