@@ -128,6 +128,10 @@ ALIKE: Mapping[str, Method] = {
     "FedED": {"name": "feded"},
     **DISTILLED,
 }
+UNAIDED: Mapping[str, Method] = {  # what the host's labels are worth to it; FedID's only asks them
+    f"{name}, host without labels": {**DISTILLED[name], "labelled": False}
+    for name in ("DS-FL", "MHAT")
+}
 ABLATIONS: Mapping[str, Method] = {
     "FedID": FEDID,
     "without g_feedback": {"name": "fedid", "feedback": "none"},
@@ -198,6 +202,7 @@ def _with_more(seed: int) -> Iterator[Cell]:
         for alpha in ALPHAS:
             group = f"homogeneous, α = {alpha:g}{WITH_MORE}"
             yield from _rows(group, data, ALIKE, MORE, seed, alpha)
+        yield from _rows(group, data, UNAIDED, MORE, seed)
         yield from _unlike(data, MORE, seed, WITH_MORE)
         yield from _rows(f"Table 4{WITH_MORE}", data, ABLATIONS, MORE, seed)
 
