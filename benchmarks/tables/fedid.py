@@ -202,7 +202,7 @@ def _with_more(seed: int) -> Iterator[Cell]:
         for alpha in ALPHAS:
             group = f"homogeneous, α = {alpha:g}{WITH_MORE}"
             yield from _rows(group, data, ALIKE, MORE, seed, alpha)
-        yield from _rows(group, data, UNAIDED, MORE, seed)
+        yield from _rows(f"homogeneous, α = {ALPHA:g}{WITH_MORE}", data, UNAIDED, MORE, seed)
         yield from _unlike(data, MORE, seed, WITH_MORE)
         yield from _rows(f"Table 4{WITH_MORE}", data, ABLATIONS, MORE, seed)
 
