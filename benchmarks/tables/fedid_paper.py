@@ -67,24 +67,35 @@ COSTS: tuple[Claim, ...] = (
     Cheaper("FedID's stays in line with DS-FL's (we say: at most twice it).", ID, DSFL, 0.5),
     Cheaper("FedKD of Gong et al. takes the least communication.", GONG, DSFL),
 )
-CLAIMS: tuple[Claim, ...] = (
-    Better(BEST, ID, DISTILLED, reason=FEW),
-    Better(
-        "Centralized training is best.",
-        Arm("Centralized"),
-        (*SHARED, *DISTILLED, ID),
-        reason=FEW,
-    ),
-    Better(
-        "FedID is comparable to methods that send models (we say: not more than a point behind "
-        "FedAvg and FedDF).",
-        ID,
-        SHARED[:2],
-        by=-1.0,
-        reason=FEW,
-    ),
-    *COSTS,
+DRIFT = (
+    "within a round what the parties learn of their mean prediction moves that mean, in exploratory "
+    "runs from 80 to 52 % right in 90 steps, and FedID's host learns all of it; the others learn one "
+    "prediction a round, and their hosts the labelled records, too, which FedID's only asks"
 )
+
+
+def claims(reason: str) -> tuple[Claim, ...]:
+    """What Table 1 is there to show."""
+    return (
+        Better(BEST, ID, DISTILLED, reason=reason),
+        Better(
+            "Centralized training is best.",
+            Arm("Centralized"),
+            (*SHARED, *DISTILLED, ID),
+            reason=FEW,
+        ),
+        Better(
+            "FedID is comparable to methods that send models (we say: not more than a point behind "
+            "FedAvg and FedDF).",
+            ID,
+            SHARED[:2],
+            by=-1.0,
+            reason=reason,
+        ),
+        *COSTS,
+    )
+
+
 FEEDBACK = "the host's feedback rests on 20 labelled records, so that it is mostly noise"
 TABLE_4: tuple[Claim, ...] = (
     Better("The feedback gradient helps.", ID, (Arm("without g_feedback"),), reason=FEEDBACK),
@@ -112,7 +123,7 @@ def skewed(title: str = "") -> tuple[Claim, ...]:
     )
 
 
-def alike(alpha: str, claims: tuple[Claim, ...], title: str = "") -> tuple[Section, ...]:
+def alike(alpha: str, said: tuple[Claim, ...], title: str = "") -> tuple[Section, ...]:
     """Table 1, a section for each of our sets; `title` ends that of our group."""
     source = 'Table 1, "Experiment results of the homogeneous setting on the GLUE dev sets", column'
     return tuple(
@@ -121,7 +132,7 @@ def alike(alpha: str, claims: tuple[Claim, ...], title: str = "") -> tuple[Secti
             f"{source} {name}.",
             (name,),
             (Beside(f"paper: {name}", {m: row[k] for m, row in ALIKE[alpha].items()}),),
-            claims,
+            said,
         )
         for k, name in enumerate(SETS)
         if not title or name in MORE.sets
@@ -164,8 +175,8 @@ PAPER = Paper(
     "fedid",
     "FedID (Ma et al., EMNLP 2023)",
     (
-        *alike("100", CLAIMS),
-        *alike("1", CLAIMS + skewed()),
+        *alike("100", claims(FEW)),
+        *alike("1", claims(FEW) + skewed()),
         *unlike(),
         Section(
             "cross-domain, to imdb",
@@ -174,8 +185,8 @@ PAPER = Paper(
             claims=(Better(BEST, ID, DISTILLED, reason=FEW),),
         ),
         *ablated(),
-        *alike("100", CLAIMS, WITH_MORE),
-        *alike("1", CLAIMS + skewed(WITH_MORE), WITH_MORE),
+        *alike("100", claims(DRIFT), WITH_MORE),
+        *alike("1", claims(DRIFT) + skewed(WITH_MORE), WITH_MORE),
         *unlike(WITH_MORE),
         *ablated(WITH_MORE),
     ),
