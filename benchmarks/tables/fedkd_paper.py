@@ -94,7 +94,7 @@ SCORES: tuple[Claim, ...] = (
     taught(TWO, Arm("FedAvg, first 2 layers"), FEW),
     Better("FedKD is better than FetchSGD and FedDropout.", FOUR, FRUGAL, reason=FEW),
     *(
-        Cheaper(f"FedKD takes less communication than {other.method}.", FOUR, other)
+        Cheaper(f"FedKD takes less communication than {other.method}.", FOUR, other, reason=RANKS)
         for other in FRUGAL
     ),
 )
