@@ -8,12 +8,13 @@ figure is the central model's, for FedAvg and Centralized the one model's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from secure_fl.benchmarks.cells import Cell
 from secure_fl.benchmarks.datasets import Spread
 from secure_fl.benchmarks.tables.base import Budget, Table, audited
+from secure_fl.benchmarks.tables.fedid_sizes import MORE, SCALES, SWEEPS, WITH_MORE, Scale
 
 Method = dict[str, Any]
 
@@ -27,92 +28,6 @@ ALPHAS = (100.0, 1.0)  # alike, and not alike; the paper's
 ALPHA = 1.0  # where nothing else is said
 CROSS = {"sst2": "imdb"}  # Table 3
 ONCE = frozenset({"rte", "cola", "wnli"})  # on two cores the first seed only
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much a run learns from, and how long its texts are."""
-
-    train: int | None
-    dev: int | None
-    test: int | None
-    max_length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """One budget: the sets, the members, the rounds."""
-
-    sets: Mapping[str, Size]
-    parties: int
-    rounds: int
-    epochs: int
-    distill_epochs: int
-    depth: int  # of every model where all are alike, and of the host's
-    depths: tuple[int, ...]  # of the parties' models where they are not; repeated in turn
-    batch: int
-
-
-SCALES: Mapping[Budget, Scale] = {
-    "cpu": Scale(
-        {
-            "rte": Size(320, 60, 200, 64),
-            "cola": Size(400, 60, 300, 24),
-            "wnli": Size(320, 60, 71, 48),
-            "sst2": Size(400, 60, 300, 32),
-        },
-        parties=4,
-        rounds=2,
-        epochs=5,
-        distill_epochs=2,
-        depth=6,
-        depths=(3, 4, 5, 6),
-        batch=8,
-    ),
-    "gpu": Scale(
-        {
-            "rte": Size(None, None, None, 128),
-            "cola": Size(None, None, None, 64),
-            "wnli": Size(None, None, None, 128),
-            "sst2": Size(None, None, None, 64),
-        },
-        parties=10,
-        rounds=10,
-        epochs=3,
-        distill_epochs=3,
-        depth=6,
-        depths=(3, 4, 6),
-        batch=32,
-    ),
-}
-
-
-# On two cores beside Tables 1, 2 and 4 as above, where 50 records of each hospital teach its model
-# little: twice as many, fewer passes over each, and a test on all of the set's records. Chosen with
-# FedID alone on another seed (7): with 2,400 records its longer rounds end at half the test right.
-MORE = replace(SCALES["cpu"], sets={"sst2": Size(800, 60, None, 32)}, epochs=3, distill_epochs=1)
-WITH_MORE = ", 800 records"  # in the groups' titles
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """What Figures 2 to 4 vary, beside Table 1's own point."""
-
-    methods: tuple[str, ...]
-    public: tuple[int, ...]
-    labelled: tuple[int, ...]
-    parties: tuple[int, ...]
-
-
-SWEEPS: Mapping[Budget, Sweep] = {
-    "cpu": Sweep(("DS-FL", "FedID"), public=(45, 90), labelled=(10,), parties=(8,)),
-    "gpu": Sweep(
-        ("FedKD (Gong)", "DS-FL", "MHAT", "FedID"),
-        public=(400, 800, 1600, 3200),
-        labelled=(40, 80, 160, 320),
-        parties=(5, 20),
-    ),
-}
 
 FEDID: Method = {"name": "fedid"}
 DISTILLED: Mapping[str, Method] = {
