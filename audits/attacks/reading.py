@@ -29,7 +29,7 @@ ABOUT_COUNTS = (
     "Reads the record counts that hospitals send along as the weights of their updates. Success: "
     "most of those that this role could read by themselves are right."
 )
-THRESHOLD = 0.5  # a correlation; noise of as many values as a model has stays below 0.1
+THRESHOLD = 0.5  # a correlation; of noise, the best of a run's readings stays far below
 SURE, DEVIATIONS = 0.95, 4.0  # of few values, noise comes closer: so many of its deviations
 ENOUGH = 256  # values of one name, to be looked at by themselves
 
