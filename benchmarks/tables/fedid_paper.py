@@ -1,4 +1,4 @@
-"""What the FedID paper prints and claims: Tables 1 to 5, on the sets that we have."""
+"""What the FedID paper prints and claims: Tables 1 to 5, on our sets, and Figures 2 to 4."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from secure_fl.benchmarks.claims import Arm, Better, Cheaper, Claim
 from secure_fl.benchmarks.published import Beside, Paper, Section
+from secure_fl.benchmarks.tables.fedid_curves import CURVES
 from secure_fl.benchmarks.tables.fedid_sizes import MORE, WITH_MORE
 
 SETS = ("wnli", "rte", "cola", "sst2")  # in the order of the paper's columns
@@ -197,5 +198,6 @@ PAPER = Paper(
         *alike("1", (*claims(DRIFT), *skewed(WITH_MORE), GENTLER), WITH_MORE),
         *unlike((Better(BEST, ID, DISTILLED, reason=DRIFT), GENTLER), WITH_MORE),
         *ablated(WITH_MORE),
+        *CURVES,
     ),
 )

@@ -1,0 +1,74 @@
+"""What FedID's Figures 2 to 4 show: curves only, so claims and no figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from secure_fl.benchmarks.claims import Arm, Better, Claim
+from secure_fl.benchmarks.published import Section
+from secure_fl.benchmarks.tables.fedid_sizes import SWEEPS
+
+TABLE = "homogeneous, α = 1"  # where four hospitals learn with all public and labelled records
+ID, DSFL = Arm("FedID"), Arm("DS-FL")
+DRAWS = "draws of so few records differ by more than what is varied here changes"
+AHEAD = Better("FedID stays better than DS-FL.", ID, (DSFL,), reason=DRAWS)
+
+
+def worse(than: str) -> tuple[Claim, ...]:
+    """What is varied harms both ways to distil."""
+    return tuple(
+        Better(
+            f"{arm.method}'s central model is worse with {than}.",
+            replace(arm, group=TABLE),
+            (arm,),
+            reason=DRAWS,
+        )
+        for arm in (ID, DSFL)
+    )
+
+
+def as_good() -> tuple[Claim, ...]:
+    """Half of the labelled records cost little: FedID only asks them, for DS-FL they are few."""
+    return tuple(
+        Better(
+            f"{arm.method} hardly needs more labelled records (we say: half cost two points at "
+            "most).",
+            arm,
+            (replace(arm, group=TABLE),),
+            by=-2.0,
+            reason=DRAWS,
+        )
+        for arm in (ID, DSFL)
+    )
+
+
+SWEEP = SWEEPS["cpu"]
+CURVES = (
+    *(
+        Section(
+            f"Figure 2: {n} public records",
+            'Figure 2, "Performance of the central model on SST-2 with different sizes of public '
+            'dataset." Curves only.',
+            claims=(*worse("fewer public records"), AHEAD),
+        )
+        for n in SWEEP.public
+    ),
+    *(
+        Section(
+            f"Figure 3: {n} labelled records",
+            'Figure 3, "Performance of the central model on SST-2 with different sizes of labeled '
+            'dataset." Curves only.',
+            claims=(*as_good(), AHEAD),
+        )
+        for n in SWEEP.labelled
+    ),
+    *(
+        Section(
+            f"Figure 4: {n} parties",
+            'Figure 4, "Performance of the central model on SST-2 with different numbers of '
+            'clients." Curves only.',
+            claims=(*worse("more hospitals"), AHEAD),
+        )
+        for n in SWEEP.parties
+    ),
+)
