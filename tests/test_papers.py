@@ -62,6 +62,16 @@ def test_every_cell_of_every_table_is_well_formed(name: str, budget: Budget) -> 
             sections(one, HERE.model)
 
 
+def test_hosts_that_give_feedback_have_a_batch_of_labels() -> None:
+    asking = [c for c in TABLES["fedid"].cells("cpu", 0) if c.algorithm["name"] == "fedid"]
+    for one in asking:
+        here, batch = one.spread, one.training["batch_size"]
+        assert here.train is not None
+        labelled = here.labelled_size or round(here.labelled * round(here.public * here.train))
+        assert labelled >= (1 if one.algorithm.get("feedback") == "none" else batch), one.title
+    assert asking
+
+
 def test_a_table_is_resumed_and_only_what_changed_is_run_again(tmp_path: Path) -> None:
     table = small("FedAvg", "Local")
     first, told = fill(table, tmp_path, seeds=2)
