@@ -47,7 +47,7 @@ class FedID(Distilling):
     """The host's labelled records tell the parties which of their predictions helped."""
 
     name: Literal["fedid"] = "fedid"
-    targets: Targets = "soft"  # hard: votes, as in the authors' code
+    targets: Targets = "soft"  # hard: votes, as the host learns in the authors' code
     feedback: Feedback = "scalar"  # exact: the derivative; none: Table 4 without g_feedback
     feedback_weight: Annotated[float, Field(ge=0)] = 1.0  # of g_feedback in Eq. 15
     feedback_batch: Positive | None = None  # labelled records of a step; None: training.batch_size
