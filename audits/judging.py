@@ -42,7 +42,7 @@ def _leak(trial: Trial) -> str:
 def _unanswered(asked: Sequence[Trial]) -> list[str]:
     """Roles and rows on which no attack came to a verdict."""
     missing = []
-    for row in filter(lambda row: row.promised, ROWS):
+    for row in filter(lambda row: row.promised and row.required, ROWS):
         for role in dict.fromkeys(t.role for t in asked if t.attack in row.attacks):
             if answer(row, role, asked)[0] not in (Verdict.HOLDS, Verdict.LEAKS):
                 missing.append(f"{role}: nothing can be said about {row.what}")

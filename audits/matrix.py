@@ -25,6 +25,7 @@ class Row:
     found: Access = "everything"
     promised: bool = True  # that nobody sees it under he+secagg, alone or with some others
     from_updates: bool = False  # it could only be found in an update that was read
+    required: bool = True  # that an attack of it comes to a verdict, if it is promised
 
 
 MEMBERSHIP = (membership.LIRA, membership.RMIA, predictions.MEMBERSHIP)
@@ -41,7 +42,7 @@ ROWS = (
         ("label counts",),
         from_updates=True,
     ),
-    Row("the number of records that a hospital sends along", (reading.COUNTS,), promised=False),
+    Row("the number of records that a hospital sends along", (reading.COUNTS,), required=False),
     Row("how many records a hospital has", (metadata.SIZES, metadata.TIMING), "sizes", False),
     Row(
         "whether a record was trained on",

@@ -88,7 +88,7 @@ def _one_sum(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule) 
     expected = _expected(halves, groups, rule)
     up = 0
     for name in halves.members:
-        seconds, sealed = cpu(halves.sums[name].seal, groups[name], rule)
+        seconds, sealed = cpu(halves.sums[name].seal, groups[name], rule, (0, 1))
         spent[name] += seconds
         if name != halves.host:
             up = len(sealed.data)

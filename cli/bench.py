@@ -227,7 +227,7 @@ def scale(
 @bench.command(name="all")
 @_shared
 def everything(as_json: bool, out: Path | None, quick: bool) -> None:
-    """All of them but `scale` and `papers`, one after the other."""
+    """All of them but `scale`, `papers` and `results`, one after the other."""
     _run(tuple(name for name in QUICK if name != "scale"), as_json, out, quick)
 
 

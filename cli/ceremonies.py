@@ -45,7 +45,8 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, output: Path)
     The old keys move to the archive: they open old runs, and no new run accepts them.
 
     \b
-    secure-fl keys roster *.card.json --coordinator hub.json --after roster.json -o roster2.json
+    secure-fl keys roster north.card.json west.card.json --coordinator hub.card.json \\
+        --after roster.json -o roster2.json
     secure-fl keys rotate roster2.json
     """  # noqa: D301
     roster = load_roster(file)

@@ -58,6 +58,7 @@ def coordinate(
     quiet: bool,
 ) -> None:
     """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
+    from secure_fl.cli import show
     from secure_fl.cli.keyring import open_ring
     from secure_fl.engines.flare import FlareHub
     from secure_fl.pilot.kits import load_kit
@@ -72,6 +73,7 @@ def coordinate(
     roster, url = given.roster, listen or given.connection.url
     me = open_ring(folder, passphrase_file).identity()
     tell = (lambda text: None) if quiet else click.echo
+    show.warn_unprotected(show.err(), asked.protection.mode, asked.algorithm.name)
     for warning in given.warnings():
         click.echo(f"warning: {warning}", err=True)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())

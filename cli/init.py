@@ -17,6 +17,7 @@ CORPORA = {
     "ranking": "news",
 }
 TIERS = 3  # weak, medium and strong
+MOST_SEALED = 128  # parties whose ciphertexts add exactly: `crypto.scheme`
 SUMMED = 3  # parties that a sum needs, unless fewer are there
 ALGORITHMS = (
     "fedavg",
@@ -150,6 +151,8 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
     if parties < SUMMED and algorithm not in ("local", "centralized"):
         click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)
+    if parties > MOST_SEALED:
+        click.echo(f"note: over {MOST_SEALED} parties the coordinator sees the sums", err=True)
 
 
 def require_classes(task: str, algorithm: str) -> None:
@@ -175,7 +178,7 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
         "public": f"{unused}public = 240",
         "labelled": f"{unused}labelled = 60",
         "file": file,
-        "mode": "he+secagg",
+        "mode": "he+secagg" if parties <= MOST_SEALED else "secagg",
         "cohort": min(SUMMED, parties),
     }
     text = "".join(part.format(**chosen) for part in (HEAD, DATA, TAIL))

@@ -56,7 +56,8 @@ def _passphrase(file: Path | None, *, confirm: bool) -> str:
         try:
             return read_bounded(file).decode().rstrip("\r\n")
         except UnicodeDecodeError:
-            raise KeyringError("is not UTF-8 text", file=file) from None
+            fix = "write the passphrase into it again, as plain text"
+            raise KeyringError("is not UTF-8 text", file=file, fix=fix) from None
     if (value := os.environ.get(PASSPHRASE)) is not None:
         return value
     try:

@@ -137,7 +137,7 @@ def _lines(text: str) -> list[str]:
 def _missing(file: Path) -> str:
     from secure_fl.errors import DataError
 
-    raise DataError("there is no such file", file=file)
+    raise DataError("there is no such file", file=file, fix="check the path")
 
 
 def _cut(text: str) -> str:

@@ -38,8 +38,9 @@ def roster(
 
     \b
     secure-fl keys roster north.card.json south.card.json east.card.json \\
-        --coordinator hub.card.json --tier north=large
-    secure-fl keys roster *.card.json --coordinator hub.json --after roster.json -o roster2.json
+        --coordinator hub.card.json --tier north=strong
+    secure-fl keys roster north.card.json west.card.json --coordinator hub.card.json \\
+        --after roster.json -o roster2.json
     """  # noqa: D301
     version = load_roster(after).version + 1 if after else 1
     members = _members([load_card(path) for path in cards], host, tier)
@@ -119,7 +120,7 @@ def _members(
     for text in tiers:
         name, equals, tier = text.partition("=")
         if not equals or not tier:
-            raise KeyringError(f"--tier {text!r} is not NAME=TIER", fix="--tier north=large")
+            raise KeyringError(f"--tier {text!r} is not NAME=TIER", fix="--tier north=strong")
         wanted[name] = tier
     if unknown := sorted((set(wanted) | ({host} if host else set())) - names):
         raise KeyringError(f"no card is of {', '.join(unknown)}", fix="give that member's card too")

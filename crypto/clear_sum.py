@@ -14,17 +14,21 @@ from numpy.typing import NDArray
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
-from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Segment, Unmask
 
 
-def segment_key(group: Group, rule: Rule) -> bytes:
-    """A digest of what a segment holds, so that parties that disagree are found out."""
+def segment_key(group: Group, rule: Rule, at: Place, seen: bytes = b"") -> bytes:
+    """A digest of what a segment holds, of which sum, after what its parties have all seen.
+
+    Parties that disagree are found out: to the coordinator theirs are different segments.
+    """
     layout = "\n".join(f"{name} {vector.size}" for name, vector in group.vectors.items())
-    owners = "\n".join(group.owners)
+    owners, readers = "\n".join(group.owners), "\n".join(group.readers)
     # Who would add less noise than the others does not come together with them.
     noise = rule.noise and f"{rule.noise.scale:.6g} {rule.noise.reach:.6g}"
-    rules = f"{rule.audience} {rule.carry} {rule.bound} {noise}"
-    return digest_of(b"secure-fl segment", rules.encode(), layout.encode(), owners.encode())
+    rules = f"{rule.audience} {rule.carry} {rule.bound} {noise} {at[0]} {at[1]}"
+    parts = (rules, layout, owners, readers)
+    return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
 
 
 def check_bound(group: Group, rule: Rule) -> None:
@@ -61,7 +65,7 @@ class ClearSum:
     def forget(self, names: Sequence[str]) -> None:
         """Floats carry their own scale."""
 
-    def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
+    def seal(self, groups: Sequence[Group], rule: Rule, at: Place) -> Sealed:
         """Lay the vectors one after the other; float32 leaves nothing over to carry."""
         if rule.noise is not None:
             raise CryptoError(
@@ -75,7 +79,7 @@ class ClearSum:
             if self.me in group.owners:
                 part = b"".join(v.astype("<f4").tobytes() for v in group.vectors.values())
             parts.append(part)
-            segments.append(Segment(segment_key(group, rule), len(part), len(part) // 4))
+            segments.append(Segment(segment_key(group, rule, at), len(part), len(part) // 4))
         return Sealed(tuple(segments), b"".join(parts))
 
     def confirm(self, unmask: Unmask) -> Confirm | None:
@@ -100,6 +104,12 @@ class ClearSum:
     def leftover(self, name: str) -> Vector | None:
         """Float32 leaves nothing over."""
         return None
+
+    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
+        """Nothing is masked."""
+
+    def turn(self) -> None:
+        """Nothing is kept between sums."""
 
     def envelope(self, data: bytes, context: bytes) -> bytes:
         """In the clear."""

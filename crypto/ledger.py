@@ -97,6 +97,7 @@ class Ledger:
             chain = read_chain(db) or self._begin(db)
             chain.check(self.identity.public, pinned=self.pinned)
             _check_adjacency(chain, account)
+            _check_unit(chain, account, event)
             held = events_of(chain, account.dataset, account.unit)
             before = epsilon(held, budget.delta) if held else 0.0
             spent = epsilon([*held, event], budget.delta)
@@ -202,6 +203,20 @@ def _check_adjacency(chain: Chain, account: Account) -> None:
                 f"{account.dataset!r} is accounted per {account.unit} as {e.adjacency}, this event "
                 f"as {account.adjacency}: they do not compose",
                 fix=f"state this event's noise for {e.adjacency} neighbours",
+            )
+
+
+def _check_unit(chain: Chain, account: Account, event: Event) -> None:
+    """Training on the same records spends from one account, not from one for each unit."""
+    if not isinstance(event, DpSgdSteps):
+        return
+    for e in chain.entries[1:]:
+        other = e.state == "reserved" and e.dataset == account.dataset and e.unit != account.unit
+        if other and isinstance(decode_event(e.event), DpSgdSteps):
+            raise BudgetError(
+                f"DP-SGD on {account.dataset!r} is accounted per {e.unit} here, this training per "
+                f"{account.unit}: it would spend from a second budget for the same records",
+                fix=f'keep unit = "{e.unit}" for these records',
             )
 
 

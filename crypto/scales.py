@@ -42,7 +42,7 @@ class Scales:
                 if vector.size > SMALL and not (rule.carry and name in self.rms)
             }
             if norms:
-                wanted.append(Group(group.owners, norms))
+                wanted.append(Group(group.owners, norms, group.readers))
         if wanted and rule.audience == "host":
             raise CohortError(
                 "a host sum needs a public bound of its values",

@@ -89,7 +89,8 @@ def check_cohort(scheme: Scheme, parties: int) -> None:
     if not 1 <= parties <= most:
         raise CryptoError(
             f"scheme {scheme.name} adds 1 to {most} sealed vectors exactly, not {parties}",
-            fix=f"form cohorts of at most {most} parties and add their sums",
+            fix=f'form cohorts of at most {most} parties, or set mode = "secagg", where the '
+            "coordinator sees the sums",
         )
 
 

@@ -25,15 +25,17 @@ from secure_fl.crypto.circle import Circle, numbered
 from secure_fl.crypto.clear_sum import check_bound, segment_key
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity, channel
 from secure_fl.crypto.layout import EXACT_BITS, HOST_BITS, SMALL, Field, Layout
-from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import Place as Stream
+from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.primitives import derive
 from secure_fl.crypto.scales import Scales
 from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
+from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import CohortError, TamperError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
-from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Segment, Unmask
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class _Sent:
 
     group: Group
     layout: Layout
-    place: Place
+    place: Stream
     leftovers: Mapping[str, Vector]
 
 
@@ -114,6 +116,7 @@ class SecureSum:
         self._agree_key = derive(keys.channel_key, b"secure-fl agree", run)
         self._rng = rng
         self._scales = Scales(bits)
+        self._seen = Seen()
         self._index = 0
         self._step: StepKeys | None = None
         self._next: StepKeys | None = None
@@ -159,17 +162,21 @@ class SecureSum:
 
     # --- there ----------------------------------------------------------------------------------
 
-    def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
+    def seal(self, groups: Sequence[Group], rule: Rule, at: Place) -> Sealed:
         """Encode, noise, tag, mask and encrypt every group; one segment each."""
         self._rule, self._sent = rule, []
         self._index += not self._masks  # with masks, the keys' exchange has counted this sum
         segments, data = [], []
         for group in groups:
             check_bound(group, rule)
-            key = segment_key(group, rule)
+            readers, for_host = (*group.owners, *group.readers), rule.audience == "host"
+            # Keyed: what was opened could be few values, which the coordinator might guess.
+            seen = self.fingerprint(self._seen.by(readers, host=for_host), b"seen")
+            key = segment_key(group, rule, at, seen)
             layout = self._layout(group, rule)
-            # The digest of the layout keeps two segments of one sum from sharing a key stream.
-            place = Place(f"{self._run} {key.hex()}", 0, self._index)
+            # The key in it keeps two segments of one sum from sharing a key stream, and the masks
+            # of parties that are in different rounds, or saw different things, from cancelling.
+            place = Stream(f"{self._run} {key.hex()}", 0, self._index)
             part = b""
             leftovers: dict[str, Vector] = {}
             if self.me in group.owners:
@@ -182,7 +189,7 @@ class SecureSum:
             data.append(part)
         return Sealed(tuple(segments), b"".join(data))
 
-    def _protect(self, slots: Slots, group: Group, place: Place, rule: Rule) -> bytes:
+    def _protect(self, slots: Slots, group: Group, place: Stream, rule: Rule) -> bytes:
         modulus = self._modulus(rule)
         tag = tags.make(self._keys.tag_key, slots, self._numbers[self.me], modulus, place)
         slots = np.append(slots, np.uint64(tag))
@@ -249,6 +256,10 @@ class SecureSum:
             tags.check(self._keys.tag_key, slots[:-1], int(slots[-1]), numbers, modulus, sent.place)
             values, norms = sent.layout.decode(slots[:-1], len(owners), self._rule.noise)
             opened |= values
+            if self._rule.audience == "parties":
+                readers = (*sent.group.owners, *sent.group.readers)
+                audience = audience_of(readers, alive - {self._host or ""})
+                self._seen.note(audience, "\n".join(survivors).encode(), slots[:-1].tobytes())
             self._scales.opened(sent.layout, norms, len(owners), self._rule)
         if self._rule.carry:
             for sent in self._sent:
@@ -306,6 +317,14 @@ class SecureSum:
 
     # --- what only parties may read -------------------------------------------------------------
 
+    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
+        """Bind all later sums to it."""
+        self._seen.note(ALL if host else PARTIES, context, what)
+
+    def turn(self) -> None:
+        """A round is over: it is saved with what was seen in it."""
+        self._seen.turn()
+
     def envelope(self, data: bytes, context: bytes) -> bytes:
         """AES-GCM under the cohort's channel key."""
         nonce = os.urandom(12)
@@ -329,18 +348,27 @@ class SecureSum:
     # --- checkpoints ----------------------------------------------------------------------------
 
     def common(self) -> Mapping[str, Any]:
-        """The scales, which all parties know alike."""
-        return {"scales": self._scales.common()}
+        """The scales, which all parties know alike, and what all have seen."""
+        return {"scales": self._scales.common(), "seen": self._seen.common()}
 
     def adopt(self, common: Mapping[str, Any]) -> None:
-        """Begin with the others' scales; rounding starts with a fresh generator."""
+        """Begin with the others' scales, as if this party had seen what they have.
+
+        Rounding starts with a fresh generator.
+        """
         self._scales.adopt(common["scales"])
+        self._seen.restore(common["seen"])
 
     def state(self) -> Mapping[str, Any]:
-        """Scales, leftovers and the rounding generator; never keys, which are drawn afresh."""
-        return {"scales": self._scales.state(), "rng": self._rng.bit_generator.state}
+        """Scales, leftovers, the rounding generator, what was seen; never keys, drawn afresh."""
+        return {
+            "scales": self._scales.state(),
+            "seen": self._seen.state(),
+            "rng": self._rng.bit_generator.state,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
         self._scales.restore(state["scales"])
+        self._seen.restore(state["seen"])
         self._rng.bit_generator.state = state["rng"]

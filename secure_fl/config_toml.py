@@ -199,7 +199,7 @@ def write(tree: Mapping[str, Any], table: str = "") -> str:
             path = f"{table}{key}"
             tables.extend(f"\n[[{path}]]\n{write(entry, path + '.')}" for entry in value)
         else:
-            plain.append(f"{key} = {_literal(value)}\n")
+            plain.append(f"{key} = {literal(value)}\n")
     return "".join([*plain, *tables])
 
 
@@ -212,17 +212,18 @@ def _is_tables(value: Any) -> bool:
 
 
 def _name(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _literal(name)
+    return name if _BARE.fullmatch(name) else literal(name)
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):  # JSON's escapes are TOML's too, but TOML also escapes DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_literal(entry) for entry in value)}]"
+        return f"[{', '.join(literal(entry) for entry in value)}]"
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_name(k)} = {_literal(v)}" for k, v in value.items())
+        inner = ", ".join(f"{_name(k)} = {literal(v)}" for k, v in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     return repr(value)

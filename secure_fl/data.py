@@ -22,11 +22,15 @@ import numpy as np
 from secure_fl.errors import DataError
 from secure_fl.examples import Example, Impression, Tagged, Text
 from secure_fl.loaders import FORMATS, SUFFIXES, Columns, load
+from secure_fl.rows import is_name, shown
 
 __all__ = ["FORMATS", "SUFFIXES", "Columns", "Splits", "describe", "load", "split", "write"]
 
 PARTS = ("train", "dev", "test")
+UNLABELLED, NO_ENTITY, CLICKED, PASSED = "(unlabelled)", "(no entity)", "clicked", "passed over"
+OURS = (UNLABELLED, NO_ENTITY, CLICKED, PASSED)  # in the place of labels
 BINS = 5  # of the scores in a description
+LONGEST = 60  # characters of a label that is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,12 @@ def _histogram(examples: Sequence[Example]) -> dict[str, int]:
     # Classes, entities by type, bins of scores, or titles clicked and passed over.
     scores = [e.label for e in examples if isinstance(e, Text) and isinstance(e.label, float)]
     counts = Counter(label for example in examples for label in _labels(example))
-    found = {label: counts[label] for label in sorted(counts)}
+    names = [
+        label for label in sorted(counts) if counts[label] > 1 or label in OURS or is_name(label)
+    ]
+    found = {label if len(label) <= LONGEST else shown(label): counts[label] for label in names}
+    if once := len(counts) - len(names):  # a column of text, taken for labels by mistake
+        found[f"({once} of one record each, withheld)"] = once
     if scores:
         sizes, edges = np.histogram(scores, bins=BINS)
         for (low, high), size in zip(pairwise(edges), sizes.tolist(), strict=True):
@@ -155,12 +164,12 @@ def _histogram(examples: Sequence[Example]) -> dict[str, int]:
 
 def _labels(example: Example) -> list[str]:
     if isinstance(example, Impression):
-        return ["clicked" if click else "passed over" for click in example.clicks]
+        return [CLICKED if click else PASSED for click in example.clicks]
     if isinstance(example, Tagged) and example.tags is not None:
-        return [tag[2:] for tag in example.tags if tag[0] == "B"] or ["(no entity)"]
+        return [tag[2:] for tag in example.tags if tag[0] == "B"] or [NO_ENTITY]
     if isinstance(example, Text) and example.label is not None:
         return [example.label] if isinstance(example.label, str) else []
-    return ["(unlabelled)"]
+    return [UNLABELLED]
 
 
 def _texts(example: Example) -> tuple[str, ...]:

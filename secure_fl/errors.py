@@ -14,7 +14,7 @@
     │   ├── KeyringError   a key file, roster or passphrase is wrong
     │   └── TamperError    an aggregate was changed on its way
     ├── BudgetError        the privacy budget does not allow this              exit 7
-    ├── PolicyRefusal      a site's own rules do not allow it (`site_rules`)   exit 3
+    ├── PolicyRefusal      a site's own rules do not allow it; stays there
     └── RunError           a run's folder cannot be written, read or resumed   exit 4
 
 An error says what happened, where, and what to do. It stays inside the party that raised it:

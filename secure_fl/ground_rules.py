@@ -8,6 +8,7 @@ from dataclasses import replace
 from secure_fl.algorithms.registry import Entry
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.public_records import HOW, first_unlabelled
+from secure_fl.rows import shown
 from secure_fl.settings import ProtectionSettings, TaskSettings
 from secure_fl.silo import Silo
 from secure_fl.step import Rules
@@ -45,7 +46,9 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
     """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
     names = [silo.name for silo in silos]
     if len(set(names)) != len(names):
-        raise SettingsError(f"two parties have the same name: {sorted(names)}")
+        raise SettingsError(
+            f"two parties have the same name: {sorted(names)}", fix="give each a name of its own"
+        )
     host = _host_of(silos, entry)
     parties = len(silos) - (host is not None)
     if parties < protection.min_cohort and not entry.alone:
@@ -145,7 +148,7 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
         if len(set(found.values())) > 1:
             every = set().union(*found.values())
             lacking = "; ".join(
-                f"{name} lacks {', '.join(sorted(every - set(labels)))}"
+                f"{name} lacks {', '.join(map(shown, sorted(every - set(labels))))}"
                 for name, labels in found.items()
                 if set(labels) != every
             )

@@ -6,12 +6,11 @@ differ by somebody's input, so each sum of it is repeated over the same parties 
 
 from __future__ import annotations
 
-import json
-import os
 from itertools import zip_longest
 from pathlib import Path
 
-from secure_fl.errors import CohortError, RunError
+from secure_fl.durable import Lines
+from secure_fl.errors import CohortError
 
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
@@ -20,7 +19,7 @@ class Openings:
     """One party's notes, kept for good: any round may be repeated."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._lines = Lines(file, "over whom a sum is opened")
 
     def rounds(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Round, number of a sum, over whom: of sums in a row over the same parties, the last.
@@ -75,28 +74,10 @@ class Openings:
         self._note(after, JOINED, holders)
 
     def _note(self, round: int, number: int, survivors: tuple[str, ...], what: str = "") -> None:
-        entry = json.dumps({"round": round, "sum": number, "survivors": survivors, "what": what})
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("ab") as handle:
-                handle.truncate(len(self._whole()))
-                handle.write(entry.encode() + b"\n")
-                handle.flush()
-                os.fsync(handle.fileno())
-        except OSError as error:
-            raise RunError(
-                f"over whom a sum is opened cannot be written down ({error.strerror})",
-                fix="free disk space, then resume; nothing was revealed",
-                file=self._file,
-            ) from error
-
-    def _whole(self) -> bytes:
-        """All but a last line that was cut short: nothing was revealed before it was written."""
-        data = self._file.read_bytes() if self._file.exists() else b""
-        return data[: data.rfind(b"\n") + 1]
+        self._lines.append({"round": round, "sum": number, "survivors": survivors, "what": what})
 
     def _entries(self) -> list[tuple[int, int, tuple[str, ...], str]]:
-        lines = map(json.loads, self._whole().splitlines())
         return [
-            (line["round"], line["sum"], tuple(line["survivors"]), line["what"]) for line in lines
+            (line["round"], line["sum"], tuple(line["survivors"]), line["what"])
+            for line in self._lines
         ]

@@ -62,7 +62,11 @@ def require_private(kind: str, algorithm: str, *, through_fit: bool) -> None:
 
 
 def privacy_of(
-    silo: Silo, training: TrainingSettings, passes: int, folder: Path | None
+    silo: Silo,
+    training: TrainingSettings,
+    passes: int,
+    folder: Path | None,
+    identity: Identity | None = None,
 ) -> Privacy | None:
     """What the party may spend: from its ledger, if the settings or the run's folder have one."""
     dp = training.dp
@@ -74,7 +78,7 @@ def privacy_of(
         sampling_units(silo.train, dp, silo.name),
         training.batch_size,
         passes=passes,
-        ledger=_ledger_of(silo.name, dp.ledger, folder),
+        ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
         run=_run_name(folder),
     )
 
@@ -91,19 +95,25 @@ def require_predictions(algorithm: str, *, noised: bool) -> None:
 
 
 def noise_of(
-    silo: Silo, noise: NoiseSettings | None, threshold: int, folder: Path | None
+    silo: Silo,
+    noise: NoiseSettings | None,
+    threshold: int,
+    folder: Path | None,
+    identity: Identity | None = None,
 ) -> NoiseLedger | None:
     """What the party may release under noise; the host releases nothing, so it has no ledger."""
     if noise is None:
         return None
     host = silo.role == "host"
-    ledger = None if host else _ledger_of(silo.name, noise.ledger, folder)
+    ledger = None if host else _ledger_of(silo.name, noise.ledger, folder, identity)
     return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=_run_name(folder))
 
 
-def _ledger_of(party: str, chosen: str | None, folder: Path | None) -> Ledger | None:
+def _ledger_of(
+    party: str, chosen: str | None, folder: Path | None, identity: Identity | None
+) -> Ledger | None:
     place = Path(chosen) if chosen else folder and folder / "parties"
-    return open_ledger(place / party, party) if place else None
+    return open_ledger(place / party, party, identity) if place else None
 
 
 def _run_name(folder: Path | None) -> str:
@@ -112,12 +122,15 @@ def _run_name(folder: Path | None) -> str:
     return sha256(run).hexdigest()[:16]
 
 
-def open_ledger(folder: Path, party: str) -> Ledger:
-    """Open (or begin) the ledger of a party that is simulated on this machine.
+def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> Ledger:
+    """Open (or begin) the ledger of a party: a hospital's, which signs by its own identity.
 
-    Its signing key lies beside it: that finds damage, not somebody who may write in the folder. A
-    hospital passes a `Ledger` with the identity of its key ring instead.
+    A party that is simulated on this machine has none that lasts. Its signing key lies beside the
+    ledger: that finds damage, not somebody who may write in the folder.
     """
+    if identity is not None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Ledger(folder / LEDGER, identity)
     key = folder / KEY
     if not key.exists():
         if (folder / LEDGER).exists():

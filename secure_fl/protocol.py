@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.wire import Confirm, Confirmed, Offer, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Segment, Unmask
 
 Audience: TypeAlias = Literal["parties", "host"]
 Vector: TypeAlias = NDArray[np.float32]
@@ -26,6 +26,7 @@ class Group:
 
     owners: tuple[str, ...]
     vectors: Mapping[str, Vector]
+    readers: tuple[str, ...] = ()  # who gets the sum and contributes nothing
 
 
 class Noise(Protocol):
@@ -85,8 +86,8 @@ class PartySum(Protocol):
     def forget(self, names: Sequence[str]) -> None:
         """Do not use the scales that this party knows of these names: others do not know them."""
 
-    def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
-        """Encode, noise, mask and encrypt."""
+    def seal(self, groups: Sequence[Group], rule: Rule, at: Place) -> Sealed:
+        """Encode, noise, mask and encrypt, for this sum and no other."""
 
     def confirm(self, unmask: Unmask) -> Confirm | None:
         """A signature under lists that name somebody as dropped; None where nobody is."""
@@ -102,6 +103,12 @@ class PartySum(Protocol):
     def leftover(self, name: str) -> Vector | None:
         """What the last carried value of this name left over, which is then forgotten."""
 
+    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
+        """All parties, or all with the host, were sent this: sums of who was not do not open."""
+
+    def turn(self) -> None:
+        """A round is over, and about to be saved."""
+
     def envelope(self, data: bytes, context: bytes) -> bytes:
         """Seal bytes for all parties, not for the coordinator."""
 
@@ -112,13 +119,13 @@ class PartySum(Protocol):
         """A digest that only parties can connect with the data."""
 
     def common(self) -> Mapping[str, Any]:
-        """What of the state is equal at all parties: the scales."""
+        """What of the state is equal at all parties: scales, and what all have seen."""
 
     def adopt(self, common: Mapping[str, Any]) -> None:
         """Take over what is equal at all others; nothing is left over here yet."""
 
     def state(self) -> Mapping[str, Any]:
-        """Scales, leftovers and the rounding's random state, for checkpoints."""
+        """Scales, leftovers, what was seen and the rounding's random state, for checkpoints."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""

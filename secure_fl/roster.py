@@ -219,7 +219,8 @@ def _check_members(roster: Roster) -> None:
         if m.role not in get_args(Role):
             raise KeyringError(f"{m.name!r} has role {m.role!r}", fix="take party or host")
         if m.name != m.identity.name:
-            raise KeyringError(f"member {m.name!r} has the card of {m.identity.name!r}")
+            what = f"member {m.name!r} has the card of {m.identity.name!r}"
+            raise KeyringError(what, fix="fetch that site's own card again")
     hosts = [m.name for m in roster.members if m.role == "host"]
     if len(hosts) > 1:
         raise KeyringError(f"{listed(hosts)} are all hosts", fix="a roster has one host at most")

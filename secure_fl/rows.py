@@ -88,6 +88,10 @@ def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
 
 
 def shown(name: str) -> str:
-    """Show a column's name, unless it could be a record's text: files without a header exist."""
-    plain = re.fullmatch(r"[A-Za-z_][\w.-]{0,31}", name)
-    return name if plain else f"(a name of {len(name)} characters, withheld)"
+    """Show a column's name or a label, unless it could be a record's text: mistakes happen."""
+    return name if is_name(name) else f"(a name of {len(name)} characters, withheld)"
+
+
+def is_name(text: str) -> bool:
+    """Whether this is short and without spaces, as names are and sentences are not."""
+    return re.fullmatch(r"[A-Za-z_][\w.-]{0,31}|\d{1,2}", text) is not None

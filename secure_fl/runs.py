@@ -44,7 +44,7 @@ class RunFolder:
         they where nothing came of the old ones, as after a plan that was refused.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # models, leftovers of updates
             lock = (path / ".lock").open("w")
         except OSError as error:
             raise RunError(
@@ -207,7 +207,8 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise RunError("another process is working in this run", file=path) from None
+        fix = "wait until it has ended, or take another folder"
+        raise RunError("another process is working in this run", file=path, fix=fix) from None
     found = path / SETTINGS
     if resume and found.exists() and not _begun(path):
         (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal

@@ -12,6 +12,7 @@ from pathlib import Path
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.cohort import Cohort
+from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.link import Link
@@ -79,8 +80,12 @@ def seat(
     listen: Listener,
     hospitals: Sequence[Silo] | None = None,
     local_head: bool = False,
+    identity: Identity | None = None,
 ) -> Seated:
-    """Make one party's site, with what it kept of earlier rounds and of its budget."""
+    """Make one party's site, with what it kept of earlier rounds and of its budget.
+
+    `identity`: who signs its ledger; None: a key that lies beside it.
+    """
     place: Path | None = None if folder is None else folder.path
     passes = terms.algorithm.rounds * terms.algorithm.epochs
     site = Site(
@@ -91,11 +96,12 @@ def seat(
         terms.seed,
         Recorder(silo.name, listen),
         hospitals,
-        privacy_of(silo, terms.training, passes, place),
+        privacy_of(silo, terms.training, passes, place, identity),
         local_head=local_head,
     )
     kept = folder.party(silo.name, site) if folder else NoCheckpoints()
-    return Seated(site, kept, noise_of(silo, terms.protection.noise, threshold, place))
+    noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
+    return Seated(site, kept, noise)
 
 
 def session_of(

@@ -164,4 +164,4 @@ class PolicySettings(Section):
     membership: Annotated[float, Field(ge=0.5, le=1)] | None = None  # AUC of the released model's
     # worst membership attack, at the lower end of its interval; None: told, not judged
     epsilon: PositiveReal | None = None  # the most a DP statement may say, and there must be one
-    accept: tuple[str, ...] = ()  # trials that may leak, knowingly, such as "timing/coordinator"
+    accept: tuple[str, ...] = ()  # trials that may leak, knowingly, as the report names them

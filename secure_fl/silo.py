@@ -43,7 +43,12 @@ class Silo:
 
     def __post_init__(self) -> None:
         if not self.train:
-            raise DataError("the training split is empty", party=self.name, field="train")
+            raise DataError(
+                "the training split is empty",
+                fix="give more records, or smaller shares for dev and test",
+                party=self.name,
+                field="train",
+            )
         object.__setattr__(self, "public", without_labels(self.public))
 
 

@@ -109,7 +109,8 @@ class SumStep(Step):
             raise TooFewParties(
                 f"a sum would be over {small[0]} of {len(members)} parties; "
                 f"min_cohort is {rules.min_cohort}",
-                fix="either parties dropped out, or they disagree on names, sizes or contributors",
+                fix="either parties dropped out, or they disagree on names, sizes or contributors, "
+                "or were sent different things before",
             )
 
 

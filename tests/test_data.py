@@ -165,3 +165,17 @@ def test_descriptions_of_the_other_kinds() -> None:
 
 def test_no_text_of_a_record_is_in_a_description() -> None:
     assert "text 7" not in json.dumps(describe(split(MANY, seed=0)))
+
+
+def test_text_in_the_column_of_labels_is_not_shown() -> None:
+    """A wrong --column: what occurs once and is no name could be a record."""
+    words = [Text(f"{k}", "note", label=f"Patient {k} fell on 3 May") for k in range(5)]
+    classes = [Text(f"c{k}", "note", label=label) for k, label in enumerate(["ade", "no ade"] * 2)]
+    found = describe(Splits((*words, *classes, Text("r", "note", label="rare"))))["train"]
+    assert isinstance(found, dict)
+    assert found["labels"] == {
+        "ade": 2,
+        "no ade": 2,
+        "rare": 1,
+        "(5 of one record each, withheld)": 5,
+    }

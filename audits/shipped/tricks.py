@@ -82,9 +82,9 @@ class OldTotal(Trick):
     first: Totals = field(default_factory=dict)
 
     def answer(self, totals: Totals) -> Totals:
-        """The first totals, each time."""
+        """The first totals, each time, under the names of this sum."""
         self.first = self.first or expanded(self.mode, totals)
-        return self.first
+        return dict(zip(totals, self.first.values(), strict=True))
 
 
 @dataclass

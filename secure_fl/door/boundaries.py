@@ -44,6 +44,7 @@ class Boundaries:
     async def end(self, number: int) -> None:
         """Save this round, and go on with those who did."""
         with self._recorder.phase("checkpoint"):
+            self._sums.turn()
             self._checkpoints.save(number, self._whole, self._sums.state())
         answer, _ = await ask(wire.Boundary(number), wire.Continue)
         self._who.enter(answer.members)
@@ -76,4 +77,6 @@ class Boundaries:
         if joins:
             sums.adopt(self._checkpoints.adopt(state, self._shared))
             self._checkpoints.save(after, self._whole, sums.state())
+        if joins or who.me in new.holders:
+            sums.saw(state, new.seal, host=False)
         self._recorder.event("joined", round=after + 1, parties=list(new.newcomers))

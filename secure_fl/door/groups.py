@@ -58,7 +58,9 @@ async def declared(
             raise CohortError(f"the coordinator gives {name!r} the wrong contributors")
         alike.setdefault((owners, readers), {})[name] = vector
     sums.forget(answer.unscaled)  # what not all know is summed again, by all
-    groups = tuple(Group(owners, part) for (owners, _), part in sorted(alike.items()))
+    groups = tuple(
+        Group(owners, part, readers) for (owners, readers), part in sorted(alike.items())
+    )
     return groups, answer.scales and not who.is_host
 
 

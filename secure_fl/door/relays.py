@@ -40,7 +40,9 @@ class Relays:
         answer, data = await ask(wire.Broadcast(), wire.Relayed, bulk)
         if answer.senders != (host,):
             raise CohortError("the broadcast did not come from the host", party=host)
-        return unpack(self._sums.unwrap(data, context))
+        plain = self._sums.unwrap(data, context)
+        self._sums.saw(plain, context, host=True)
+        return unpack(plain)
 
     async def share(self, values: Mapping[str, Any]) -> dict[str, Told]:
         """See `Cohort.share`."""
@@ -48,11 +50,13 @@ class Relays:
         bulk = self._sums.envelope(pack(values), self._context("share", number, self._who.me))
         answer, data = await ask(wire.Share(), wire.Relayed, bulk)
         self._who.enter(answer.senders)  # the coordinator may not leave out whom it does not lose
-        parts = cut(data, answer.sizes)
-        return {
-            sender: unpack(self._sums.unwrap(part, self._context("share", number, sender)))
-            for sender, part in zip(answer.senders, parts, strict=True)
-        }
+        told: dict[str, Told] = {}
+        for sender, part in zip(answer.senders, cut(data, answer.sizes), strict=True):
+            context = self._context("share", number, sender)
+            plain = self._sums.unwrap(part, context)
+            self._sums.saw(plain, context, host=True)
+            told[sender] = unpack(plain)
+        return told
 
     async def agree(self, fingerprint: bytes, about: str) -> None:
         """See `Cohort.agree`."""

@@ -93,7 +93,7 @@ class Summing:
     ) -> Arrays | None:
         """One sum; None if it was not to be opened over those who are left."""
         with self._recorder.phase("seal"):
-            sealed = self._sums.seal(groups, rule)
+            sealed = self._sums.seal(groups, rule, self._next)
         message = wire.SumInput(rule.audience, sealed.segments, scales, self._next)
         answer, data = await Exchange(message, sealed.data)
         admitted = self._admit(groups, getattr(answer, "survivors", ()))

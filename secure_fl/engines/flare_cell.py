@@ -32,7 +32,8 @@ try:
     from nvflare.fuel.f3.streaming.stream_types import StreamError
 except ModuleNotFoundError:
     raise SettingsError(
-        "NVIDIA FLARE is not installed", fix="pip install 'secure-fl[flare]'"
+        "NVIDIA FLARE is not installed",
+        fix="from a checkout: pip install --constraint constraints.txt '.[flare]'",
     ) from None
 
 from secure_fl.engines.flare_guard import CHANNEL, MAX_CHUNK, TOPIC, Guard

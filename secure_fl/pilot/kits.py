@@ -118,9 +118,13 @@ def load_kit(folder: Path) -> Kit:
     roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
-        raise KeyringError(f"the roster does not list {connection.name!r}", file=folder)
+        what, fix = f"the roster does not list {connection.name!r}", "take this machine's own kit"
+        raise KeyringError(what, file=folder, fix=fix)
     if connection.hub != roster.coordinator.name:
-        raise KeyringError(f"the roster's coordinator is not {connection.hub!r}", file=folder)
+        what = f"the roster's coordinator is not {connection.hub!r}"
+        raise KeyringError(
+            what, file=folder, fix="fetch the kit again: its files do not belong together"
+        )
     kit = Kit(folder, connection, roster, _host_key(folder / HOST_KEY, roster))
     if (found := kit.tls.common_name()) != connection.name:
         raise KeyringError(

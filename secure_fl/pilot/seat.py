@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secure_fl.crypto.secure_sum import PartyKeys
-from secure_fl.errors import CohortError, RunError, SecureFLError, WireError
+from secure_fl.errors import CohortError, RunError, SecureFLError, TamperError, WireError
 from secure_fl.ground_rules import require_ready, tasks_of
 from secure_fl.link import Link
 from secure_fl.outcome import Outline, document_of, export_to
 from secure_fl.pilot.lobby import NONCE, run_id
+from secure_fl.pilot.memory import Memory
 from secure_fl.pilot.plan import read_plan, terms_of
 from secure_fl.recorder import Event
 from secure_fl.roster import Roster
@@ -80,6 +81,7 @@ class Seat:
         self._approve, self._records = approve, records
         self._folder, self._listen = folder, listen
         self._ledger = ledger or folder / "ledger"
+        self._memory = Memory(self._ledger)
         self._invited: Invited | None = None
         self._session: Session | None = None
         self._link: Link | None = None  # the session's
@@ -145,6 +147,7 @@ class Seat:
         self.close()
         self.done = False
         try:
+            self._memory.require_unforged(self._roster)
             plan = read_plan(message.plan)
             self._approve(plan)
             self._invited = Invited(plan, message.plan, link, os.urandom(NONCE))
@@ -184,11 +187,20 @@ class Seat:
         rules = rules_of_roster(self._roster, plan, members)
         silo = self._records(plan)
         require_ready(silo, terms.entry, terms.task)
+        self._memory.begin(plan.run.name, plan.dataset, plan.run.seed)
         place = self._folder / plan.run.name
         resume = (place / "settings.toml").exists()
         self._runs = RunFolder.open(place, invited.text, resume=resume)
         task = tasks_of(terms.task, [silo], terms.entry)[silo.name]
-        seated = seat(terms, silo, task, rules.threshold, folder=self._runs, listen=self._record)
+        seated = seat(
+            terms,
+            silo,
+            task,
+            rules.threshold,
+            folder=self._runs,
+            listen=self._record,
+            identity=self._keys.identity,
+        )
         parties = sum(name != rules.host for name in self._roster.names)
         self._seated = seated, Outline(terms, rules, {silo.name: task}, (silo.name,), parties)
         self._link = Link(self._run, self._keys.identity, self._roster.coordinator, asks=False)
@@ -204,6 +216,9 @@ class Seat:
         problem: SecureFLError | None = None
         if session.error is not None and not session.stopped:
             self._tell(session.error)
+            if isinstance(session.error, TamperError) and "sum" in session.error.where:
+                # Before the answer leaves: what opens and what does not tells about the key.
+                self._memory.forged(self._runs.path.name if self._runs else "", self._roster)
         if session.done:
             try:
                 self._finish()

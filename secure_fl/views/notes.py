@@ -21,6 +21,7 @@ from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.secure_sum import SecureSum
 from secure_fl.protocol import Audience, Group, PartySum, Rule, Sealed
 from secure_fl.views.blobs import Blobs, Journal, Span, lines
+from secure_fl.wire import Place
 
 STEM = "notes"
 
@@ -123,9 +124,9 @@ class WatchedSum:
         self._inner, self._journal, self._session = inner, journal, session
         self._number = 0
 
-    def seal(self, groups: Sequence[Group], rule: Rule) -> Sealed:
+    def seal(self, groups: Sequence[Group], rule: Rule, at: Place) -> Sealed:
         """Seal, and note what."""
-        sealed = self._inner.seal(groups, rule)
+        sealed = self._inner.seal(groups, rule, at)
         self._number += 1
         layouts: Sequence[Layout | None] = [None] * len(groups)
         if isinstance(self._inner, SecureSum):

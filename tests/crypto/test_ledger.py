@@ -292,3 +292,14 @@ def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(BudgetError, match="holds no ledger"):
         load_chain(path)
+
+
+def test_training_on_the_same_records_has_one_account(tmp_path):
+    """A second unit would be a second budget: what protects a patient also spends per record."""
+    ledger = Ledger(tmp_path / "ledger.sqlite", Identity.generate("north"))
+    event, budget = DpSgdSteps(noise_multiplier=2.0, sample_rate=0.5, steps=1), Budget(4.0, 1e-5)
+    ledger.reserve(event, Account("notes", "record"), budget, run="a")
+    with pytest.raises(BudgetError, match="second budget for the same records"):
+        ledger.reserve(event, Account("notes", "patient"), budget, run="b")
+    ledger.reserve(event, Account("others", "patient"), budget, run="c")
+    assert ledger.spent(Account("notes", "patient"), 1e-5) == 0.0

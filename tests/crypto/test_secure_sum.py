@@ -236,7 +236,7 @@ def sealed_under_noise() -> PartySum:
     offers = {n: half.offer(NAMES) for n, half in sums.items()}
     sums["a"].accept({n: o for n, o in offers.items() if o is not None}, NAMES)
     group = Group(NAMES, {"w": np.zeros(20, np.float32)})
-    sums["a"].seal([group], Rule(bound=1.0, noise=ThinNoise()))
+    sums["a"].seal([group], Rule(bound=1.0, noise=ThinNoise()), (1, 1))
     return sums["a"]
 
 
@@ -268,7 +268,7 @@ def test_keys_of_a_step_are_gone_when_it_is_over() -> None:
 def test_checkpoints_hold_no_keys() -> None:
     out = federate({n: carrying(n, (1,)) for n in NAMES}, mode="he+secagg")
     sums: Any = out.sessions["a"]._sums
-    assert set(sums.state()) == {"scales", "rng"}
+    assert set(sums.state()) == {"scales", "seen", "rng"}
 
 
 def test_a_program_that_sums_in_another_way_gets_nothing() -> None:

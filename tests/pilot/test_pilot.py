@@ -251,9 +251,13 @@ def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
     made = town(tmp_path, first)
     made.lead().run()
     assert all(seat.done for seat in made.seats.values())
-    made.plan = first.model_copy(update={"run": first.run.model_copy(update={"name": "other"})})
+    made.plan = first.model_copy(
+        update={"run": first.run.model_copy(update={"name": "other", "seed": 1})}
+    )
     made.lead().run()
     for name in made.members:
-        (total,) = totals(load_chain(tmp_path / name / "ledger" / name / "ledger.sqlite"))
+        chain = load_chain(tmp_path / name / "ledger" / name / "ledger.sqlite")
+        assert chain.owner == made.roster.member(name).identity  # as on its card
+        (total,) = totals(chain)
         assert total.runs == 2  # the second fitted its noise into what the first had left
         assert 0.5 < total.spent <= total.budget == 1.0

@@ -41,11 +41,11 @@ def test_a_reader_that_contributes_is_refused(
     """A hospital that runs another program: it seals into a segment that it only reads."""
     honest = SecureSum.seal
 
-    def seal(self: SecureSum, groups: Any, rule: Any) -> Sealed:
+    def seal(self: SecureSum, groups: Any, rule: Any, at: Any) -> Sealed:
         if self.me != "west":
-            return honest(self, groups, rule)
-        sealed = honest(self, [replace(g, owners=(*g.owners, "west")) for g in groups], rule)
-        names = honest(self, groups, rule)  # the digests and owners that the others use
+            return honest(self, groups, rule, at)
+        sealed = honest(self, [replace(g, owners=(*g.owners, "west")) for g in groups], rule, at)
+        names = honest(self, groups, rule, at)  # the digests and owners that the others use
         segments = tuple(
             replace_size(told, made.size)
             for told, made in zip(names.segments, sealed.segments, strict=True)

@@ -1,0 +1,109 @@
+"""`secure-fl settings`: every field of a settings file and of a site's policy, and its default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from secure_fl.settings import Section
+
+POLICY = "site"  # sections from here on stand in a hospital's own file
+HEAD = """\
+# Settings
+
+Every field, what it may hold, and what holds if it is left out (–: nothing; empty: it must be
+given). `secure-fl settings --markdown` writes this page, and `secure-fl settings training.dp` shows
+one section. Values are checked when a file is read: errors name the line and what is allowed.
+
+Environment: `SECURE_FL_PASSPHRASE` opens key files without a prompt, `SECURE_FL_KEYS` is the folder
+of keys where `--keys` is not given, `SECURE_FL_DEBUG=1` shows tracebacks, and
+`SECURE_FL_SCRYPT_LOG_N` is the cost of guessing a passphrase for files written from then on.
+"""
+SITE = """\
+# A site's policy
+
+A hospital's own file, `site.toml` ([pilot.md](pilot.md#5-the-hospitals-policy)); `[site.dp]` and
+`[site.noise]` stand below `[site]`."""
+
+
+def sections() -> Mapping[str, type[Section]]:
+    """The sections of all files, by the names that are printed for them."""
+    from secure_fl import config_data, settings, site_policy
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.config_build import RunSettings
+
+    return {
+        "run": RunSettings,
+        "task": settings.TaskSettings,
+        "data, a built-in corpus": config_data.CorpusData,
+        "data, one source": config_data.SourceData,
+        "data.columns": config_data.ColumnSettings,
+        "[data.party]": config_data.PartyFiles,
+        "model": settings.ModelSettings,
+        "training": settings.TrainingSettings,
+        "training.dp": settings.DPSettings,
+        "protection": settings.ProtectionSettings,
+        "protection.noise": settings.NoiseSettings,
+        "policy": settings.PolicySettings,
+        **{f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()},
+        POLICY: site_policy.SitePolicy,
+        "site.dp": site_policy.DPLimits,
+        "site.noise": site_policy.NoiseLimits,
+        "[data.set]": site_policy.DataSet,
+        "keys": site_policy.KeysSettings,
+    }
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl settings                 the names of all sections
+  secure-fl settings training.dp
+  secure-fl settings fedid           an algorithm's
+  secure-fl settings --markdown > settings.md"""
+)
+@click.argument("name", required=False)
+@click.option("--markdown", is_flag=True, help="Print all sections as a page.")
+def settings(name: str | None, markdown: bool) -> None:
+    """Explain the fields of a section: what they may hold, and what holds if they are left out."""
+    from secure_fl.fields import NOTHING, described
+
+    if markdown:
+        click.echo(page(), nl=False)
+        return
+    found = {n: s for n, s in sections().items() if name in (n, n.split(", ")[-1], n.split(",")[0])}
+    if name is None or not found:
+        click.echo("\n".join(sections()))
+        if name is not None:
+            raise click.UsageError(f"there is no section {name!r}; above are all")
+    for title, section in found.items():
+        click.echo(f"[{title}]")
+        for d in described(section):
+            given = f"{d.name} = {d.default}" if d.default not in ("", NOTHING) else d.name
+            must = "" if d.default else "; must be given"
+            click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.comment)}{d.comment}")
+
+
+def page() -> str:
+    """All sections as Markdown."""
+    return "\n".join([HEAD, *_parts()]).rstrip() + "\n"
+
+
+def _parts() -> Iterator[str]:
+    from secure_fl.fields import described
+
+    for title, section in sections().items():
+        if title == POLICY:
+            yield f"{SITE}\n"
+        yield f"## `[{title}]`\n"
+        lines = (section.__doc__ or "").strip().splitlines()
+        yield f"{lines[0]}\n"
+        yield "| field | may be | left out | |"
+        yield "| --- | --- | --- | --- |"
+        for d in described(section):
+            cells = (f"`{d.name}`", d.allowed, d.default, d.comment)
+            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        yield ""

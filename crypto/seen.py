@@ -1,0 +1,70 @@
+"""What a party was sent in common with others: a digest that goes into the masks of its next sum.
+
+A coordinator that shows one party the true model and all others a dead one, from which nothing can
+be learned, reads that party's update off the next sum (Pasquini, Francati, Ateniese: Eluding Secure
+Aggregation via Model Inconsistency, CCS 2022). A host could do so by its broadcasts. So the place
+of every mask names what its party has seen: masks between two who saw different things do not
+cancel, whoever lies to them, and the sum stays noise.
+
+Not everybody is sent everything: a host opens sums of its own, and large models have layers that
+small ones lack. So there is a chain of digests for each audience, and a sum is bound to the chains
+that all who contribute to it, or read it, have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from secure_fl.crypto.primitives import digest_of
+
+ALL, PARTIES = "all", "parties"  # audiences: with the host, and without
+CONTEXT = b"secure-fl seen"
+
+
+class Seen:
+    """Chains of digests by audience: those of earlier rounds, and what has come since."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+        self._now: dict[str, bytes] = {}
+
+    def note(self, audience: str, *what: bytes) -> None:
+        """Add what everybody of an audience was sent; in the same order everywhere."""
+        self._now[audience] = digest_of(CONTEXT, self._now.get(audience, b""), *what)
+
+    def by(self, readers: Collection[str], *, host: bool) -> bytes:
+        """What these have all seen; with `host`, what the host has seen too."""
+        wanted = set(readers)
+        audiences = {
+            audience
+            for audience in (*self._kept, *self._now)
+            if audience == ALL
+            or (not host and (audience == PARTIES or wanted <= set(audience.split("\n"))))
+        }
+        return digest_of(CONTEXT, *(self._chain(a) for a in sorted(audiences)))
+
+    def turn(self) -> None:
+        """A round is over: what came in it belongs to what is kept."""
+        self._kept = {a: self._chain(a) for a in (*self._kept, *self._now)}
+        self._now = {}
+
+    def common(self) -> dict[str, str]:
+        """What is kept and is equal at all parties, for newcomers."""
+        return {a: chain.hex() for a, chain in sorted(self._kept.items()) if a in (ALL, PARTIES)}
+
+    def state(self) -> dict[str, str]:
+        """What is kept, for checkpoints."""
+        return {audience: chain.hex() for audience, chain in sorted(self._kept.items())}
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Take back what was kept; what came since this session began stays."""
+        self._kept = {audience: bytes.fromhex(chain) for audience, chain in state.items()}
+
+    def _chain(self, audience: str) -> bytes:
+        kept, now = self._kept.get(audience, b""), self._now.get(audience, b"")
+        return digest_of(CONTEXT, audience.encode(), kept, now)
+
+
+def audience_of(readers: Collection[str], parties: Collection[str]) -> str:
+    """What an audience is called: all parties that are here, or these."""
+    return PARTIES if set(parties) <= set(readers) else "\n".join(sorted(readers))

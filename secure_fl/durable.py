@@ -1,0 +1,57 @@
+"""Lines that are on the disk before anything else happens; a crash cuts off the last at most."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from secure_fl.errors import RunError
+
+
+class Lines:
+    """A file of JSON lines that only grows."""
+
+    def __init__(self, file: Path, what: str) -> None:
+        """`what` the lines say, for the error of a full disk."""
+        self._file, self._what = file, what
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(json.loads, self._whole().splitlines())
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Write one more, durably, or raise."""
+        try:
+            self._make()
+            with self._file.open("ab") as handle:
+                handle.truncate(len(self._whole()))
+                handle.write(json.dumps(line).encode() + b"\n")
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as error:
+            raise RunError(
+                f"{self._what} cannot be written down ({error.strerror})",
+                fix="free disk space, then resume; nothing was revealed",
+                file=self._file,
+            ) from error
+
+    def _make(self) -> None:
+        """An entry in a folder is lost with the power unless the folder, too, is on the disk."""
+        if self._file.exists():
+            return
+        missing = [p for p in self._file.parents if not p.exists()]
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file.touch(mode=0o600)
+        for folder in (self._file.parent, *(made.parent for made in missing)):
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def _whole(self) -> bytes:
+        """All but a last line that was cut short: nothing was done before it was written."""
+        data = self._file.read_bytes() if self._file.exists() else b""
+        return data[: data.rfind(b"\n") + 1]

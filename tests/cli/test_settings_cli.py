@@ -1,0 +1,46 @@
+"""`secure-fl settings`: the reference of all fields is what the classes say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from secure_fl.cli.main import main
+from secure_fl.cli.settings import page, sections
+from secure_fl.fields import described
+from secure_fl.settings import DPSettings
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def test_the_page_is_what_the_classes_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "secure-fl settings --markdown > docs/settings.md"
+    )
+
+
+def test_every_field_is_described_once() -> None:
+    for title, section in sections().items():
+        names = [d.name for d in described(section)]
+        assert len(set(names)) == len(names) > 0, title
+        assert set(names) <= set(section.model_fields)
+        inner = set(section.model_fields) - set(names)  # tables of their own
+        assert inner <= {"dp", "noise", "columns", "model"}, title
+
+
+def test_values_bounds_and_comments_are_read_off() -> None:
+    found = {d.name: d for d in described(DPSettings)}
+    assert found["epsilon"].allowed == "a real > 0" and found["epsilon"].default == ""
+    assert found["unit"].allowed == '"record", "patient"' and found["unit"].default == '"record"'
+    assert "outlives runs" in found["ledger"].comment  # on the line below
+    assert "outlives runs" not in found["physical_batch"].comment
+
+
+def test_one_section_is_shown_and_a_wrong_name_lists_all() -> None:
+    run = CliRunner().invoke
+    shown = run(main, ["settings", "fedid"])
+    assert shown.exit_code == 0 and "batches_per_exchange = 1" in shown.output
+    assert run(main, ["settings"]).output.splitlines() == list(sections())
+    wrong = run(main, ["settings", "nope"])
+    assert wrong.exit_code == 2 and "no section 'nope'" in wrong.output

@@ -1,0 +1,62 @@
+"""What parties have seen is equal where it must be, and differs where anything differed."""
+
+from __future__ import annotations
+
+from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of
+
+A, B, C, HOST = "a", "b", "c", "host"
+
+
+def after(*notes: tuple[str, bytes]) -> Seen:
+    seen = Seen()
+    for audience, what in notes:
+        seen.note(audience, what)
+    return seen
+
+
+def test_everything_counts_and_its_order() -> None:
+    one, two = after((PARTIES, b"x"), (PARTIES, b"y")), after((PARTIES, b"y"), (PARTIES, b"x"))
+    assert one.by((A, B), host=False) != two.by((A, B), host=False)
+    assert after((ALL, b"x")).by((A,), host=True) != after((ALL, b"y")).by((A,), host=True)
+    assert after().by((A,), host=False) != after((PARTIES, b"")).by((A,), host=False)
+    longer = after((PARTIES, b"x")), after((PARTIES, b"x"), (PARTIES, b""))
+    assert longer[0].by((A,), host=False) != longer[1].by((A,), host=False)
+
+
+def test_a_host_is_bound_by_what_it_has_seen_too() -> None:
+    party, host = after((PARTIES, b"a sum"), (ALL, b"told")), after((ALL, b"told"))
+    assert party.by((A, B), host=True) == host.by((A, B), host=True)
+    assert party.by((A, B), host=False) != host.by((A, B), host=False)
+
+
+def test_sums_of_some_bind_those_alone() -> None:
+    some = audience_of((B, A), (A, B, C))
+    assert audience_of((A, B, C), (A, B)) == PARTIES and some == "a\nb"
+    in_it, out = after((some, b"x")), after()
+    assert in_it.by((A, B, C), host=False) == out.by((A, B, C), host=False)  # c saw nothing of it
+    assert in_it.by((A,), host=False) == after((some, b"x")).by((A,), host=False)
+    assert in_it.by((A, B), host=False) != after((some, b"y")).by((A, B), host=False)
+
+
+def test_rounds_are_kept_and_a_new_session_adds_to_them() -> None:
+    first = after((PARTIES, b"x"), (ALL, b"z"))
+    first.turn()
+    kept, before = first.state(), first.by((A,), host=False)
+    again = after((PARTIES, b"counts"))  # summed before the round is restored
+    again.restore(kept)
+    assert again.by((A,), host=False) != before
+    other = after((PARTIES, b"other counts"))
+    other.restore(kept)
+    assert again.by((A,), host=False) != other.by((A,), host=False)
+    assert again.state() == kept  # until its round is over
+    again.turn()
+    assert again.state() != kept
+
+
+def test_newcomers_are_given_what_all_have_seen() -> None:
+    holder = after((PARTIES, b"x"), ("a\nb", b"y"))
+    holder.turn()
+    newcomer = Seen()
+    newcomer.restore(holder.common())
+    assert newcomer.by((A, B, C), host=False) == holder.by((A, B, C), host=False)
+    assert newcomer.state() == holder.common() != holder.state()

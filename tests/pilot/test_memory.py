@@ -1,0 +1,102 @@
+"""What a hospital remembers over all runs: seeds that were used, and keys that were attacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.crypto import public, secret
+from secure_fl.crypto.raw import _planes, _words
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.errors import CohortError, KeyringError, SecureFLError
+from secure_fl.pilot import lead as leading
+from secure_fl.pilot.memory import Memory
+from secure_fl.site_rules import Plan
+from secure_fl.totals import blind_totals
+from tests.pilot.hospitals import Town, plan_of, town
+from tests.security.attacker import tampering
+
+
+def named(plan: Plan, name: str, **run: Any) -> Plan:
+    return plan.model_copy(update={"run": plan.run.model_copy(update={"name": name, **run})})
+
+
+def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path) -> None:
+    made = town(tmp_path, plan_of(FedAvg(rounds=1)), count=4)
+    made.lead().run()
+    made.members = {n: silo for n, silo in made.members.items() if n != "hospital-4"}
+    made.seats.pop("hospital-4")
+    made.down.add("hospital-4")
+    made.plan = named(made.plan, "other")
+    with pytest.raises(CohortError, match=r"cannot begin \(cohort\)"):
+        made.lead(patience=0).run()
+    (told, *_) = made.seen("refused")
+    assert "began with seed" in told["why"] and "another seed" in told["why"]
+    made.plan = named(made.plan, "third", seed=made.plan.run.seed + 1)
+    made.lead(patience=0).run()
+    assert made.seats["hospital-1"].done
+
+
+def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    memory.begin("study", "notes", 0)
+    Memory(tmp_path).begin("study", "notes", 0)  # a new process
+    memory.begin("study", "others", 0)
+    with pytest.raises(CohortError, match="'study' began with seed 0"):
+        Memory(tmp_path).begin("study2", "notes", 0)
+    assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_opens_and_what_does_not_tells_about_the_key() -> None:
+    """The attack: a total that is changed a little opens or not by one coefficient of the key."""
+    key, width = secret.generate(), COHORT.slots
+    total = public.Sum(public.load(key.public()))
+    for k in range(3):
+        rng = np.random.default_rng(k)
+        total.add(secret.seal(key, rng.integers(0, COHORT.modulus, width, dtype=np.uint64)))
+    (part,) = total.result()
+    words, truth = _words(part[1:], 2 * width), secret.open(key, [part], width, 3)
+
+    def opens(at: int) -> bool:
+        changed = words.copy()
+        changed[at] += np.uint64(300)
+        changed[width] += np.uint64(300)
+        return bool((secret.open(key, [part[:1] + _planes(changed)], width, 3) == truth).all())
+
+    assert {opens(at) for at in range(1, 24)} == {True, False}
+
+
+def change(totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The second half of every ciphertext's first word, by one bit far up."""
+    return {key: data[:200] + bytes([data[200] ^ 64]) + data[201:] for key, data in totals.items()}
+
+
+def forging(made: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    def totals(*arguments: Any) -> Any:
+        return tampering(blind_totals(*arguments), change)
+
+    monkeypatch.setattr(leading, "blind_totals", totals)
+    with pytest.raises(SecureFLError):
+        made.lead(patience=0).run()
+    monkeypatch.undo()
+
+
+def test_keys_under_which_a_sum_was_forged_open_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = town(tmp_path, plan_of(FedAvg(rounds=1)))
+    forging(made, monkeypatch)
+    assert [told["code"] for told in made.seen("refused")] == ["tamper"]
+    victim = made.seen("refused")[0]["party"]
+    made.start(victim)  # also after a new start of the process
+    with pytest.raises(CohortError, match=r"refuses the plan \(keyring\)"):
+        made.lead(patience=0).run()
+    (_, told) = made.seen("refused")[:2]
+    assert told["party"] == victim and "keys rotate" in told["why"]
+    with pytest.raises(KeyringError, match="open nothing more"):
+        made.seats[victim]._memory.require_unforged(made.roster)
+    Memory(tmp_path / "another").require_unforged(made.roster)
