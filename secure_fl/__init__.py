@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.baselines.local import Local as Local
     from secure_fl.algorithms.fedadam import FedAdam as FedAdam
     from secure_fl.algorithms.fedavg import FedAvg as FedAvg
+    from secure_fl.algorithms.fedid import FedID as FedID
     from secure_fl.algorithms.fedkd import FedKD as FedKD
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
     from secure_fl.cohort import Cohort as Cohort
@@ -32,6 +33,7 @@ _HOMES = {
     "Cohort": "secure_fl.cohort",
     "FedAdam": "secure_fl.algorithms.fedadam",
     "FedAvg": "secure_fl.algorithms.fedavg",
+    "FedID": "secure_fl.algorithms.fedid",
     "FedKD": "secure_fl.algorithms.fedkd",
     "Federation": "secure_fl.federation",
     "InclusiveFL": "secure_fl.algorithms.inclusivefl",
