@@ -99,7 +99,12 @@ SPECTRA: tuple[Claim, ...] = (
         ADAM,
     ),
     Shown("The feed-forward network's are so most of all.", FOUR, feed_forward, ADAM),
-    Shown("More singular values are needed at the end than at the beginning.", FOUR, later, ADAM),
+    Shown(
+        "More singular values are needed at the end than at the beginning.",
+        FOUR,
+        later,
+        "six rounds, in which hospitals still learn much in common: the paper's runs converge",
+    ),
 )
 
 CURVES = (
