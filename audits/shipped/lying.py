@@ -1,7 +1,7 @@
 """A lying coordinator: an honest one, and a trick where it meets its parties.
 
 A `Trick` has the coordinator's signing key, sees and changes every message to a party before it is
-signed, chooses what is added, and changes every total before it is sent.
+signed, chooses what is added, and changes every total before it is sent. One hospital conspires.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from secure_fl.wire import Frame, Segment
 class Trick:
     """An honest coordinator; its children are not."""
 
-    def tell(self, party: str, message: Any) -> Any:
-        """What a party is told in place of this message."""
-        return message
+    def conspire(self, keys: Any, run: bytes) -> None:
+        """What a hospital hands over: the keys of a party, of this run."""
+
+    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        """What a party is told, and sent, in place of this."""
+        return message, bulk
 
     def insist(self, party: str, answer: Any) -> Any:
         """A further message that makes a party go on after this answer; None: none is needed."""
@@ -36,7 +39,7 @@ class Trick:
         """The frame that arrives in place of this one."""
         return frame
 
-    def counts(self, sender: str) -> bool:
+    def counts(self, sender: str, segments: Sequence[Segment]) -> bool:
         """Whether a party's input is added."""
         return True
 
@@ -73,10 +76,10 @@ class LyingEngine:
 
     def _told(self, party: str, frame: Frame) -> Frame:
         envelope = wire.peek(frame.head)
-        message = self.trick.tell(party, envelope.message)
-        if message is not envelope.message:
-            changed = structs.replace(envelope, message=message)
-            frame = wire.encode(changed, frame.bulk, self.me.sign)
+        message, bulk = self.trick.tell(party, envelope.message, frame.bulk)
+        if message is not envelope.message or bulk is not frame.bulk:
+            about = {"message": message, "size": len(bulk), "digest": wire.digest(bulk)}
+            frame = wire.encode(structs.replace(envelope, **about), bulk, self.me.sign)
         return self.trick.deliver(party, message, frame)
 
 
@@ -98,7 +101,7 @@ class _Total:
         self.needs_unmasking, self.unmask = honest.needs_unmasking, honest.unmask
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        if self._trick.counts(sender):
+        if self._trick.counts(sender, segments):
             self._honest.add(sender, segments, data)
 
     def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,16 @@ from msgspec import structs
 from secure_fl import wire
 from secure_fl.audits.shipped.lying import Trick
 from secure_fl.audits.shipped.small_federation import PARTIES
-from secure_fl.crypto import masking, public
+from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
 from secure_fl.crypto.raw import Channel
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import read_sum
 from secure_fl.errors import CryptoError
+from secure_fl.payload import cut
 from secure_fl.settings import Protection
 from secure_fl.totals import ENCRYPTED
-from secure_fl.wire import Frame, Offer
+from secure_fl.wire import Frame, Offer, Segment
 
 VICTIM, MISSING = PARTIES[0], PARTIES[2]
 SLOT = 6  # bytes of a masked slot that is not encrypted
@@ -69,7 +70,7 @@ class LeftOut(Trick):
         """In full, so that the number of seeds does not tell."""
         return expanded(self.mode, totals)
 
-    def counts(self, sender: str) -> bool:
+    def counts(self, sender: str, segments: Sequence[Segment]) -> bool:
         """All but one."""
         return sender != MISSING
 
@@ -105,25 +106,25 @@ class OtherKeys(Trick):
     def __init__(self) -> None:
         self._mine = masking.public_key(masking.new_seed())
 
-    def tell(self, party: str, message: Any) -> Any:
+    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
         """The same shares, under other public keys."""
         if party != VICTIM or not getattr(message, "offers", None):
-            return message
-        return structs.replace(message, offers=swapped(message.offers, self._mine))
+            return message, bulk
+        return structs.replace(message, offers=swapped(message.offers, self._mine)), bulk
 
 
 class Divided(Trick):
     """Tells one party that another is gone, and the rest that everybody is there."""
 
-    def tell(self, party: str, message: Any) -> Any:
+    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
         """Other lists for the victim, of masks and of totals."""
         if party != VICTIM or not isinstance(message, wire.Unmask | wire.Total):
-            return message
+            return message, bulk
         left = tuple(p for p in message.survivors if p != MISSING)
         if isinstance(message, wire.Unmask):
-            return wire.Unmask(left, (MISSING,))
+            return wire.Unmask(left, (MISSING,)), bulk
         stays = tuple(p for p in message.members if p != MISSING)
-        return structs.replace(message, survivors=left, members=stays)
+        return structs.replace(message, survivors=left, members=stays), bulk
 
     def insist(self, party: str, answer: Any) -> Any:
         """Show the victim its own signature as all there is."""
@@ -144,6 +145,57 @@ class OldFrame(Trick):
             return frame
         self.old = self.old or frame
         return self.old
+
+
+@dataclass
+class Forged(Trick):
+    """With a hospital's keys: one party opens another first sum than all others, with a right tag.
+
+    Whoever learns nothing from a sum like that leaves the others' next inputs alone in theirs. So
+    it has failed if the next sum does not open.
+    """
+
+    mode: Protection
+    tag_key: bytes = b""
+    run: str = ""
+    slots: dict[bytes, int] = field(default_factory=dict)  # of the first sum's segments
+    sums: int = 0
+
+    def conspire(self, keys: Any, run: bytes) -> None:
+        """The key of tags is every party's."""
+        self.tag_key, self.run = keys.tag_key, run.hex()
+
+    def counts(self, sender: str, segments: Sequence[Segment]) -> bool:
+        """All; how long a segment is, every party says."""
+        self.slots |= {segment.key: segment.slots for segment in segments if not self.sums}
+        return True
+
+    def answer(self, totals: Totals) -> Totals:
+        """The truth, for the others."""
+        self.sums += 1
+        return totals
+
+    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        """To the victim, one more in every slot of the first sum."""
+        if party != VICTIM or not isinstance(message, wire.Total) or self.sums > 1:
+            return message, bulk
+        parts = zip(self.slots, cut(bulk, message.sizes), strict=False)
+        forged = [self._forged(key, data) for key, data in parts]
+        sizes = tuple(len(data) for data in forged)
+        return structs.replace(message, sizes=sizes), b"".join(forged)
+
+    def _forged(self, key: bytes, data: bytes) -> bytes:
+        if self.mode == "none":
+            return (np.frombuffer(data, "<f4") + np.float32(1)).astype("<f4").tobytes()
+        t, place = COHORT.modulus, masking.Place(f"{self.run} {key.hex()}", 0, 1)
+        more = np.ones(self.slots[key], np.uint64)
+        weights = masking.uniform(masking.stream_key(self.tag_key, place, "tag"), more.size - 1, t)
+        more[-1] = tags.dot(more[:-1], weights, t)
+        if self.mode == "secagg":
+            return from_slots((to_slots(data, more.size) + more) % np.uint64(t))
+        total, _ = _in_full(data)
+        total.add_plain(more)
+        return from_parts(total.result())
 
 
 def swapped(offers: Mapping[str, Offer], mine: bytes) -> dict[str, Offer]:
@@ -171,6 +223,7 @@ TRICKS: dict[str, Callable[[Protection], Trick]] = {
     "lies about dropouts": lambda _: Divided(),
     "replays a frame": lambda _: OldFrame(),
     "swaps keys": lambda _: OtherKeys(),
+    "forges a sum for one hospital, with another's keys": Forged,
 }
 
 

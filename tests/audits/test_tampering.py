@@ -14,13 +14,16 @@ from secure_fl.audits.shipped.lying import Trick
 from secure_fl.audits.shipped.small_federation import PARTIES, Setting, play, right
 from secure_fl.audits.shipped.tampering import KEYS, Uncounted, played, tampering_trials
 from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
+from secure_fl.crypto.seen import Seen
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.settings import Protection
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
+FORGED = "forges a sum for one hospital, with another's keys"
 NAMED = {
     "scales an aggregate", "injects a constant", "drops a party's input", "replays an old total",
     "swaps keys", "lies about dropouts", "relabels a sum", "replays a frame",
+    FORGED,
 }  # fmt: skip
 
 
@@ -67,7 +70,11 @@ def test_a_trick_is_refused_by_name(name: str, mode: Protection) -> None:
     assert trial.deployed and trial.deployed.value == 0
     who, code = next(iter(trial.deployed.details["noticed by"].items()))
     assert who in PARTIES
-    expected = {"lies about dropouts": {"cohort", "crypto"}, "replays a frame": {"wire"}}
+    expected = {
+        "lies about dropouts": {"cohort", "crypto"},
+        "replays a frame": {"wire"},
+        FORGED: {"tamper", "crypto"},  # of the next sum, in which one hospital's masks are alone
+    }
     assert code in expected.get(name, {"tamper"})
 
 
@@ -127,3 +134,13 @@ def test_results_are_compared_with_the_truth() -> None:
         assert not right(found)
         survivors: Any = found[0][0]
         assert survivors == PARTIES  # and nothing tells
+
+
+@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
+def test_a_forged_sum_is_taken_where_masks_do_not_name_what_was_seen(
+    mode: Protection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tag is right: only the next sum tells, if its masks are bound to this one."""
+    assert not played(FORGED, setting(mode)).succeeded
+    monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
+    assert played(FORGED, setting(mode)).succeeded
