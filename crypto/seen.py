@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 
 from secure_fl.crypto.primitives import digest_of
 
-ALL, PARTIES = "all", "parties"  # audiences: with the host, and without
+ALL, PARTIES = "\nall", "\nparties"  # with the host, and without; no list of names looks so
 CONTEXT = b"secure-fl seen"
 
 
