@@ -35,7 +35,7 @@ def run(*arguments: object, code: int = 0) -> Result:
     return done
 
 
-def day(days: int) -> str:
+def day(days: float) -> str:
     return f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}"
 
 
@@ -74,7 +74,7 @@ def test_a_fortnight_before_it_is_said(tmp_path, kit_days, roster_days, warned):
     for text in found:
         assert "pilot init" in text or "keys roster --after" in text
     shown = run("doctor", "--kit", kits["north"]).output
-    assert f"of north, holds until {day(min(kit_days, int(roster_days)))}" in shown
+    assert f"of north, holds until {day(min(kit_days, roster_days))}" in shown
     assert shown.count("last day of this kit's") == len(warned)
 
 
