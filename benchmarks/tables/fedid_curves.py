@@ -43,32 +43,18 @@ def as_good() -> tuple[Claim, ...]:
 
 
 SWEEP = SWEEPS["cpu"]
-CURVES = (
-    *(
-        Section(
-            f"Figure 2: {n} public records",
-            'Figure 2, "Performance of the central model on SST-2 with different sizes of public '
-            'dataset." Curves only.',
-            claims=(*worse("fewer public records"), AHEAD),
-        )
-        for n in SWEEP.public
-    ),
-    *(
-        Section(
-            f"Figure 3: {n} labelled records",
-            'Figure 3, "Performance of the central model on SST-2 with different sizes of labeled '
-            'dataset." Curves only.',
-            claims=(*as_good(), AHEAD),
-        )
-        for n in SWEEP.labelled
-    ),
-    *(
-        Section(
-            f"Figure 4: {n} parties",
-            'Figure 4, "Performance of the central model on SST-2 with different numbers of '
-            'clients." Curves only.',
-            claims=(*worse("more hospitals"), AHEAD),
-        )
-        for n in SWEEP.parties
-    ),
+VARIED = (  # figure, what our groups are called by, the caption's words, sizes, claims
+    (2, "public records", "sizes of public dataset", SWEEP.public, worse("fewer public records")),
+    (3, "labelled records", "sizes of labeled dataset", SWEEP.labelled, as_good()),
+    (4, "parties", "numbers of clients", SWEEP.parties, worse("more hospitals")),
+)
+CURVES = tuple(
+    Section(
+        f"Figure {figure}: {size} {varied}",
+        f'Figure {figure}, "Performance of the central model on SST-2 with different {caption}." '
+        "Curves only.",
+        claims=(*claims, AHEAD),
+    )
+    for figure, varied, caption, sizes, claims in VARIED
+    for size in sizes
 )
