@@ -64,7 +64,11 @@ class Audit:
         try:
             document: Any = json.loads(file.read_text())
         except (OSError, ValueError) as error:
-            raise RunError(f"this does not read as a result: {error}", file=file) from None
+            raise RunError(
+                f"this does not read as a result: {error}",
+                fix="give the folder of a run as `secure-fl train` left it",
+                file=file,
+            ) from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             fix = "audit it with the version that it was trained with, or train it again"
             raise RunError(f"this is no result as {SCHEMA} describes it", fix=fix, file=file)

@@ -134,7 +134,9 @@ def started(names: Collection[str]) -> Iterator[FlareHub]:
             stack.callback(process.wait)
             stack.callback(process.kill)
         if missing := hub.wait_for(names, 60):
-            raise RunError(f"{len(missing)} party processes did not start")
+            raise RunError(
+                f"{len(missing)} party processes did not start", fix="read what they printed above"
+            )
         yield hub
         hub.dismiss()
 
@@ -197,7 +199,10 @@ def _round_trips(
             answers = dict(carrier.exchange(frames, 120))
             times.append(time.perf_counter() - began)
             if len(answers) != len(names):
-                raise RunError(f"{len(names) - len(answers)} parties did not answer")
+                raise RunError(
+                    f"{len(names) - len(answers)} parties did not answer",
+                    fix="run it again on a machine with nothing else to do",
+                )
         times = times[1:]  # the first one makes room
         rows.append(Row(engine, size, count, median(times), max(times)))
     return rows

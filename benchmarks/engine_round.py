@@ -154,7 +154,11 @@ def _require_equal(ways: Mapping[str, Way], trial: Trial, run: str) -> None:
     for name in trial.names:
         files = [way.runs[name] / run / "student" / "model.safetensors" for way in ways.values()]
         if len({file.read_bytes() for file in files}) > 1:
-            raise RunError("another model came out of another engine", party=name)
+            raise RunError(
+                "another model came out of another engine",
+                party=name,
+                fix="report it: the same seed gives the same model, whatever carries the frames",
+            )
 
 
 def _middle(found: Sequence[Round]) -> Round:

@@ -102,7 +102,9 @@ class Piped:
         for party in frames:
             answer = _read(cast(IO[bytes], self._processes[party].stdout))
             if answer is None:
-                raise RunError("a hospital's process ended", party=party)
+                raise RunError(
+                    "a hospital's process ended", party=party, fix="read what it printed above"
+                )
             yield party, answer
 
 
@@ -128,7 +130,9 @@ def join_flare(trial: Trial, stack: ExitStack) -> tuple[Hub, tuple[int, ...]]:
         stack.callback(process.kill)
         pids.append(process.pid)
     if missing := hub.wait_for(trial.names, START):
-        raise RunError(f"{len(missing)} hospitals did not join")
+        raise RunError(
+            f"{len(missing)} hospitals did not join", fix="read what their processes printed above"
+        )
     return hub, tuple(pids)
 
 

@@ -95,7 +95,9 @@ class Storm:
                 self._throw(name, party, mutant, self.town.seats[party].step)
             answers = list(self._deliver({party: frame}, deadline))
             if not answers:
-                raise RunError("a genuine frame was not answered", party=party)
+                raise RunError(
+                    "a genuine frame was not answered", party=party, fix="read that party's log"
+                )
             self._last[party] = frame.head, answers[0][1]
             self._seen += [frame, answers[0][1]]
             link = self._links[peek(frame.head).run, party]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
-from secure_fl.crypto.files import read_bounded, write_atomic
+from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.errors import KeyringError
 from secure_fl.roster import Roster
 from secure_fl.roster_files import load_roster
@@ -101,7 +101,9 @@ def _write(bundles: Mapping[str, bytes], output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise KeyringError(f"cannot be made: {error.strerror}", file=output) from None
+        raise KeyringError(
+            f"cannot be made: {error.strerror}", file=output, fix=OWN_FOLDER
+        ) from None
     for name, bundle in bundles.items():
         write_atomic(output / f"{name}.bundle", bundle, mode=0o600)
     click.echo(f"written: {output}/NAME.bundle for {', '.join(bundles)}")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from secure_fl.durable import sync
 from secure_fl.errors import KeyringError
 
+OWN_FOLDER = "check that the folder is yours and has space left"
 LIMIT = 4 << 20  # bytes; a roster of a thousand sites has about 0.4 MB
 
 
@@ -37,11 +39,9 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise KeyringError(f"cannot be written: {error.strerror or error}", file=path) from None
+        raise KeyringError(
+            f"cannot be written: {error.strerror or error}", file=path, fix=OWN_FOLDER
+        ) from None

@@ -23,7 +23,7 @@ from secure_fl.crypto.ceremony import (
     open_bundle,
     seal_bundles,
 )
-from secure_fl.crypto.files import read_bounded, write_atomic
+from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.hostkey import sign_host_key
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.vault import DEFAULT_COST, Cost, Kind, check_private, load, save
@@ -182,7 +182,9 @@ class KeyRing:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise KeyringError(f"cannot be made: {error.strerror}", file=folder) from None
+            raise KeyringError(
+                f"cannot be made: {error.strerror}", file=folder, fix=OWN_FOLDER
+            ) from None
         check_private(folder, 0o700)
 
 

@@ -8,7 +8,6 @@ or a full disk leaves the last good one as it was. What it replaces is set aside
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from secure_fl.durable import sync
 from secure_fl.errors import RunError
 
 FORMAT = "secure-fl/checkpoint/1"
@@ -40,11 +40,11 @@ def save(folder: Path, state: Mapping[str, Any]) -> None:
         text = json.dumps({"format": FORMAT, "state": skeleton}, allow_nan=True)
         (partial / "state.json").write_text(text)
         for path in (*partial.iterdir(), partial):
-            _sync(path)
+            sync(path)
         if folder.exists():  # the same round again, after a resume
             folder.rename(before)  # a folder takes no other's place; `mend` would put it back
         partial.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
         shutil.rmtree(before, ignore_errors=True)
     except (OSError, SafetensorError) as error:  # a full disk comes as either
         shutil.rmtree(partial, ignore_errors=True)
@@ -63,7 +63,7 @@ def remove(folder: Path) -> None:
     gone = _beside(folder, GONE)
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -75,7 +75,7 @@ def mend(parent: Path) -> None:
             shutil.rmtree(before, ignore_errors=True)
         else:
             before.rename(folder)
-            _sync(parent)
+            sync(parent)
     for gone in parent.glob(f".*.{GONE}"):
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -92,7 +92,11 @@ def load(folder: Path) -> dict[str, Any]:
             file=folder,
         ) from error
     if document.get("format") != FORMAT:
-        raise RunError(f"unknown checkpoint format {document.get('format')!r}", file=folder)
+        raise RunError(
+            f"unknown checkpoint format {document.get('format')!r}",
+            fix="resume with the version of secure_fl that the run began with",
+            file=folder,
+        )
     state = _unflatten(document["state"], tensors)
     assert isinstance(state, dict)  # noqa: S101 - save() takes a mapping
     return state
@@ -111,21 +115,16 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     try:
         state = _unflatten(json.loads(data[8:end]), safetensors.torch.load(data[end:]))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise RunError("a state handed over by another party cannot be read") from error
+        raise RunError(
+            "a state handed over by another party cannot be read",
+            fix="install the same version at all sites",
+        ) from error
     assert isinstance(state, dict)  # noqa: S101 - to_bytes() takes a mapping
     return state
 
 
 def _beside(folder: Path, state: str) -> Path:
     return folder.with_name(f".{folder.name}.{state}")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -142,7 +141,10 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         case None | bool() | int() | float() | str():
             return {"value": value}
         case _:
-            raise RunError(f"a checkpoint cannot hold a {type(value).__name__}")
+            raise RunError(
+                f"a checkpoint cannot hold a {type(value).__name__}",
+                fix="return tensors, arrays, numbers, texts, lists and mappings from state_dict",
+            )
 
 
 def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""Lines that are on the disk before anything else happens; a crash cuts off the last at most."""
+"""Files that a crash leaves whole, and lines that are on the disk before anything else happens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,28 @@ from typing import Any
 from secure_fl.errors import RunError
 
 
+def sync(path: Path) -> None:
+    """Have a file, or a folder's list of entries, on the disk before anything else happens."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write all of it or nothing; unlike `Lines`, the power may still take it."""
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(text.encode())
+        partial.replace(file)
+    except OSError as error:
+        raise RunError(f"the file cannot be written ({error.strerror})", file=file) from error
+
+
 class Lines:
-    """A file of JSON lines that only grows."""
+    """A file of JSON lines that only grows; a crash cuts off the last at most."""
 
     def __init__(self, file: Path, what: str) -> None:
         """`what` the lines say, for the error of a full disk."""
@@ -45,11 +65,7 @@ class Lines:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file.touch(mode=0o600)
         for folder in (self._file.parent, *(made.parent for made in missing)):
-            handle = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync(folder)
 
     def _whole(self) -> bytes:
         """All but a last line that was cut short: nothing was done before it was written."""

@@ -25,17 +25,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+DISTRUST = "stop the run: the coordinator is not to be trusted"
+
 
 class SecureFLError(Exception):
     """The base of all errors: what happened, where (party, round, step, file, field), the fix."""
 
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
+    advice: ClassVar[str] = ""  # what to do where nothing better is known
 
     def __init__(self, what: str, *, fix: str = "", **where: object) -> None:
         super().__init__(what)
         self.what = what
-        self.fix = fix
+        self.fix = fix or self.advice
         self.where = {key: value for key, value in where.items() if value is not None}
 
     def at(self, **where: object) -> SecureFLError:
@@ -52,6 +55,7 @@ class SecureFLError(Exception):
 class SettingsError(SecureFLError):
     """A settings file, an override or a flag is wrong."""
 
+    advice = "`secure-fl settings` explains every field"
     code = "settings"
     exit_status = 2
 
@@ -59,6 +63,7 @@ class SettingsError(SecureFLError):
 class DataError(SecureFLError):
     """A data file is missing, unreadable or empty, or a label does not belong."""
 
+    advice = "check the file, and that this user may read it"
     code = "data"
     exit_status = 2
 
@@ -66,6 +71,7 @@ class DataError(SecureFLError):
 class ModelError(SecureFLError):
     """A model or tokenizer cannot be had here, or does not fit what is asked of it."""
 
+    advice = "check the name or folder of the model, and that it is on this machine"
     code = "model"
     exit_status = 2
 
@@ -73,6 +79,7 @@ class ModelError(SecureFLError):
 class TrainingError(SecureFLError):
     """Training produced NaN or infinity, or the device failed."""
 
+    advice = "lower training.learning_rate, or look at the device"
     code = "training"
     exit_status = 5
 
@@ -80,6 +87,7 @@ class TrainingError(SecureFLError):
 class WireError(SecureFLError):
     """A frame is malformed, forged, replayed, out of order or too large."""
 
+    advice = "if it comes again, compare versions at both ends, or stop: somebody changes frames"
     code = "wire"
     exit_status = 6
 
@@ -87,6 +95,10 @@ class WireError(SecureFLError):
 class CohortError(SecureFLError):
     """The parties of a run cannot go on together."""
 
+    advice = (
+        "start all parties with the same program and settings; if it comes "
+        "again, do not trust the coordinator"
+    )
     code = "cohort"
     exit_status = 5
 
@@ -94,11 +106,14 @@ class CohortError(SecureFLError):
 class TooFewParties(CohortError):  # noqa: N818 - it names a state, and reads so at the call
     """A sum over fewer than `min_cohort` parties was refused."""
 
+    advice = "wait for the others, then go on with --resume"
     code = "too-few-parties"
 
 
 class PartyFailed(CohortError):  # noqa: N818
     """A party said that it cannot go on; all that is known of why is its code."""
+
+    advice = "read that party's own log, then go on with --resume"
 
     def __init__(self, what: str, *, reason: str, fix: str = "", **where: object) -> None:
         super().__init__(what, fix=fix, **where)
@@ -108,12 +123,14 @@ class PartyFailed(CohortError):  # noqa: N818
 class Disagreement(CohortError):  # noqa: N818
     """State that must be equal at all parties differs."""
 
+    advice = "give all parties the same settings, data sets and version"
     code = "disagreement"
 
 
 class CryptoError(SecureFLError):
     """Something cannot be sealed, opened or verified."""
 
+    advice = "compare versions, run and keys of both ends; if they fit, somebody changes messages"
     code = "crypto"
     exit_status = 6
 
@@ -121,18 +138,21 @@ class CryptoError(SecureFLError):
 class KeyringError(CryptoError):
     """A key file, a roster or a passphrase is wrong."""
 
+    advice = "use the file as it was made, or make it again with `secure-fl keys`"
     code = "keyring"
 
 
 class TamperError(CryptoError):
     """An aggregate was changed, scaled, injected or replayed on its way."""
 
+    advice = DISTRUST
     code = "tamper"
 
 
 class BudgetError(SecureFLError):
     """The privacy budget does not allow this release."""
 
+    advice = "`secure-fl budget` shows what a plan costs, `secure-fl ledger` what is spent"
     code = "budget"
     exit_status = 7
 
@@ -140,5 +160,6 @@ class BudgetError(SecureFLError):
 class RunError(SecureFLError):
     """A run's folder cannot be written, read or resumed."""
 
+    advice = "check that the folder is there, belongs to this user, and has space left"
     code = "run"
     exit_status = 4

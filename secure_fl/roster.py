@@ -150,7 +150,10 @@ class Roster:
                 "dropouts could unmask everybody",
             )
         if self.expires <= self.created or self.version < 1:
-            raise KeyringError("the roster expires before it begins, or has version 0")
+            raise KeyringError(
+                "the roster expires before it begins, or has version 0",
+                fix="make it again, with a later last day",
+            )
 
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
         """Raise KeyringError unless all members signed this valid roster (and I am on it)."""

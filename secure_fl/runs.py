@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from secure_fl import checkpoint
+from secure_fl.durable import write_whole
 from secure_fl.errors import RunError
 from secure_fl.openings import Openings
 from secure_fl.recorder import Event
@@ -25,6 +26,7 @@ from secure_fl.rounds import Stateful
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
+NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
 
 
@@ -127,7 +129,10 @@ class PartyCheckpoints:
         """Take what a newcomer is given."""
         state = checkpoint.from_bytes(data)
         if set(state["shared"]) != set(shared):
-            raise RunError("the state handed over by another party is of another program")
+            raise RunError(
+                "the state handed over by another party is of another program",
+                fix="install the same version at all sites, and give them the same settings",
+            )
         for name, thing in shared.items():
             thing.load_state_dict(state["shared"][name])
         sums: Mapping[str, Any] = state["sums"]
@@ -149,7 +154,11 @@ class PartyCheckpoints:
         """Load one round."""
         state = checkpoint.load(self._path(round))
         if set(state["keep"]) != set(keep):
-            raise RunError("the checkpoint is of another program", file=self._path(round))
+            raise RunError(
+                "the checkpoint is of another program",
+                fix="resume with the algorithm and version that the run began with",
+                file=self._path(round),
+            )
         for name, thing in keep.items():
             thing.load_state_dict(state["keep"][name])
         self._site.load_state_dict(state["site"])
@@ -177,22 +186,22 @@ class NoCheckpoints:
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:
         """Nobody can join: there is nothing to give."""
-        raise RunError("this run has no folder, so nobody can join it late")
+        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
         """Nothing can be given."""
-        raise RunError("this run has no folder, so nobody can join it late")
+        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
 
     def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Nothing can be taken."""
-        raise RunError("this run has no folder, so nobody can join it late")
+        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
 
     def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
         """Write nothing."""
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Nothing can be restored."""
-        raise RunError("this run has no folder, so it cannot be resumed")
+        raise RunError("this run has no folder, so it cannot be resumed", fix=NO_FOLDER)
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
         """Nothing is ever repeated."""
@@ -200,7 +209,7 @@ class NoCheckpoints:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write whole or not at all."""
-    _put(path, json.dumps(document, indent=2) + "\n")
+    write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
 def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
@@ -212,11 +221,11 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     found = path / SETTINGS
     if resume and found.exists() and not _begun(path):
         (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
-        _put(found, settings)
+        write_whole(found, settings)
     elif resume:
         _require_same(found, settings)
         if found.read_text() != settings:  # other parties
-            _put(found, settings)
+            write_whole(found, settings)
     elif found.exists():
         raise RunError(
             "there is a run in this folder already",
@@ -224,7 +233,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
             file=path,
         )
     else:
-        _put(found, settings)
+        write_whole(found, settings)
 
 
 def _begun(path: Path) -> bool:
@@ -238,17 +247,6 @@ def _begun(path: Path) -> bool:
         return False
     except (OSError, UnicodeDecodeError):  # it cannot be told
         return True
-
-
-def _put(path: Path, text: str) -> None:
-    """Write whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError as error:
-        raise RunError(f"the file cannot be written ({error.strerror})", file=path) from error
 
 
 def _require_same(found: Path, settings: str) -> None:

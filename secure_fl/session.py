@@ -13,7 +13,7 @@ from typing import Any
 from secure_fl import wire
 from secure_fl.cohort import Cohort
 from secure_fl.door.exchange import Exchange
-from secure_fl.errors import CohortError, SecureFLError
+from secure_fl.errors import DISTRUST, CohortError, SecureFLError
 from secure_fl.link import Link
 from secure_fl.protocol import PartySum
 from secure_fl.recorder import Crossing, Recorder
@@ -104,7 +104,8 @@ class Session:
         if has == (self.party in message.newcomers):
             raise CohortError(
                 f"the coordinator says that this party {'lacks' if has else 'has'} round "
-                f"{message.after_round}, which is not so; it cannot be trusted"
+                f"{message.after_round}, which is not so",
+                fix=DISTRUST,
             )
         return message.newcomers
 

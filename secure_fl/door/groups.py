@@ -10,7 +10,7 @@ import numpy as np
 from secure_fl import wire
 from secure_fl.door.exchange import ask
 from secure_fl.door.members import Members
-from secure_fl.errors import CohortError, TrainingError
+from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.protocol import Audience, Group, PartySum, Rule, Vector
 from secure_fl.wire import Name
 
@@ -55,7 +55,9 @@ async def declared(
             continue
         contributes = name in gives and not who.is_host
         if (who.me in owners) != contributes or (who.me in readers) != (name in reads):
-            raise CohortError(f"the coordinator gives {name!r} the wrong contributors")
+            raise CohortError(
+                f"the coordinator gives {name!r} the wrong contributors", fix=DISTRUST
+            )
         alike.setdefault((owners, readers), {})[name] = vector
     sums.forget(answer.unscaled)  # what not all know is summed again, by all
     groups = tuple(

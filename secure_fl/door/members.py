@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secure_fl.errors import CohortError, TooFewParties
+from secure_fl.errors import DISTRUST, CohortError, TooFewParties
 from secure_fl.protocol import Group
 
 
@@ -39,6 +39,7 @@ class Members:
                 "the coordinator goes on with members that this party did not begin with, or "
                 "without this party",
                 party=self.me,
+                fix=DISTRUST,
             )
         self.here = tuple(names)
         if len(self.parties) < self.threshold:

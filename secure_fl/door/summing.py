@@ -17,7 +17,7 @@ from secure_fl import wire
 from secure_fl.door.exchange import Exchange, ask, expected
 from secure_fl.door.groups import declared, flat, outline, whole
 from secure_fl.door.members import Members
-from secure_fl.errors import CohortError
+from secure_fl.errors import DISTRUST, CohortError
 from secure_fl.payload import cut
 from secure_fl.protocol import Group, PartySum, Rule
 from secure_fl.recorder import Recorder
@@ -101,7 +101,9 @@ class Summing:
             answer, data = await (self._unmask if admitted else self._withhold)(answer)
         total = expected(answer, wire.Total)
         if total.survivors != self.survivors:
-            raise CohortError("the coordinator changed its mind about who took part in a sum")
+            raise CohortError(
+                "the coordinator changed its mind about who took part in a sum", fix=DISTRUST
+            )
         if not self._who.is_host and total.scales != scales:
             raise CohortError("the coordinator mistakes a sum of values for one of scales")
         self._who.enter(total.members)

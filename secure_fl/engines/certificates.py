@@ -25,6 +25,7 @@ from secure_fl.errors import KeyringError
 
 ROOT = "rootCA.pem"  # the names of FLARE's kits
 COORDINATOR, SITE = "server", "client"
+NO_CERTIFICATE = "take the PEM files out of the kit that was made for this site"
 DAYS = 90  # that certificates hold
 
 
@@ -61,7 +62,9 @@ class TlsFiles:
             names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             return str(names[0].value)
         except (ValueError, IndexError):
-            raise KeyringError("is not a certificate with a name", file=self.certificate) from None
+            raise KeyringError(
+                "is not a certificate with a name", file=self.certificate, fix=NO_CERTIFICATE
+            ) from None
 
     def validity(self) -> tuple[datetime, datetime]:
         """From when until when both certificates hold."""
@@ -70,7 +73,7 @@ class TlsFiles:
             try:
                 read.append(x509.load_pem_x509_certificate(read_bounded(path)))
             except ValueError:
-                raise KeyringError("is not a certificate", file=path) from None
+                raise KeyringError("is not a certificate", file=path, fix=NO_CERTIFICATE) from None
         begin = max(certificate.not_valid_before_utc for certificate in read)
         return begin, min(certificate.not_valid_after_utc for certificate in read)
 
