@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.secure_sum import SecureSum
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.protocol import Audience, BlindTotal, Group, NewTotal, Offered, Rule
 from secure_fl.settings import ProtectionSettings

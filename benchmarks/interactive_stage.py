@@ -19,7 +19,7 @@ from secure_fl.cohort import Cohort, Reveal
 from secure_fl.coordinator import Coordinator
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.link import Link
 from secure_fl.protection import party_sum
 from secure_fl.protocol import PartySum

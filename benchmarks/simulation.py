@@ -16,7 +16,7 @@ from secure_fl.cohort import Cohort
 from secure_fl.coordinator import Coordinator
 from secure_fl.crypto import circle
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.link import Link
 from secure_fl.protection import make_keys, party_sum
 from secure_fl.recorder import Recorder

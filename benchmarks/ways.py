@@ -13,7 +13,7 @@ from secure_fl.benchmarks import nvflare_way
 from secure_fl.benchmarks.halves import HOST, Halves
 from secure_fl.benchmarks.report import cpu
 from secure_fl.crypto import packing, public, secret
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.protection import make_keys
 from secure_fl.protocol import Group, Rule, Vector
 from secure_fl.settings import Protection, ProtectionSettings

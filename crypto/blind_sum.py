@@ -17,6 +17,7 @@ from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.public import PublicContext, Sum
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
+from secure_fl.crypto.seen import by_peer
 from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol import Offered
@@ -203,6 +204,7 @@ class _Vector:
     total: MaskedInts | SealedInts
     segment: Segment
     contributors: list[str] = field(default_factory=list)
+    salts: dict[str, Mapping[str, bytes]] = field(default_factory=dict)  # of their masks
 
 
 class ProtectedTotal:
@@ -247,12 +249,14 @@ class ProtectedTotal:
             if not segment.size:
                 continue
             part = data[start : start + segment.size]
-            adding.append((vector, vector.total.read(part, segment.slots)))
+            adding.append((vector, vector.total.read(part, segment.slots), segment.salts))
             start += segment.size
         self._vectors = vectors
-        for vector, add in adding:
+        for vector, add, salts in adding:
             add()
             vector.contributors.append(sender)
+            if salts:
+                vector.salts[sender] = by_peer(salts)
 
     def needs_unmasking(self) -> bool:
         """Masks are there to be removed."""
@@ -291,6 +295,7 @@ class ProtectedTotal:
                 gone,
                 publics,
                 vector.contributors,
+                vector.salts,
                 Place(f"{self._run} {key.hex()}", 0, index),
                 vector.segment.slots,
                 self._modulus,

@@ -96,6 +96,11 @@ def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     )
 
 
+def salted(secret: bytes, salt: bytes | None) -> bytes:
+    """Bind the secret of a pair to 32 bytes that both must know, where there are any."""
+    return secret + salt if salt else secret
+
+
 def stream_key(secret: bytes, place: Place, purpose: Purpose, segment: int = 0) -> bytes:
     """Derive the AES-256 key of one stream from a secret of 16 bytes or more."""
     return _derived(secret, place.info(purpose, segment))

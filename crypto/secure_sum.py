@@ -8,47 +8,29 @@
 
 from __future__ import annotations
 
-import hmac
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from secure_fl.crypto import secret, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
 from secure_fl.crypto.circle import Circle, numbered
 from secure_fl.crypto.clear_sum import check_bound, segment_key
-from secure_fl.crypto.identity import Channel, Identity, PublicIdentity, channel
 from secure_fl.crypto.layout import EXACT_BITS, HOST_BITS, SMALL, Field, Layout
 from secure_fl.crypto.masking import Place as Stream
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.primitives import derive
+from secure_fl.crypto.party_keys import Channels, Envelopes, PartyKeys
 from secure_fl.crypto.scales import Scales
 from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
-from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of
+from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import CohortError, TamperError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
 from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Segment, Unmask
-
-
-@dataclass(frozen=True, slots=True)
-class PartyKeys:
-    """What a party of a protected run holds."""
-
-    identity: Identity
-    peers: Mapping[str, PublicIdentity]
-    cohort: secret.SecretKey | None  # None where nothing is encrypted
-    tag_key: bytes = field(repr=False)
-    channel_key: bytes = field(repr=False)
-    host_public: secret.HostPublicKey | None = None
-    host_secret: secret.HostSecretKey | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +41,6 @@ class _Sent:
     layout: Layout
     place: Stream
     leftovers: Mapping[str, Vector]
-
-
-class _Channels(Mapping[str, Channel]):
-    """Channels to the other parties, agreed on when first used: most are not, in large cohorts."""
-
-    def __init__(self, keys: PartyKeys, context: bytes) -> None:
-        self._me, self._context, self._cards = keys.identity, context, keys.peers
-        self._open: dict[str, Channel] = {}
-
-    def __getitem__(self, name: str) -> Channel:
-        if name not in self:
-            raise KeyError(name)
-        if name not in self._open:
-            self._open[name] = channel(self._me, self._cards[name], self._context)
-        return self._open[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name != self._me.name and name in self._cards
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._cards if name in self)
-
-    def __len__(self) -> int:
-        return len(self._cards) - (self._me.name in self._cards)
 
 
 class SecureSum:
@@ -111,9 +69,8 @@ class SecureSum:
         self._parties = len(members) - (host is not None)
         if keys.cohort is not None:
             check_cohort(COHORT, self._parties)
-        self._channels = _Channels(keys, b"secure-fl run " + run)
-        self._envelopes = AESGCM(derive(keys.channel_key, b"secure-fl envelope", run))
-        self._agree_key = derive(keys.channel_key, b"secure-fl agree", run)
+        self._channels = Channels(keys, b"secure-fl run " + run)
+        self._envelopes = Envelopes(keys, run)
         self._rng = rng
         self._scales = Scales(bits)
         self._seen = Seen()
@@ -177,19 +134,32 @@ class SecureSum:
             # The key in it keeps two segments of one sum from sharing a key stream, and the masks
             # of parties that are in different rounds, or saw different things, from cancelling.
             place = Stream(f"{self._run} {key.hex()}", 0, self._index)
-            part = b""
+            part, salts = b"", dict[str, bytes]()
             leftovers: dict[str, Vector] = {}
             if self.me in group.owners:
                 vectors = {n: self._scales.whole(n, v, rule) for n, v in group.vectors.items()}
                 slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
-                part = self._protect(slots, group, place, rule)
+                salts = self._salts(group.owners, readers, rule)
+                part = self._protect(slots, group, place, rule, salts)
             self._sent.append(_Sent(group, layout, place, leftovers))
             owners = () if len(group.owners) == self._parties else group.owners
-            segments.append(Segment(key, len(part), layout.slots + 1, owners))
+            segments.append(Segment(key, len(part), layout.slots + 1, owners, listed(salts)))
             data.append(part)
         return Sealed(tuple(segments), b"".join(data))
 
-    def _protect(self, slots: Slots, group: Group, place: Stream, rule: Rule) -> bytes:
+    def _salts(
+        self, owners: Collection[str], readers: Collection[str], rule: Rule
+    ) -> dict[str, bytes]:
+        """What masks with single peers are bound to, besides what the whole sum is bound to."""
+        if self._step is None:
+            return {}
+        peers, for_host = self._step.peers(owners), rule.audience == "host"
+        beyond = self._seen.beyond(self.me, peers, readers, host=for_host)
+        return {peer: self.fingerprint(seen, b"seen by two") for peer, seen in beyond.items()}
+
+    def _protect(
+        self, slots: Slots, group: Group, place: Stream, rule: Rule, salts: Mapping[str, bytes]
+    ) -> bytes:
         modulus = self._modulus(rule)
         tag = tags.make(self._keys.tag_key, slots, self._numbers[self.me], modulus, place)
         slots = np.append(slots, np.uint64(tag))
@@ -199,7 +169,7 @@ class SecureSum:
             self._step.require_company(group.owners, self._min_cohort)
             for_host = rule.audience == "host" and not self._sealed_to_host
             slots += self._step.mask(
-                group.owners, place.run, slots.size, modulus, for_host=for_host
+                group.owners, place.run, slots.size, modulus, for_host=for_host, salts=salts
             )
             np.minimum(slots, slots - np.uint64(modulus), out=slots)  # below 0 wraps to the top
         if rule.audience == "host":
@@ -321,29 +291,25 @@ class SecureSum:
         """Bind all later sums to it."""
         self._seen.note(ALL if host else PARTIES, context, what)
 
+    def joined(self, newcomers: Sequence[str]) -> None:
+        """What they missed binds no mask with them."""
+        self._seen.joined(newcomers)
+
     def turn(self) -> None:
         """A round is over: it is saved with what was seen in it."""
         self._seen.turn()
 
     def envelope(self, data: bytes, context: bytes) -> bytes:
-        """AES-GCM under the cohort's channel key."""
-        nonce = os.urandom(12)
-        return nonce + self._envelopes.encrypt(nonce, data, context)
+        """See `Envelopes.seal`."""
+        return self._envelopes.seal(data, context)
 
     def unwrap(self, data: bytes, context: bytes) -> bytes:
-        """The inverse of `envelope`."""
-        try:
-            return self._envelopes.decrypt(data[:12], data[12:], context)
-        except (InvalidTag, ValueError):
-            raise TamperError(
-                "a value passed on by the coordinator was changed, or is an old one",
-                fix="stop the run: the coordinator is not to be trusted",
-                party=self.me,
-            ) from None
+        """See `Envelopes.open`."""
+        return self._envelopes.open(data, context)
 
     def fingerprint(self, data: bytes, context: bytes) -> bytes:
-        """A keyed digest: equal states are seen to be equal, and nothing else is seen."""
-        return hmac.digest(self._agree_key, context + b"\0" + data, "sha256")
+        """See `Envelopes.fingerprint`."""
+        return self._envelopes.fingerprint(data, context)
 
     # --- checkpoints ----------------------------------------------------------------------------
 

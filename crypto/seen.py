@@ -7,15 +7,17 @@ of every mask names what its party has seen: masks between two who saw different
 cancel, whoever lies to them, and the sum stays noise.
 
 Not everybody is sent everything: a host opens sums of its own, and large models have layers that
-small ones lack. So there is a chain of digests for each audience, and a sum is bound to the chains
-that all who contribute to it, or read it, have in common.
+small ones lack. So there is a chain of digests for each audience. A sum, its tags and all its masks
+are bound to the chains that all who contribute to it, or read it, have in common; the mask between
+two of them also to those that these two have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from secure_fl.crypto.primitives import digest_of
+from secure_fl.wire import Salt
 
 ALL, PARTIES = "\nall", "\nparties"  # with the host, and without; no list of names looks so
 CONTEXT = b"secure-fl seen"
@@ -34,19 +36,35 @@ class Seen:
 
     def by(self, readers: Collection[str], *, host: bool) -> bytes:
         """What these have all seen; with `host`, what the host has seen too."""
-        wanted = set(readers)
-        audiences = {
-            audience
-            for audience in (*self._kept, *self._now)
-            if audience == ALL
-            or (not host and (audience == PARTIES or wanted <= set(audience.split("\n"))))
-        }
-        return digest_of(CONTEXT, *(self._chain(a) for a in sorted(audiences)))
+        return self._digest(self._of(readers, host=host))
+
+    def beyond(
+        self, me: str, peers: Collection[str], readers: Collection[str], *, host: bool
+    ) -> dict[str, bytes]:
+        """What this party and a peer have both seen, for peers with which it is more than `by`."""
+        everybody, found = self._of(readers, host=host), {}
+        if len(everybody) < len({*self._kept, *self._now}):
+            for peer in peers:
+                both = self._of((me, peer), host=False)
+                if both != everybody:
+                    found[peer] = self._digest(both)
+        return found
 
     def turn(self) -> None:
         """A round is over: what came in it belongs to what is kept."""
         self._kept = {a: self._chain(a) for a in (*self._kept, *self._now)}
         self._now = {}
+
+    def joined(self, newcomers: Collection[str]) -> None:
+        """Newcomers were in no audience before, even if they were here once."""
+        kept, self._kept = self._kept, {}
+        for audience, chain in sorted(kept.items()):
+            rest = audience
+            if audience not in (ALL, PARTIES):
+                rest = "\n".join(n for n in audience.split("\n") if n not in newcomers)
+            # two that are now one audience: both chains count
+            merged = [self._kept[rest]] if rest in self._kept else []
+            self._kept[rest] = digest_of(CONTEXT, *merged, chain) if merged else chain
 
     def common(self) -> dict[str, str]:
         """What is kept and is equal at all parties, for newcomers."""
@@ -60,6 +78,19 @@ class Seen:
         """Take back what was kept; what came since this session began stays."""
         self._kept = {audience: bytes.fromhex(chain) for audience, chain in state.items()}
 
+    def _of(self, readers: Collection[str], *, host: bool) -> frozenset[str]:
+        """The audiences that all of these belong to."""
+        wanted = set(readers)
+        return frozenset(
+            audience
+            for audience in (*self._kept, *self._now)
+            if audience == ALL
+            or (not host and (audience == PARTIES or wanted <= set(audience.split("\n"))))
+        )
+
+    def _digest(self, audiences: Collection[str]) -> bytes:
+        return digest_of(CONTEXT, *(self._chain(a) for a in sorted(audiences)))
+
     def _chain(self, audience: str) -> bytes:
         kept, now = self._kept.get(audience, b""), self._now.get(audience, b"")
         return digest_of(CONTEXT, audience.encode(), kept, now)
@@ -68,3 +99,16 @@ class Seen:
 def audience_of(readers: Collection[str], parties: Collection[str]) -> str:
     """What an audience is called: all parties that are here, or these."""
     return PARTIES if set(parties) <= set(readers) else "\n".join(sorted(readers))
+
+
+def listed(by_peer: Mapping[str, bytes]) -> tuple[Salt, ...]:
+    """The same for the wire: most peers have seen the same."""
+    peers: dict[bytes, list[str]] = {}
+    for peer, digest in sorted(by_peer.items()):
+        peers.setdefault(digest, []).append(peer)
+    return tuple(Salt(digest, tuple(names)) for digest, names in peers.items())
+
+
+def by_peer(salts: Sequence[Salt]) -> dict[str, bytes]:
+    """The inverse of `listed`."""
+    return {peer: salt.digest for salt in salts for peer in salt.peers}

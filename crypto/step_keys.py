@@ -24,7 +24,7 @@ from secure_fl.crypto.circle import Circle, parties_of
 from secure_fl.crypto.identity import Channel, PublicIdentity
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.primitives import digest_of
-from secure_fl.errors import CohortError, CryptoError, TooFewParties
+from secure_fl.errors import DISTRUST, CohortError, CryptoError, TooFewParties
 from secure_fl.wire import Offer, Reveal
 
 KEY = 32
@@ -98,7 +98,7 @@ class StepKeys:
             if len(opened) != (KEY if to_or_from_host else PAYLOAD) or opened[:KEY] != offer.public:
                 raise CryptoError(
                     "this party's keys were swapped on their way",
-                    fix="stop the run: the coordinator is not to be trusted",
+                    fix=DISTRUST,
                     party=sender,
                 )
             self._publics[sender] = opened[:KEY]
@@ -124,13 +124,29 @@ class StepKeys:
                 party=self.me,
             )
 
+    def peers(self, owners: Collection[str]) -> set[str]:
+        """With whom of these this party masks."""
+        return set(self.circle.neighbours[self.me]) & set(owners) & set(self._publics)
+
     def mask(
-        self, owners: Sequence[str], segment: str, length: int, modulus: int, *, for_host: bool
+        self,
+        owners: Collection[str],
+        segment: str,
+        length: int,
+        modulus: int,
+        *,
+        for_host: bool,
+        salts: Mapping[str, bytes] | None = None,
     ) -> Slots:
-        """What this party adds: pair masks, its self mask and, for a host sum, the host's mask."""
-        place = Place(segment, 0, self.index)
-        peers = set(self.circle.neighbours[self.me]) & set(owners) & set(self._publics)
-        secrets = {self.circle.numbers[p]: self._secret_with(p) for p in peers}
+        """What this party adds: pair masks, its self mask and, for a host sum, the host's mask.
+
+        Masks with a peer cancel only if both salt them alike.
+        """
+        place, salts = Place(segment, 0, self.index), salts or {}
+        secrets = {
+            self.circle.numbers[p]: masking.salted(self._secret_with(p), salts.get(p))
+            for p in self.peers(owners)
+        }
         plus, minus = masking.pair_keys(self.circle.numbers[self.me], secrets, place)
         plus.append(masking.self_key(self._self_seed, place))
         if for_host:
@@ -147,7 +163,9 @@ class StepKeys:
         alive = parties_of(tuple(survivors), self.host)
         gone = parties_of(tuple(dropped), self.host)
         if self._lists is not None:
-            raise CohortError("the coordinator asked twice to unmask one sum", party=self.me)
+            raise CohortError(
+                "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
+            )
         if (
             alive & gone
             or alive | gone != self._members
@@ -159,7 +177,9 @@ class StepKeys:
                 party=self.me,
             )
         if self.me in gone:
-            raise CohortError("the coordinator says that this party is gone", party=self.me)
+            raise CohortError(
+                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
+            )
         if len(alive) < self.circle.quorum:
             raise CohortError("a sum over fewer parties than the threshold", party=self.me)
         self._lists = alive, gone
@@ -170,7 +190,9 @@ class StepKeys:
     ) -> Reveal:
         """Shares that unmask the sum over the survivors, once, and as the others were told."""
         if self._lists is None or self._revealed:
-            raise CohortError("the coordinator asked twice to unmask one sum", party=self.me)
+            raise CohortError(
+                "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
+            )
         alive, gone = self._lists
         if gone:
             self._check_signatures(alive, gone, signatures, signers)

@@ -59,18 +59,24 @@ def remaining_masks(
     keys: Mapping[str, bytes],
     publics: Mapping[str, bytes],
     owners: Sequence[str],
+    salts: Mapping[str, Mapping[str, bytes]],
     place: Place,
     length: int,
     modulus: int,
 ) -> Slots:
-    """What is left of the masks in a sum over the surviving owners, to be subtracted."""
+    """What is left of the masks in a sum over the surviving owners, to be subtracted.
+
+    `salts`: what each of them salted its mask with a peer with.
+    """
     plus = [masking.self_key(selves[p], place) for p in owners]
     minus: list[bytes] = []
     among = set(owners)
     for gone, seed in keys.items():
         mask_key = masking.mask_key(seed)
         pairs = {
-            circle.numbers[p]: masking.agree(mask_key, publics[p])
+            circle.numbers[p]: masking.salted(
+                masking.agree(mask_key, publics[p]), salts.get(p, {}).get(gone)
+            )
             for p in circle.neighbours[gone]
             if p in among
         }

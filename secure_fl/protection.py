@@ -13,7 +13,8 @@ import numpy as np
 from secure_fl.crypto import secret
 from secure_fl.crypto.clear_sum import ClearSum
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.secure_sum import PartyKeys, SecureSum
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.secure_sum import SecureSum
 from secure_fl.protocol import PartySum
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings

@@ -14,7 +14,7 @@ from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.cohort import Cohort
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.link import Link
 from secure_fl.private_scope import noise_of, privacy_of, require_predictions, require_private
 from secure_fl.protection import party_sum

@@ -7,7 +7,7 @@ import numpy as np
 from secure_fl.crypto import secret
 from secure_fl.crypto.hostkey import read_host_key
 from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.errors import KeyringError
 from secure_fl.roster import Roster
 from secure_fl.settings import ProtectionSettings

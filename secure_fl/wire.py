@@ -46,6 +46,13 @@ class Offer(Message, frozen=True, tag=False):
     shares: dict[Name, bytes]
 
 
+class Salt(Message, frozen=True, tag=False):
+    """A keyed digest of what a party has seen with these, and not with all who are in a sum."""
+
+    digest: Digest
+    peers: Names
+
+
 class Segment(Message, frozen=True, tag=False):
     """One vector of a sum: a digest of what it holds and for whom, its size, who contributes."""
 
@@ -53,6 +60,7 @@ class Segment(Message, frozen=True, tag=False):
     size: Size  # 0: this party only reads the sum
     slots: Count = 0
     owners: Names = ()  # (): every party; otherwise those that `Owners` named
+    salts: tuple[Salt, ...] = ()  # of the masks that its sender shares with these
 
 
 # --- party to coordinator ----------------------------------------------------------------------

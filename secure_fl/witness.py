@@ -8,7 +8,7 @@ from secure_fl.coordinator import Engine
 from secure_fl.protocol import PartySum
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.secure_sum import PartyKeys
+    from secure_fl.crypto.party_keys import PartyKeys
 
 
 class Witness(Protocol):

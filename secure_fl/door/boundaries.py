@@ -78,5 +78,6 @@ class Boundaries:
             sums.adopt(self._checkpoints.adopt(state, self._shared))
             self._checkpoints.save(after, self._whole, sums.state())
         if joins or who.me in new.holders:
+            sums.joined(new.newcomers)
             sums.saw(state, new.seal, host=False)
         self._recorder.event("joined", round=after + 1, parties=list(new.newcomers))

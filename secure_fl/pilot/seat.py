@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.errors import CohortError, RunError, SecureFLError, TamperError, WireError
 from secure_fl.ground_rules import require_ready, tasks_of
 from secure_fl.link import Link

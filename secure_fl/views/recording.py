@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from secure_fl.coordinator import Engine
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.errors import RunError
 from secure_fl.protocol import PartySum
 from secure_fl.views import notes, wire

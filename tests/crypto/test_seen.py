@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of
+from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, by_peer, listed
 
 A, B, C, HOST = "a", "b", "c", "host"
 
@@ -60,3 +60,45 @@ def test_newcomers_are_given_what_all_have_seen() -> None:
     newcomer.restore(holder.common())
     assert newcomer.by((A, B, C), host=False) == holder.by((A, B, C), host=False)
     assert newcomer.state() == holder.common() != holder.state()
+
+
+def beyond(seen: Seen, *, host: bool = False) -> dict[str, bytes]:
+    return seen.beyond(A, (B, C), (A, B, C), host=host)
+
+
+def test_two_are_bound_to_what_only_they_have_seen() -> None:
+    one = after((PARTIES, b"x"), ("a\nb", b"y"))
+    assert set(beyond(one)) == {B} and beyond(after((PARTIES, b"x"))) == {}
+    assert beyond(one) != beyond(after((PARTIES, b"x"), ("a\nb", b"z")))
+    b = after((PARTIES, b"x"), ("a\nb", b"y"), ("b\nc", b"w"))
+    assert b.beyond(B, (A,), (A, B, C), host=False)[A] == beyond(one)[B]
+
+
+def test_masks_of_a_host_sum_are_bound_to_the_parties_sums() -> None:
+    told, model = (ALL, b"told"), (PARTIES, b"a model")
+    assert set(beyond(after(told, model), host=True)) == {B, C}
+    assert beyond(after(told), host=True) == {}
+    assert beyond(after(told, model), host=True) != beyond(after(told, (PARTIES, b"")), host=True)
+
+
+def test_newcomers_share_nothing_but_what_they_were_given() -> None:
+    holders = [after((PARTIES, b"x"), ("a\nb", b"y"), ("a\nb\nc", b"z")) for _ in range(2)]
+    newcomer = Seen()
+    for holder in holders:
+        holder.turn()
+    newcomer.restore(holders[0].common())
+    for one in (*holders, newcomer):
+        one.joined([C])
+    a, b = holders
+    assert set(beyond(a)) == {B} and newcomer.beyond(C, (A, B), (A, B, C), host=False) == {}
+    assert beyond(a)[B] == b.beyond(B, (A,), (A, B, C), host=False)[A]
+    other = after((PARTIES, b"x"), ("a\nb", b"y"), ("a\nb\nc", b"not z"))
+    other.turn()
+    other.joined([C])
+    assert beyond(other)[B] != beyond(a)[B]  # the two still hold each other to it
+
+
+def test_salts_cross_the_wire_once_for_all_who_have_seen_the_same() -> None:
+    known = {A: bytes(32), B: b"\1" * 32, C: bytes(32)}
+    assert [salt.peers for salt in listed(known)] == [(A, C), (B,)]
+    assert by_peer(listed(known)) == known and listed({}) == ()

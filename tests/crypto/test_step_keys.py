@@ -27,7 +27,7 @@ def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
     reveals = step.tell(dict.fromkeys(alive, lost))
     selves, keys = unmasking(step.circle, step.publics, alive, reveals)
     masks = remaining_masks(
-        step.circle, selves, keys, step.publics, alive, PLACE, LENGTH, COHORT.modulus
+        step.circle, selves, keys, step.publics, alive, {}, PLACE, LENGTH, COHORT.modulus
     )
     whole = sum((step.sent[p] for p in alive), np.zeros(LENGTH, np.uint64)) % M
     return (whole + (M - masks)) % M

@@ -11,7 +11,7 @@ import pytest
 from secure_fl.cohort import Cohort, Reveal
 from secure_fl.crypto import secret
 from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.secure_sum import PartyKeys
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.errors import KeyringError, SecureFLError
 from secure_fl.roster import Roster
 from secure_fl.settings import Protection

@@ -7,6 +7,7 @@ one, the next sum is the update of the party that is left. `Seen` makes masks no
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from msgspec import structs
 from secure_fl import wire
 from secure_fl.cohort import Cohort, Reveal
 from secure_fl.crypto import masking, public, secret, tags
-from secure_fl.crypto.blind_sum import from_parts, to_parts
+from secure_fl.crypto.blind_sum import from_parts, to_parts, to_slots
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seen import Seen
 from secure_fl.errors import SecureFLError
@@ -26,11 +27,12 @@ from secure_fl.runs import PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.step import Reply, Step
 from secure_fl.steps import AgreeStep
-from secure_fl.wire import Bulk, SumInput
+from secure_fl.wire import Bulk, Frame, SumInput
 from tests.harness import Federated, LossyEngine, Program, federate
 from tests.security.attacker import NAMES, Liar, Wiretap, lying, told
 
 COLLUDER, VICTIM = "east", "west"
+SMALL = ("x-one", "x-three", "x-two")  # have smaller models
 DECEIVED = tuple(name for name in NAMES if name not in (COLLUDER, VICTIM))
 SIZE, BOUND, t = 50, 8.0, COHORT.modulus
 X = {n: np.random.default_rng(k).normal(size=SIZE).astype(np.float32) for k, n in enumerate(NAMES)}
@@ -46,6 +48,8 @@ def digest(model: Any) -> bytes:
 
 
 def training(name: str, models: dict[str, list[Any]]) -> Program:
+    """Everybody sums with everybody, and proves to have the same model."""
+
     async def run(cohort: Cohort) -> Any:
         models[name] = [np.zeros(SIZE)]
         for _ in range(2):
@@ -53,6 +57,38 @@ def training(name: str, models: dict[str, list[Any]]) -> Program:
             models[name].append(models[name][-1] + mean)
             await cohort.agree(digest(models[name][-1]), "model")
         return "nothing to complain about"
+
+    return run
+
+
+def in_tiers(name: str, models: dict[str, list[Any]]) -> Program:
+    """Four have upper layers, which the others lack; of their lower ones all read the sum."""
+
+    async def run(cohort: Cohort) -> Any:
+        models[name] = [np.zeros(SIZE)]
+        if name in SMALL:
+            own = {"bottom": np.ones(SIZE, np.float32)}
+            await cohort.sum(own, bound=BOUND, partial=True)
+            lower = {"u": np.zeros(SIZE)}
+            return await cohort.sum(own, bound=BOUND, partial=True, read=lower)
+        upper = {"upper": update(name, models[name][-1])}
+        mean = (await cohort.sum(upper, bound=BOUND, partial=True))["upper"] / 4
+        models[name].append(models[name][-1] + mean)
+        return await cohort.sum({"u": update(name, mean)}, bound=BOUND, partial=True)
+
+    return run
+
+
+def for_a_host(name: str, models: dict[str, list[Any]]) -> Program:
+    """The parties' model is nothing that the host has; what they sum for it next is."""
+
+    async def run(cohort: Cohort) -> Any:
+        models[name] = [np.zeros(SIZE)]
+        mine = {} if cohort.is_host else {"m": X[name]}
+        opened = await cohort.sum(mine, bound=BOUND)
+        models[name].append(models[name][-1] + opened.get("m", np.zeros(SIZE)) / 4)
+        values = {"u": np.zeros(SIZE) if cohort.is_host else update(name, models[name][-1])}
+        return await cohort.sum(values, bound=BOUND, reveal=Reveal.HOST)
 
     return run
 
@@ -66,7 +102,8 @@ class Deceiver(Liar):
     def __init__(self, *arguments: Any, models: dict[str, list[Any]]) -> None:
         super().__init__(*arguments, lie=lambda _, message: message)
         self._models, self._sums, self._agreements = models, 0, 0
-        self.uploads: dict[str, tuple[Any, bytes]] = {}
+        self.uploads: dict[str, tuple[Any, Any, bytes]] = {}
+        self.host: Any = None
 
     def _exchange(self, reply: Reply) -> Step:
         kind = next(iter(reply.messages.values()))
@@ -85,10 +122,11 @@ class Deceiver(Liar):
     def _with_a_dead_model(self, reply: Reply) -> Reply:
         keys, sums = self._colluder._keys, self._colluder
         (sent,) = sums._sent
-        low, _ = sent.layout.encode({"u": np.full(SIZE, -BOUND, np.float32)}, sums._rng, None)
+        (model,) = sent.group.vectors
+        low, _ = sent.layout.encode({model: np.full(SIZE, -BOUND, np.float32)}, sums._rng, None)
         slots = low * np.uint64(len(NAMES)) % np.uint64(t)
-        zeros = np.zeros_like(slots)
-        tag = sum(tags.make(keys.tag_key, zeros, k, t, sent.place) for k in range(1, 5))
+        zeros, members = np.zeros_like(slots), [sums._numbers[name] for name in NAMES]
+        tag = sum(tags.make(keys.tag_key, zeros, k, t, sent.place) for k in members)
         tag += tags.dot(slots, _weights(keys.tag_key, slots, sent.place), t)
         total = public.Sum(public.load(keys.cohort.public()))
         total.add(secret.seal(keys.cohort, np.append(slots, np.uint64(tag % t))))
@@ -108,21 +146,27 @@ class Deceiver(Liar):
 
     def _add(self, step: Any, party: str, message: Any, bulk: bytes, answers: Any) -> Any:
         if isinstance(message, SumInput) and self._sums:
-            session = self._engine.sessions[party]  # type: ignore[attr-defined]
-            self.uploads[party] = session._sums._step._self_seed, session._sums._sent[0], bulk  # type: ignore[assignment]
-            first = structs.replace(
-                message.segments[0], key=bytes(32)
-            )  # whatever they are bound to
-            message = structs.replace(message, segments=(first,))
+            sums = self._engine.sessions[party]._sums  # type: ignore[attr-defined]
+            if party in NAMES:
+                self.uploads[party] = sums._step, sums._sent[0], bulk
+            elif party == "hub":
+                self.host = sums._step
+            first, *others = message.segments  # whatever they are bound to
+            first = structs.replace(first, key=bytes(32))
+            message = structs.replace(message, segments=(first, *others))
         return super()._add(step, party, message, bulk, answers)
 
     def read(self) -> Any:
-        """The sum of all uploads of the second round, opened, without self masks."""
+        """What the masks in the sum of all uploads of the second round do not hide."""
         total = np.zeros(0, np.uint64)
-        for seed, sent, bulk in self.uploads.values():  # type: ignore[misc]
-            count = sent.layout.slots + 1
-            slots = secret.open(self._colluder._keys.cohort, to_parts(bulk), count)
-            own = masking.uniform(masking.self_key(seed, sent.place), count, t)
+        for party, (step, sent, bulk) in self.uploads.items():
+            count, run = sent.layout.slots + 1, sent.place.run
+            if self.host is None:
+                slots = secret.open(self._colluder._keys.cohort, to_parts(bulk), count)
+            else:  # which conspires
+                slots = to_slots(bulk, count) + np.uint64(t)
+                slots -= self.host.host_masks([party], run, count, t)
+            own = masking.uniform(masking.self_key(step._self_seed, sent.place), count, t)
             slots = (slots + np.uint64(t) - own) % np.uint64(t)
             total = (total + slots) % np.uint64(t) if total.size else slots
         values, _ = sent.layout.decode(total[:-1], len(NAMES), None)
@@ -137,7 +181,10 @@ def _weights(key: bytes, slots: Any, place: Any) -> Any:
     return masking.uniform(masking.stream_key(key, place, "tag"), slots.size, t)
 
 
-def deceive() -> tuple[Federated, Any]:
+Training = Callable[[str, dict[str, list[Any]]], Program]
+
+
+def deceive(program: Training, others: tuple[str, ...] = ()) -> tuple[Federated, Any]:
     models: dict[str, list[Any]] = {}
     leads: list[Deceiver] = []
 
@@ -145,12 +192,12 @@ def deceive() -> tuple[Federated, Any]:
         leads.append(Deceiver(*arguments, models=models))
         return leads[-1]
 
-    programs = {name: training(name, models) for name in NAMES}
     out = federate(
-        programs,
+        {name: program(name, models) for name in (*NAMES, *others)},
         mode="he+secagg",
         bits=24,
         min_cohort=3,
+        host="hub" if "hub" in others else None,
         engine=LossyEngine,
         lead=lead,
         catch=True,
@@ -159,20 +206,65 @@ def deceive() -> tuple[Federated, Any]:
     return out, leads[-1].read()
 
 
+ATTACKS: dict[str, tuple[Training, tuple[str, ...]]] = {
+    "all": (training, ()),
+    "tiers": (in_tiers, SMALL),
+    "host": (for_a_host, ("hub",)),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_an_update_is_read_off_by_dead_models_where_masks_are_not_bound(
-    monkeypatch: pytest.MonkeyPatch,
+    attack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
-    _, found = deceive()
+    if attack == "all":
+        monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
+    monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
+    _, found = deceive(*ATTACKS[attack])
     np.testing.assert_allclose(found, X[VICTIM], atol=1e-4)
 
 
-def test_masks_of_who_saw_other_sums_do_not_cancel() -> None:
-    out, found = deceive()
-    assert isinstance(out.error, SecureFLError) and out.results == {}
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_masks_of_who_saw_other_sums_do_not_cancel(attack: str) -> None:
+    out, found = deceive(*ATTACKS[attack])
+    assert isinstance(out.error, SecureFLError) and not any(out.results.values())
     # As noise: the best of so many deviations, of correlations with 50 values.
     assert abs(np.corrcoef(found, X[VICTIM])[0, 1]) < 6 / SIZE**0.5
     assert np.abs(found - X[VICTIM]).max() > 1.0
+
+
+class Losing(LossyEngine):
+    """Loses the victim with its second contribution."""
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        for party, frame in super().exchange(frames, deadline):
+            message = wire.peek(frame.head).message
+            if party == VICTIM and isinstance(message, SumInput):
+                self.given = getattr(self, "given", 0) + 1
+                if self.given == 2:
+                    self.lose = {VICTIM: self.exchanges}
+                    continue
+            yield party, frame
+
+
+@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
+@pytest.mark.parametrize("attack", ["tiers", "host"])
+def test_masks_with_who_is_lost_are_removed_whatever_they_were_bound_to(
+    attack: str, mode: Protection
+) -> None:
+    program, others = ATTACKS[attack]
+    out = federate(
+        {name: program(name, {}) for name in (*NAMES, *others)},
+        mode=mode,
+        bits=24,
+        min_cohort=3,
+        host="hub" if "hub" in others else None,
+        engine=Losing,
+    )
+    assert VICTIM not in out.results
+    for name in others:  # the host, or who reads only
+        found = out.results[name]["u"]
+        np.testing.assert_allclose(found, sum(X[n] for n in NAMES if n != VICTIM), atol=1e-4)
 
 
 # --- what else binds: keys of segments, in which masks are drawn, differ --------------------------

@@ -14,9 +14,9 @@ from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
 from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
 from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.public import PublicContext, RealSum, Sum
 from secure_fl.crypto.secret import HostPublicKey, HostSecretKey, RealSecretKey, SecretKey
-from secure_fl.crypto.secure_sum import PartyKeys
 from secure_fl.link import Link
 from secure_fl.protocol import Group, NewTotal, Offered, Rule, Vector
 from secure_fl.recorder import Recorder
