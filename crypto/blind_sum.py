@@ -17,11 +17,10 @@ from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.public import PublicContext, Sum
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
-from secure_fl.crypto.seen import by_peer
 from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol import Offered
-from secure_fl.wire import Reveal, Segment
+from secure_fl.wire import Reveal, Salt, Segment
 
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
@@ -204,7 +203,7 @@ class _Vector:
     total: MaskedInts | SealedInts
     segment: Segment
     contributors: list[str] = field(default_factory=list)
-    salts: dict[str, Mapping[str, bytes]] = field(default_factory=dict)  # of their masks
+    salts: dict[str, tuple[Salt, ...]] = field(default_factory=dict)  # of their masks
 
 
 class ProtectedTotal:
@@ -255,8 +254,7 @@ class ProtectedTotal:
         for vector, add, salts in adding:
             add()
             vector.contributors.append(sender)
-            if salts:
-                vector.salts[sender] = by_peer(salts)
+            vector.salts[sender] = salts
 
     def needs_unmasking(self) -> bool:
         """Masks are there to be removed."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import CohortError, TamperError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
-from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Segment, Unmask
+from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Salt, Segment, Unmask
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,44 +134,44 @@ class SecureSum:
             # The key in it keeps two segments of one sum from sharing a key stream, and the masks
             # of parties that are in different rounds, or saw different things, from cancelling.
             place = Stream(f"{self._run} {key.hex()}", 0, self._index)
-            part, salts = b"", dict[str, bytes]()
-            leftovers: dict[str, Vector] = {}
+            part, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
             if self.me in group.owners:
                 vectors = {n: self._scales.whole(n, v, rule) for n, v in group.vectors.items()}
                 slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
-                salts = self._salts(group.owners, readers, rule)
-                part = self._protect(slots, group, place, rule, salts)
+                tag = tags.make(
+                    self._keys.tag_key, slots, self._numbers[self.me], self._modulus(rule), place
+                )
+                slots = np.append(slots, np.uint64(tag))
+                if self._masks:
+                    salts = self._mask(slots, group, place, rule)
+                part = self._sealed(slots, rule)
             self._sent.append(_Sent(group, layout, place, leftovers))
             owners = () if len(group.owners) == self._parties else group.owners
-            segments.append(Segment(key, len(part), layout.slots + 1, owners, listed(salts)))
+            segments.append(Segment(key, len(part), layout.slots + 1, owners, salts))
             data.append(part)
         return Sealed(tuple(segments), b"".join(data))
 
-    def _salts(
-        self, owners: Collection[str], readers: Collection[str], rule: Rule
-    ) -> dict[str, bytes]:
-        """What masks with single peers are bound to, besides what the whole sum is bound to."""
+    def _mask(self, slots: Slots, group: Group, place: Stream, rule: Rule) -> tuple[Salt, ...]:
+        """Add this party's masks; returns what those with single peers are bound to."""
         if self._step is None:
-            return {}
-        peers, for_host = self._step.peers(owners), rule.audience == "host"
-        beyond = self._seen.beyond(self.me, peers, readers, host=for_host)
-        return {peer: self.fingerprint(seen, b"seen by two") for peer, seen in beyond.items()}
+            raise CohortError("no keys are left for this sum", party=self.me)
+        self._step.require_company(group.owners, self._min_cohort)
+        modulus, host = self._modulus(rule), rule.audience == "host"
+        peers = self._step.peers(group.owners)
+        seen = self._seen.beyond(self.me, peers, (*group.owners, *group.readers), host=host)
+        salts = {peer: self.fingerprint(both, b"seen by two") for peer, both in seen.items()}
+        slots += self._step.mask(
+            group.owners,
+            place.run,
+            slots.size,
+            modulus,
+            for_host=host and not self._sealed_to_host,
+            salts=salts,
+        )
+        np.minimum(slots, slots - np.uint64(modulus), out=slots)  # below 0 wraps to the top
+        return listed(salts, peers)
 
-    def _protect(
-        self, slots: Slots, group: Group, place: Stream, rule: Rule, salts: Mapping[str, bytes]
-    ) -> bytes:
-        modulus = self._modulus(rule)
-        tag = tags.make(self._keys.tag_key, slots, self._numbers[self.me], modulus, place)
-        slots = np.append(slots, np.uint64(tag))
-        if self._masks:
-            if self._step is None:
-                raise CohortError("no keys are left for this sum", party=self.me)
-            self._step.require_company(group.owners, self._min_cohort)
-            for_host = rule.audience == "host" and not self._sealed_to_host
-            slots += self._step.mask(
-                group.owners, place.run, slots.size, modulus, for_host=for_host, salts=salts
-            )
-            np.minimum(slots, slots - np.uint64(modulus), out=slots)  # below 0 wraps to the top
+    def _sealed(self, slots: Slots, rule: Rule) -> bytes:
         if rule.audience == "host":
             if not self._sealed_to_host:
                 return from_slots(slots)

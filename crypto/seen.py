@@ -101,14 +101,17 @@ def audience_of(readers: Collection[str], parties: Collection[str]) -> str:
     return PARTIES if set(parties) <= set(readers) else "\n".join(sorted(readers))
 
 
-def listed(by_peer: Mapping[str, bytes]) -> tuple[Salt, ...]:
-    """The same for the wire: most peers have seen the same."""
-    peers: dict[bytes, list[str]] = {}
+def listed(by_peer: Mapping[str, bytes], peers: Collection[str]) -> tuple[Salt, ...]:
+    """The same for the wire, where most often all peers have seen the same."""
+    named: dict[bytes, list[str]] = {}
     for peer, digest in sorted(by_peer.items()):
-        peers.setdefault(digest, []).append(peer)
-    return tuple(Salt(digest, tuple(names)) for digest, names in peers.items())
+        named.setdefault(digest, []).append(peer)
+    if len(named) == 1 and len(by_peer) == len(peers):
+        return (Salt(next(iter(named))),)
+    return tuple(Salt(digest, tuple(names)) for digest, names in named.items())
 
 
-def by_peer(salts: Sequence[Salt]) -> dict[str, bytes]:
-    """The inverse of `listed`."""
-    return {peer: salt.digest for salt in salts for peer in salt.peers}
+def salt_of(salts: Sequence[Salt], peer: str) -> bytes | None:
+    """The digest that is listed for this peer."""
+    found = (salt.digest for salt in salts if not salt.peers or peer in salt.peers)
+    return next(found, None)

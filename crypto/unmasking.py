@@ -13,8 +13,9 @@ import numpy as np
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.seen import salt_of
 from secure_fl.errors import CryptoError
-from secure_fl.wire import Reveal
+from secure_fl.wire import Reveal, Salt
 
 
 def unmasking(
@@ -59,7 +60,7 @@ def remaining_masks(
     keys: Mapping[str, bytes],
     publics: Mapping[str, bytes],
     owners: Sequence[str],
-    salts: Mapping[str, Mapping[str, bytes]],
+    salts: Mapping[str, Sequence[Salt]],
     place: Place,
     length: int,
     modulus: int,
@@ -75,7 +76,7 @@ def remaining_masks(
         mask_key = masking.mask_key(seed)
         pairs = {
             circle.numbers[p]: masking.salted(
-                masking.agree(mask_key, publics[p]), salts.get(p, {}).get(gone)
+                masking.agree(mask_key, publics[p]), salt_of(salts.get(p, ()), gone)
             )
             for p in circle.neighbours[gone]
             if p in among

@@ -50,7 +50,7 @@ class Salt(Message, frozen=True, tag=False):
     """A keyed digest of what a party has seen with these, and not with all who are in a sum."""
 
     digest: Digest
-    peers: Names
+    peers: Names = ()  # (): all with whom it masks
 
 
 class Segment(Message, frozen=True, tag=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, by_peer, listed
+from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed, salt_of
 
 A, B, C, HOST = "a", "b", "c", "host"
 
@@ -99,6 +99,10 @@ def test_newcomers_share_nothing_but_what_they_were_given() -> None:
 
 
 def test_salts_cross_the_wire_once_for_all_who_have_seen_the_same() -> None:
-    known = {A: bytes(32), B: b"\1" * 32, C: bytes(32)}
-    assert [salt.peers for salt in listed(known)] == [(A, C), (B,)]
-    assert by_peer(listed(known)) == known and listed({}) == ()
+    known, peers = {A: bytes(32), B: b"\1" * 32, C: bytes(32)}, (A, B, C)
+    salts = listed(known, peers)
+    assert [salt.peers for salt in salts] == [(A, C), (B,)] and listed({}, peers) == ()
+    assert {peer: salt_of(salts, peer) for peer in (*peers, HOST)} == known | {HOST: None}
+    alike = listed(dict.fromkeys(peers, bytes(32)), peers)
+    assert [salt.peers for salt in alike] == [()] and salt_of(alike, C) == bytes(32)
+    assert [salt.peers for salt in listed({A: bytes(32)}, peers)] == [(A,)]
