@@ -108,9 +108,6 @@ class ClearSum:
     def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
         """Nothing is masked."""
 
-    def joined(self, newcomers: Sequence[str]) -> None:
-        """Nothing is masked."""
-
     def turn(self) -> None:
         """Nothing is kept between sums."""
 

@@ -291,10 +291,6 @@ class SecureSum:
         """Bind all later sums to it."""
         self._seen.note(ALL if host else PARTIES, context, what)
 
-    def joined(self, newcomers: Sequence[str]) -> None:
-        """What they missed binds no mask with them."""
-        self._seen.joined(newcomers)
-
     def turn(self) -> None:
         """A round is over: it is saved with what was seen in it."""
         self._seen.turn()

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from secure_fl.crypto.primitives import digest_of
+from secure_fl.errors import CohortError
 from secure_fl.wire import Salt
 
 ALL, PARTIES = "\nall", "\nparties"  # with the host, and without; no list of names looks so
@@ -55,20 +56,15 @@ class Seen:
         self._kept = {a: self._chain(a) for a in (*self._kept, *self._now)}
         self._now = {}
 
-    def joined(self, newcomers: Collection[str]) -> None:
-        """Newcomers were in no audience before, even if they were here once."""
-        kept, self._kept = self._kept, {}
-        for audience, chain in sorted(kept.items()):
-            rest = audience
-            if audience not in (ALL, PARTIES):
-                rest = "\n".join(n for n in audience.split("\n") if n not in newcomers)
-            # two that are now one audience: both chains count
-            merged = [self._kept[rest]] if rest in self._kept else []
-            self._kept[rest] = digest_of(CONTEXT, *merged, chain) if merged else chain
-
     def common(self) -> dict[str, str]:
-        """What is kept and is equal at all parties, for newcomers."""
-        return {a: chain.hex() for a, chain in sorted(self._kept.items()) if a in (ALL, PARTIES)}
+        """What is kept, for newcomers: it has to be equal at all parties."""
+        if not {ALL, PARTIES}.issuperset(self._kept):
+            raise CohortError(
+                "nobody can join any more: sums over some of the parties were opened, of which "
+                "newcomers know nothing",
+                fix="start a new run with all parties",
+            )
+        return self.state()
 
     def state(self) -> dict[str, str]:
         """What is kept, for checkpoints."""

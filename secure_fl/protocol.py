@@ -106,9 +106,6 @@ class PartySum(Protocol):
     def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
         """All parties, or all with the host, were sent this: sums of who was not do not open."""
 
-    def joined(self, newcomers: Sequence[str]) -> None:
-        """These have seen nothing but what all have, and what they were given."""
-
     def turn(self) -> None:
         """A round is over, and about to be saved."""
 

@@ -55,19 +55,13 @@ class DeclareStep(Step):
     def reply(self, members: tuple[str, ...]) -> Reply:
         host = self.answers.rules.host
         said = {member: self.declared[member] for member in members}
+        # All are told the same, of all names: masks of who was told something else do not cancel.
         owners = _by_name({m: one.names for m, one in said.items() if m != host})
         readers = _by_name({m: one.reads for m, one in said.items()})
+        readers = {name: parties for name, parties in readers.items() if name in owners}
         unscaled = {name for one in said.values() for name in one.unscaled if name in owners}
-        replies = {}
-        for member, one in said.items():
-            wanted = [name for name in (*one.names, *one.reads) if name in owners]
-            replies[member] = wire.Owners(
-                {name: owners[name] for name in wanted},
-                {name: readers[name] for name in wanted if name in readers},
-                tuple(name for name in wanted if name in unscaled),
-                bool(unscaled),
-            )
-        return Reply(replies)
+        table = wire.Owners(owners, readers, tuple(sorted(unscaled)))
+        return Reply(dict.fromkeys(members, table))
 
 
 def _by_name(names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

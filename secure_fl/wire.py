@@ -175,12 +175,15 @@ class Begin(Message, frozen=True, tag=21):
 
 
 class Owners(Message, frozen=True, tag=22):
-    """Who contributes which name to the next sum, and who else reads it."""
+    """Who contributes which name to the next sum, and who else reads it: the same for all."""
 
     owners: dict[Name, Names]
     readers: dict[Name, Names] = {}
-    unscaled: Names = ()  # whose scale somebody among these lacks
-    scales: bool = False  # somebody lacks a scale of some name: all parties sum scales first
+    unscaled: Names = ()  # names whose scale somebody lacks; if there are any, scales come first
+
+    def plain(self) -> bytes:
+        """What all must have been told alike."""
+        return msgspec.msgpack.encode(self)
 
 
 class Unmask(Message, frozen=True, tag=23):

@@ -60,11 +60,12 @@ class Boundaries:
         """Give newcomers what is equal everywhere; a newcomer takes it, and saves the round."""
         who, sums = self._who, self._sums
         new = Handover(after, who.here, newcomers, who.host, who.threshold)
+        common = sums.common()  # refuses before anything is noted
         self._checkpoints.let_in(after, new.holders)
         message, bulk, state, source = wire.Handover(), b"", b"", new.donor
         joins = who.me in new.newcomers
         if who.me in new.holders:
-            state, source = self._checkpoints.export(self._shared, sums.common()), who.me
+            state, source = self._checkpoints.export(self._shared, common), who.me
             proofs = (new.digest(sums.fingerprint, state, of) for of in ("", who.me))
             message = wire.Handover(*proofs)
             bulk = sums.envelope(state, new.seal) if who.me == new.donor else b""
@@ -78,6 +79,5 @@ class Boundaries:
             sums.adopt(self._checkpoints.adopt(state, self._shared))
             self._checkpoints.save(after, self._whole, sums.state())
         if joins or who.me in new.holders:
-            sums.joined(new.newcomers)
             sums.saw(state, new.seal, host=False)
         self._recorder.event("joined", round=after + 1, parties=list(new.newcomers))

@@ -48,22 +48,25 @@ async def declared(
     unscaled = [name for name in every if sums.unscaled((Group((), {name: every[name]}),), rule)]
     message = wire.Declare(tuple(gives), tuple(reads), tuple(unscaled), at)
     answer, _ = await ask(message, wire.Owners)
-    alike: dict[tuple[tuple[Name, ...], ...], dict[str, Vector]] = {}
-    for name, vector in every.items():
+    sums.saw(answer.plain(), b"owners", host=True)
+    for name in {*every, *answer.owners, *answer.readers}:
         owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
-        if name in reads and not owners:
-            continue
         contributes = name in gives and not who.is_host
-        if (who.me in owners) != contributes or (who.me in readers) != (name in reads):
+        reads_it = name in reads and bool(owners)
+        if (who.me in owners) != contributes or (who.me in readers) != reads_it:
             raise CohortError(
                 f"the coordinator gives {name!r} the wrong contributors", fix=DISTRUST
             )
-        alike.setdefault((owners, readers), {})[name] = vector
+    alike: dict[tuple[tuple[Name, ...], ...], dict[str, Vector]] = {}
+    for name, vector in every.items():
+        owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
+        if owners or name in gives:  # of what nobody contributes there is nothing to read
+            alike.setdefault((owners, readers), {})[name] = vector
     sums.forget(answer.unscaled)  # what not all know is summed again, by all
     groups = tuple(
         Group(owners, part, readers) for (owners, readers), part in sorted(alike.items())
     )
-    return groups, answer.scales and not who.is_host
+    return groups, bool(answer.unscaled) and not who.is_host
 
 
 def outline(groups: Sequence[Group], survivors: Sequence[str]) -> str:

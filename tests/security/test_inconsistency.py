@@ -93,6 +93,25 @@ def for_a_host(name: str, models: dict[str, list[Any]]) -> Program:
     return run
 
 
+def reading(name: str, models: dict[str, list[Any]]) -> Program:
+    """Four have small models, and read what the layers above theirs learn."""
+
+    async def run(cohort: Cohort) -> Any:
+        models[name] = [np.zeros(SIZE)]
+        if name in SMALL:  # here the large ones
+            for _ in range(2):
+                out = await cohort.sum({"upper": np.ones(SIZE)}, bound=BOUND, partial=True)
+            return out
+        read = {"upper": np.zeros(SIZE)}
+        own = {"u": X[name]}
+        opened = await cohort.sum(own, bound=BOUND, partial=True, read=read)
+        models[name].append(models[name][-1] + opened["upper"] / 3)
+        own = {"u": update(name, models[name][-1])}
+        return await cohort.sum(own, bound=BOUND, partial=True, read=read)
+
+    return run
+
+
 class Deceiver(Liar):
     """Gives two parties a forged sum, and everybody the proofs that he expects to see.
 
@@ -102,11 +121,16 @@ class Deceiver(Liar):
     def __init__(self, *arguments: Any, models: dict[str, list[Any]]) -> None:
         super().__init__(*arguments, lie=lambda _, message: message)
         self._models, self._sums, self._agreements = models, 0, 0
+        self._lonely = False  # whether each is told that nobody else reads what it reads
         self.uploads: dict[str, tuple[Any, Any, bytes]] = {}
         self.host: Any = None
 
     def _exchange(self, reply: Reply) -> Step:
         kind = next(iter(reply.messages.values()))
+        if isinstance(kind, wire.Owners) and kind.readers.get("upper") and not self._sums:
+            self._lonely = True
+            alone = {n: structs.replace(kind, readers={"upper": (n,)}) for n in NAMES}
+            reply = replace(reply, messages=dict(reply.messages) | alone)
         if isinstance(kind, wire.Total):
             self._sums += 1
             if self._sums == 1:
@@ -120,22 +144,28 @@ class Deceiver(Liar):
         return step
 
     def _with_a_dead_model(self, reply: Reply) -> Reply:
-        keys, sums = self._colluder._keys, self._colluder
-        (sent,) = sums._sent
-        (model,) = sent.group.vectors
-        low, _ = sent.layout.encode({model: np.full(SIZE, -BOUND, np.float32)}, sums._rng, None)
-        slots = low * np.uint64(len(NAMES)) % np.uint64(t)
-        zeros, members = np.zeros_like(slots), [sums._numbers[name] for name in NAMES]
+        """Forge what the deceived open, and where none would open, what all do."""
+        messages, bulks = dict(reply.messages), dict(reply.bulks)
+        for name in messages if self._lonely else DECEIVED:
+            parts = [self._forged(name, sent) for sent in self._sums_of(name)._sent]
+            messages[name] = structs.replace(messages[name], sizes=tuple(map(len, parts)))
+            bulks[name] = Bulk.of(b"".join(parts))
+        return replace(reply, messages=messages, bulks=bulks)
+
+    def _forged(self, name: str, sent: Any) -> bytes:
+        """With the colluder's keys: where masks and tags are drawn follows from what it is told."""
+        keys, owners = self._colluder._keys, sent.group.owners
+        (vector,) = sent.group.vectors
+        dead = name in DECEIVED and (vector == "upper" or not self._lonely)
+        values = np.full(SIZE, -BOUND if dead else 0.0, np.float32)
+        low, _ = sent.layout.encode({vector: values}, self._colluder._rng, None)
+        slots = low * np.uint64(len(owners)) % np.uint64(t)
+        zeros, members = np.zeros_like(slots), [self._colluder._numbers[one] for one in owners]
         tag = sum(tags.make(keys.tag_key, zeros, k, t, sent.place) for k in members)
         tag += tags.dot(slots, _weights(keys.tag_key, slots, sent.place), t)
         total = public.Sum(public.load(keys.cohort.public()))
         total.add(secret.seal(keys.cohort, np.append(slots, np.uint64(tag % t))))
-        dead = Bulk.of(from_parts(total.result()))
-        messages, bulks = dict(reply.messages), dict(reply.bulks)
-        for name in DECEIVED:
-            messages[name] = structs.replace(messages[name], sizes=(len(dead.data),))
-            bulks[name] = dead
-        return replace(reply, messages=messages, bulks=bulks)
+        return from_parts(total.result())
 
     def _proofs(self, to: str) -> wire.Agreed:
         """That all have the model that this party has; the colluder could compute them all."""
@@ -145,15 +175,15 @@ class Deceiver(Liar):
         return wire.Agreed(dict(zip(NAMES, proofs, strict=True)))
 
     def _add(self, step: Any, party: str, message: Any, bulk: bytes, answers: Any) -> Any:
-        if isinstance(message, SumInput) and self._sums:
-            sums = self._engine.sessions[party]._sums  # type: ignore[attr-defined]
+        if isinstance(message, SumInput):
+            sums = self._sums_of(party)
             if party in NAMES:
                 self.uploads[party] = sums._step, sums._sent[0], bulk
             elif party == "hub":
                 self.host = sums._step
-            first, *others = message.segments  # whatever they are bound to
-            first = structs.replace(first, key=bytes(32))
-            message = structs.replace(message, segments=(first, *others))
+            if self._sums or self._lonely:  # whatever segments are bound to, they are one
+                alike = (structs.replace(s, key=_key(s)) for s in message.segments)
+                message = structs.replace(message, segments=tuple(alike))
         return super()._add(step, party, message, bulk, answers)
 
     def read(self) -> Any:
@@ -172,9 +202,16 @@ class Deceiver(Liar):
         values, _ = sent.layout.decode(total[:-1], len(NAMES), None)
         return values["u"] - update(COLLUDER, self._models[COLLUDER][1])
 
+    def _sums_of(self, party: str) -> Any:
+        return self._engine.sessions[party]._sums  # type: ignore[attr-defined]
+
     @property
     def _colluder(self) -> Any:
-        return self._engine.sessions[COLLUDER]._sums  # type: ignore[attr-defined]
+        return self._sums_of(COLLUDER)
+
+
+def _key(segment: wire.Segment) -> bytes:
+    return hashlib.sha256(" ".join(segment.owners).encode()).digest()
 
 
 def _weights(key: bytes, slots: Any, place: Any) -> Any:
@@ -210,6 +247,7 @@ ATTACKS: dict[str, tuple[Training, tuple[str, ...]]] = {
     "all": (training, ()),
     "tiers": (in_tiers, SMALL),
     "host": (for_a_host, ("hub",)),
+    "readers": (reading, SMALL),
 }
 
 
@@ -219,7 +257,10 @@ def test_an_update_is_read_off_by_dead_models_where_masks_are_not_bound(
 ) -> None:
     if attack == "all":
         monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
-    monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
+    if attack == "readers":
+        monkeypatch.setattr(wire.Owners, "plain", lambda self: b"")
+    else:
+        monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
     _, found = deceive(*ATTACKS[attack])
     np.testing.assert_allclose(found, X[VICTIM], atol=1e-4)
 

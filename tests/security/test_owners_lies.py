@@ -156,7 +156,7 @@ def without_west(party: str, message: wire.Owners) -> wire.Owners:
 
 def with_scales(_party: str, message: wire.Owners) -> wire.Owners:
     """A sum more, over all; then the values are another sum than they were, without west."""
-    return structs.replace(message, scales=True)
+    return structs.replace(message, unscaled=("x",))
 
 
 @pytest.mark.parametrize(("lie", "lose"), [(without_west, {}), (with_scales, {"west": 5})])
@@ -193,6 +193,7 @@ def test_a_coalition_of_min_cohort_less_one_can_single_somebody_out() -> None:
 @pytest.mark.parametrize(("min_cohort", "against"), [(2, 0), (3, 1), (5, 3)])
 def test_the_result_states_that_limit(min_cohort: int, against: int) -> None:
     assert f"against {against} of them" in statement_of_some("he+secagg", min_cohort)
+    assert f"smaller than min_cohort ({min_cohort})" in statement_of_some("he+secagg", min_cohort)
     assert not statement_of_some("none", min_cohort)
     partial = {name for name, entry in ALGORITHMS.items() if entry.some}
     assert partial == {"inclusivefl", "heterofl", "alllarge", "allsmall", "exclusivefl"}

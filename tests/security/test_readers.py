@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from secure_fl import wire
 from secure_fl.crypto.secure_sum import SecureSum
@@ -67,7 +68,7 @@ def test_a_reader_that_contributes_is_refused(
 def test_a_coordinator_that_calls_a_reader_a_contributor_is_refused(mode: Protection) -> None:
     def lie(party: str, message: wire.Owners) -> wire.Owners:
         owners = {name: tuple(sorted({*who, "west"})) for name, who in message.owners.items()}
-        return wire.Owners(owners, message.readers, message.unscaled, message.scales)
+        return structs.replace(message, owners=owners)
 
     lead = lying(told(wire.Owners, lie))
     out = federate(programs(), mode=mode, min_cohort=1, lead=lead, catch=True)
@@ -91,7 +92,7 @@ def test_a_reader_is_never_shown_a_sum_below_min_cohort(mode: Protection) -> Non
         owners = {
             n: ("north", "south", "west") if n == "other" else w for n, w in message.owners.items()
         }
-        return wire.Owners(owners, message.readers, message.unscaled, message.scales)
+        return structs.replace(message, owners=owners)
 
     lead = lying(told(wire.Owners, lie, to="east"))
     out = federate(programs(), mode=mode, min_cohort=2, lead=lead, catch=True)
