@@ -123,6 +123,14 @@ class ClearSum:
         """A plain digest."""
         return digest_of(b"secure-fl agree", context, data)
 
+    def vouch(self, statement: bytes) -> bytes:
+        """Nobody has keys."""
+        return digest_of(b"secure-fl vouch", self.me.encode(), statement)
+
+    def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
+        """Nobody has keys."""
+        return proof == digest_of(b"secure-fl vouch", party.encode(), statement)
+
     def common(self) -> Mapping[str, Any]:
         """Nothing is kept between sums."""
         return {}

@@ -24,11 +24,12 @@ from secure_fl.crypto.masking import Place as Stream
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.party_keys import Channels, Envelopes, PartyKeys
+from secure_fl.crypto.primitives import digest_of
 from secure_fl.crypto.scales import Scales
 from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
 from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.errors import CohortError, TamperError
+from secure_fl.errors import CohortError, CryptoError, TamperError
 from secure_fl.protocol import Group, Rule, Sealed, Vector
 from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Salt, Segment, Unmask
 
@@ -306,6 +307,19 @@ class SecureSum:
     def fingerprint(self, data: bytes, context: bytes) -> bytes:
         """See `Envelopes.fingerprint`."""
         return self._envelopes.fingerprint(data, context)
+
+    def vouch(self, statement: bytes) -> bytes:
+        """Ed25519, by this party's identity."""
+        return self._keys.identity.sign(digest_of(b"secure-fl vouch", statement))
+
+    def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
+        """Whether the party's card fits the signature."""
+        try:
+            card = self._keys.peers[party]
+            card.verify(digest_of(b"secure-fl vouch", statement), proof)
+        except (KeyError, CryptoError):
+            return False
+        return True
 
     # --- checkpoints ----------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Cohort:
         self.resume_after = 0
         self.newcomers: tuple[str, ...] = ()  # members that do not have that round
         self.until: int | None = None  # the round that the program ends with, if not its last
-        self._who = Members(me, host, min_cohort, threshold)
+        self._who = Members(me, host, min_cohort, threshold, sums)
         self._summing = Summing(self._who, sums, checkpoints, recorder)
         self._relays = Relays(self._who, sums)
         self._reserved = Reserved(me, noise)

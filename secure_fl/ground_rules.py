@@ -31,8 +31,8 @@ def statement_of_some(mode: str, min_cohort: int) -> str:
         return ""
     return (
         f"Sums over some of the parties only (tiers) hold against {max(0, min_cohort - 2)} of them "
-        "if the coordinator lies about who contributes; where a tier is smaller than min_cohort "
-        f"({min_cohort}), what it sums with other tiers holds against none."
+        f"if the coordinator lies about who contributes; what fewer than {min_cohort} of one tier "
+        "sum with other tiers holds against none."
     )
 
 

@@ -118,6 +118,12 @@ class PartySum(Protocol):
     def fingerprint(self, data: bytes, context: bytes) -> bytes:
         """A digest that only parties can connect with the data."""
 
+    def vouch(self, statement: bytes) -> bytes:
+        """Sign it, as no other party could."""
+
+    def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
+        """Whether that party signed it."""
+
     def common(self) -> Mapping[str, Any]:
         """What of the state is equal at all parties: scales, and what all have seen."""
 

@@ -32,6 +32,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
 Place: TypeAlias = tuple[Count, Count]  # of a sum: its round, and its number in that round
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+Proof = Annotated[bytes, msgspec.Meta(min_length=32, max_length=64)]
 Secret16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
@@ -138,10 +139,10 @@ class Confirm(Message, frozen=True, tag=11):
 
 
 class Handover(Message, frozen=True, tag=12):
-    """A keyed fingerprint of what newcomers are given; the first who has it sends it, sealed."""
+    """A keyed digest of what newcomers are given, and its signature; one holder sends that."""
 
     fingerprint: Digest | None = None  # None: this party is a newcomer, and waits
-    proof: Digest | None = None
+    proof: Proof | None = None
 
 
 class Hello(Message, frozen=True, tag=13):
@@ -239,7 +240,7 @@ class HandedOver(Message, frozen=True, tag=30):
     """What the holders of a round proved to have; for newcomers it is, sealed, in the bulk."""
 
     members: Names
-    proofs: dict[Name, Digest]
+    proofs: dict[Name, Proof]
 
 
 class Invite(Message, frozen=True, tag=31):

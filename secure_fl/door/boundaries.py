@@ -66,15 +66,15 @@ class Boundaries:
         joins = who.me in new.newcomers
         if who.me in new.holders:
             state, source = self._checkpoints.export(self._shared, common), who.me
-            proofs = (new.digest(sums.fingerprint, state, of) for of in ("", who.me))
-            message = wire.Handover(*proofs)
+            equal, own = (new.digest(sums.fingerprint, state, of) for of in ("", who.me))
+            message = wire.Handover(equal, sums.vouch(own))
             bulk = sums.envelope(state, new.seal) if who.me == new.donor else b""
         answer, data = await ask(message, wire.HandedOver, bulk)
         who.enter(answer.members)
         if joins:
             state = sums.unwrap(data, new.seal)
         if joins or who.me in new.holders:
-            new.check(answer.proofs, who.here, state, source, sums.fingerprint)
+            new.check(answer.proofs, who.here, state, source, sums)
         if joins:
             sums.adopt(self._checkpoints.adopt(state, self._shared))
             self._checkpoints.save(after, self._whole, sums.state())

@@ -1,17 +1,18 @@
 """A party without the newest round is given what is equal at all parties, or told who disagrees.
 
-Those who hold the round each prove, by a keyed digest, what they hold. The first of them by name
+Those who hold the round each sign a keyed digest of what they hold. The first of them by name
 sends it in an envelope that the coordinator cannot open; the newcomer compares it with every proof,
 so a holder that sends something else is found, and so is a coordinator that names false newcomers.
+A state that one hospital makes up with the coordinator lacks the others' signatures.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
+from secure_fl.protocol import PartySum
 from secure_fl.thresholds import quorum
 
 Fingerprint = Callable[[bytes, bytes], bytes]  # (state, context): keyed, by `PartySum`
@@ -62,7 +63,7 @@ class Handover:
             )
 
     def digest(self, fingerprint: Fingerprint, state: bytes, of: str) -> bytes:
-        """What a party proves to hold; `of` nobody: equal at all that hold the same."""
+        """What a party signs that it holds; `of` nobody: equal at all that hold the same."""
         return fingerprint(state, f"{self._about()} of {of}".encode())
 
     def check(
@@ -71,7 +72,7 @@ class Handover:
         members: tuple[str, ...],
         state: bytes,
         source: str,
-        fingerprint: Fingerprint,
+        sums: PartySum,
     ) -> None:
         """Refuse a state, of `source`, unless all holders that are left prove to have the same."""
         self.require_quorum(members)
@@ -83,7 +84,7 @@ class Handover:
         wrong = sorted(
             party
             for party, proof in proofs.items()
-            if not hmac.compare_digest(proof, self.digest(fingerprint, state, party))
+            if not sums.vouched(party, self.digest(sums.fingerprint, state, party), proof)
         )
         if wrong:
             # Who stands alone is to blame; of two, nobody can tell which.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secure_fl.errors import DISTRUST, CohortError, TooFewParties
-from secure_fl.protocol import Group
+from secure_fl.protocol import Group, PartySum
 
 
 class Members:
     """The members of a run as one of them sees them, and how few it goes on with."""
 
-    def __init__(self, me: str, host: str | None, min_cohort: int, threshold: int) -> None:
-        self.me, self.host = me, host
+    def __init__(
+        self, me: str, host: str | None, min_cohort: int, threshold: int, sums: PartySum
+    ) -> None:
+        self.me, self.host, self._sums = me, host, sums
         self.min_cohort, self.threshold = min_cohort, threshold
         self.roster: tuple[str, ...] = ()  # all that the run began with, here or lost since
         self.here: tuple[str, ...] = ()
@@ -29,7 +31,8 @@ class Members:
 
     def begin(self, names: tuple[str, ...]) -> None:
         """Take part in a run of these."""
-        self.roster = self.here = names
+        self.roster = names
+        self._go_on(names)
 
     def enter(self, names: Sequence[str]) -> None:
         """Go on with these: the coordinator may lose some, never add any."""
@@ -41,7 +44,7 @@ class Members:
                 party=self.me,
                 fix=DISTRUST,
             )
-        self.here = tuple(names)
+        self._go_on(tuple(names))
         if len(self.parties) < self.threshold:
             raise TooFewParties(
                 f"only {len(self.parties)} parties are left; the threshold is {self.threshold}",
@@ -60,7 +63,12 @@ class Members:
                 fix="bring the others back and resume the run; nothing was revealed",
                 party=self.me,
             )
-        self.here = survivors
+        self._go_on(survivors)
+
+    def _go_on(self, names: tuple[str, ...]) -> None:
+        """All must be told the same: who thinks that others are gone gives and reads other sums."""
+        self._sums.saw("\n".join(names).encode(), b"members", host=True)
+        self.here = names
 
     def require_cohort(self, groups: Sequence[Group]) -> None:
         """Refuse a sum over too few: each would learn what the others hold."""

@@ -143,4 +143,5 @@ def test_a_forged_sum_is_taken_where_masks_do_not_name_what_was_seen(
     """Its tag is right: only the next sum tells, if its masks are bound to this one."""
     assert not played(FORGED, setting(mode)).succeeded
     monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
+    monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
     assert played(FORGED, setting(mode)).succeeded

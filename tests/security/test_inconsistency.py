@@ -417,3 +417,27 @@ def test_a_party_that_is_told_another_round_is_in_no_sum_of_this_one(
     federate({name: program(name, 4) for name in NAMES}, engine=tap, lead=lead, **options)
     first = keys_of(tap, 0)
     assert (first[VICTIM] != first[COLLUDER]) == lied and first[DECEIVED[0]] == first[COLLUDER]
+
+
+@pytest.mark.parametrize("lied", [False, True])
+def test_a_party_that_is_told_of_fewer_members_is_in_no_sum_of_the_others(lied: bool) -> None:
+    """It would draw others, and neither give nor read what they do: an audience without it."""
+
+    def program(name: str) -> Program:
+        async def run(cohort: Cohort) -> Any:
+            async for _ in cohort.rounds(2, keep={}):
+                await cohort.sum({"u": X[name]}, bound=BOUND, partial=True)
+
+        return run
+
+    def lie(_: str, message: wire.Continue) -> wire.Continue:
+        fewer = tuple(name for name in message.members if name != DECEIVED[0])
+        return structs.replace(message, members=fewer)
+
+    tap = Wiretap()
+    lead = lying(told(wire.Continue, lie, VICTIM) if lied else lambda _, m: m)
+    programs = {name: program(name) for name in NAMES}
+    out = federate(programs, mode="he+secagg", engine=tap, lead=lead, catch=True)
+    first, second = keys_of(tap, 0), keys_of(tap, 1)
+    assert len(set(first.values())) == 1 and second[DECEIVED[0]] == second[COLLUDER]
+    assert (second[VICTIM] != second[COLLUDER]) == lied == (out.error is not None)

@@ -13,10 +13,14 @@ from msgspec import structs
 
 from secure_fl import FedAvg, federation
 from secure_fl.coordinator import Coordinator
+from secure_fl.crypto.clear_sum import ClearSum
 from secure_fl.door.handover import Handover
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
+from secure_fl.protection import make_keys, party_sum
+from secure_fl.protocol import PartySum
 from secure_fl.session import Session
-from secure_fl.step import Reply, Step
+from secure_fl.settings import ProtectionSettings
+from secure_fl.step import Reply, Rules, Step
 from secure_fl.steps import HandoverStep
 from secure_fl.wire import Begin, Bulk, HandedOver
 from tests.hospitals import small
@@ -140,12 +144,15 @@ def test_a_wrong_state_is_found_by_the_parties_themselves(
     assert len(sessions) == 4
 
 
-def fingerprint(state: bytes, context: bytes) -> bytes:
-    return state + b"|" + context
+SUMS = {name: ClearSum(name) for name in "abcd"}
 
 
 def proofs(of: Handover, states: dict[str, bytes]) -> dict[str, bytes]:
-    return {p: of.digest(fingerprint, state, p) for p, state in states.items()}
+    return {p: proof(of, SUMS[p], p, state) for p, state in states.items()}
+
+
+def proof(of: Handover, sums: PartySum, party: str, state: bytes) -> bytes:
+    return sums.vouch(of.digest(sums.fingerprint, state, party))
 
 
 def test_who_stands_alone_is_named_and_of_two_both() -> None:
@@ -155,13 +162,29 @@ def test_who_stands_alone_is_named_and_of_two_both() -> None:
         source = "a" if me == "d" else me
         states = {"a": b"bad", "b": b"good", "c": b"good"}
         with pytest.raises(Disagreement) as caught:
-            three.check(proofs(three, states), three.members, state, source, fingerprint)
+            three.check(proofs(three, states), three.members, state, source, SUMS[me])
         assert caught.value.where["party"] == named
     two = Handover(3, ("a", "b", "c"), ("c",), None, 3)
     with pytest.raises(Disagreement) as caught:
-        two.check(proofs(two, {"a": b"x", "b": b"y"}), two.members, b"x", "a", fingerprint)
+        two.check(proofs(two, {"a": b"x", "b": b"y"}), two.members, b"x", "a", SUMS["c"])
     assert "party" not in caught.value.where and " a " in caught.value.what
     assert " b " in caught.value.what
+
+
+def test_a_hospital_that_conspires_cannot_vouch_for_another() -> None:
+    """It has all keys but the others' own; with them it could hand over a model as it likes."""
+    keys = make_keys("secagg", ["a", "b", "c"], None)
+    settings, rules = ProtectionSettings(mode="secagg"), Rules(None, 3, 3)
+    a, b, c = (party_sum(settings, keys[n], rules, run=bytes(16), seed=0) for n in "abc")
+    three = Handover(3, ("a", "b", "c"), ("c",), None, 3)
+
+    def check(by: PartySum) -> None:
+        made = {"a": proof(three, a, "a", b"dead"), "b": proof(three, by, "b", b"dead")}
+        three.check(made, three.members, b"dead", "a", c)
+
+    check(b)
+    with pytest.raises(Disagreement, match="b proved to have"):
+        check(a)
 
 
 def test_proofs_of_another_handover_prove_nothing() -> None:
@@ -172,7 +195,7 @@ def test_proofs_of_another_handover_prove_nothing() -> None:
     ):
         old = proofs(then, {"a": b"x", "b": b"x"})
         with pytest.raises(Disagreement):
-            now.check(old, now.members, b"x", "a", fingerprint)
+            now.check(old, now.members, b"x", "a", SUMS["c"])
 
 
 @pytest.mark.parametrize(

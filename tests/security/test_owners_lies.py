@@ -193,7 +193,7 @@ def test_a_coalition_of_min_cohort_less_one_can_single_somebody_out() -> None:
 @pytest.mark.parametrize(("min_cohort", "against"), [(2, 0), (3, 1), (5, 3)])
 def test_the_result_states_that_limit(min_cohort: int, against: int) -> None:
     assert f"against {against} of them" in statement_of_some("he+secagg", min_cohort)
-    assert f"smaller than min_cohort ({min_cohort})" in statement_of_some("he+secagg", min_cohort)
+    assert f"fewer than {min_cohort} of one tier" in statement_of_some("he+secagg", min_cohort)
     assert not statement_of_some("none", min_cohort)
     partial = {name for name, entry in ALGORITHMS.items() if entry.some}
     assert partial == {"inclusivefl", "heterofl", "alllarge", "allsmall", "exclusivefl"}
