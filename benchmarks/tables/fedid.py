@@ -7,7 +7,7 @@ figure is the central model's, for FedAvg and Centralized the one model's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,6 @@ GENTLE = 2e-5
 ALPHAS = (100.0, 1.0)  # alike, and not alike; the paper's
 ALPHA = 1.0  # where nothing else is said
 CROSS = {"sst2": "imdb"}  # Table 3
-ONCE = frozenset({"rte", "cola", "wnli"})  # on two cores the first seed only
 
 FEDID: Method = {"name": "fedid"}
 DISTILLED: Mapping[str, Method] = {
@@ -92,14 +91,14 @@ FORCED = "ε for a hospital as a whole, of so few hospitals: the noise drowns th
 def cells(budget: Budget, seed: int) -> Iterator[Cell]:
     """Tables 1 and 2 on every set, the others on those that the paper took and that are here."""
     scale = SCALES[budget]
-    for data in _sets(budget, seed):
+    for data in scale.sets:
         for alpha in ALPHAS:
             yield from _rows(f"homogeneous, α = {alpha:g}", data, ALIKE, scale, seed, alpha)
         yield from _unlike(data, DISTILLED, scale, seed)
     for data, elsewhere in CROSS.items():
         for cell in _rows(f"cross-domain, to {elsewhere}", data, DISTILLED, scale, seed):
             yield replace(cell, spread=replace(cell.spread, public_set=elsewhere))
-    for data in (name for name in _sets(budget, seed) if name in ABLATED):
+    for data in (name for name in scale.sets if name in ABLATED):
         yield from _rows("Table 4", data, ABLATIONS, scale, seed)
     if budget == "cpu":
         yield from _with_more(seed)
@@ -107,12 +106,6 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
     yield from _sweeps("sst2", budget, seed)
     if not seed:
         yield from _attacked("sst2", scale, seed)
-
-
-def _sets(budget: Budget, seed: int) -> Sequence[str]:
-    """On two cores one seed of the sets that showed least to learn, or are expected to."""
-    once = ONCE if budget == "cpu" and seed else ()
-    return [name for name in SCALES[budget].sets if name not in once]
 
 
 def _rows(
