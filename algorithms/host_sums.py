@@ -24,7 +24,9 @@ async def send_update(cohort: Cohort, Δ: Mapping[str, Tensor], weight: float) -
     reach = max(float(abs(values).max(initial=0)) for values in weighted.values())
     await cohort.sum({REACH: [reach]}, reveal=Reveal.HOST)
     bound = float((await cohort.broadcast())[REACH][0])
-    given = {**weighted, WEIGHT: [weight * bound]}
+    # Clipped, and never refused: who refuses tells a host that names too low a bound its own reach.
+    within = {name: values.clip(-bound, bound) for name, values in weighted.items()}
+    given = {**within, WEIGHT: [weight * bound]}
     await cohort.sum(given, reveal=Reveal.HOST, bound=bound)
 
 

@@ -6,6 +6,9 @@ Aggregation via Model Inconsistency, CCS 2022). A host could do so by its broadc
 of every mask names what its party has seen: masks between two who saw different things do not
 cancel, whoever lies to them, and the sum stays noise.
 
+What counts: opened sums and over whom, what a host broadcasts, what parties share or are handed
+over, who is there, and who is said to contribute what.
+
 Not everybody is sent everything: a host opens sums of its own, and large models have layers that
 small ones lack. So there is a chain of digests for each audience. A sum, its tags and all its masks
 are bound to the chains that all who contribute to it, or read it, have in common; the mask between

@@ -51,6 +51,9 @@ class Checkpoints(Protocol):
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Load one round into `keep` and return the state of the sums."""
 
+    def roll_back(self, round: int) -> None:
+        """Let go of all later rounds: repeated, they are of another session than the others'."""
+
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
         """The state that newcomers are given: the same bytes wherever it is the same."""
 

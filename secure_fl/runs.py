@@ -147,7 +147,7 @@ class PartyCheckpoints:
         }
         checkpoint.save(self._path(round), state)
         for old in self.available():
-            if old <= round - KEPT or old > round:  # later ones are of a run that was rolled back
+            if old <= round - KEPT:
                 checkpoint.remove(self._path(old))
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
@@ -164,6 +164,12 @@ class PartyCheckpoints:
         self._site.load_state_dict(state["site"])
         sums: Mapping[str, Any] = state["sums"]
         return sums
+
+    def roll_back(self, round: int) -> None:
+        """Remove what comes after it."""
+        for later in self.available():
+            if later > round:
+                checkpoint.remove(self._path(later))
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
         """Note over whom a sum is opened; a repeated round must open the same sums."""
@@ -202,6 +208,9 @@ class NoCheckpoints:
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Nothing can be restored."""
         raise RunError("this run has no folder, so it cannot be resumed", fix=NO_FOLDER)
+
+    def roll_back(self, round: int) -> None:
+        """Nothing is kept."""
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
         """Nothing is ever repeated."""

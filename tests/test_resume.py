@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import pytest
 import torch
 
 from secure_fl import FedAdam, checkpoint
-from secure_fl.errors import CohortError, RunError
+from secure_fl.cohort import Cohort
+from secure_fl.errors import CohortError, PartyFailed, RunError
+from secure_fl.protection import make_keys
 from secure_fl.recorder import Event
 from secure_fl.runs import PartyCheckpoints
+from tests.harness import Federated, LossyEngine, Program, federate
 from tests.hospitals import small
 from tests.test_federation import equal, weights
 
@@ -201,3 +205,60 @@ def test_a_repeated_round_is_not_opened_over_other_parties(tmp_path: Path) -> No
         again.admit(3, 1, ("a", "b"), "x")
     again.save(3, {}, {})
     again.admit(4, 1, ("a", "b"), "x")
+
+
+class Full(PartyCheckpoints):
+    """A disk on which one round has no space."""
+
+    def save(self, round: int, keep: Any, sums: Any) -> None:
+        """Fail, where it is this disk."""
+        if (self._folder.name, round) == FULL.get("now"):
+            raise RunError("no space left on device", file=self._folder)
+        super().save(round, keep, sums)
+
+
+FULL: dict[str, tuple[str, int]] = {}
+
+
+class Still:
+    """State that does not change."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
+
+@pytest.mark.parametrize("host", [None, "hub"])
+def test_a_round_that_some_saved_before_and_others_after_a_crash_is_repeated(
+    tmp_path: Path, host: str | None
+) -> None:
+    """Masks are bound to what was seen in a session: two halves of the cohort would not fit."""
+    names = [*"abcd", *([host] if host else [])]
+    keys = make_keys("he+secagg", names, host)
+
+    def program(name: str) -> Program:
+        async def run(cohort: Cohort) -> Any:
+            async for _ in cohort.rounds(4, keep={"still": Still()}):
+                opened = await cohort.sum({} if cohort.is_host else {"u": [1.0] * 20}, bound=2.0)
+            return opened
+
+        return run
+
+    def go(full: str, order: Callable[[Sequence[str]], Sequence[str]]) -> Federated:
+        FULL["now"] = full, 2
+        return federate(
+            {name: program(name) for name in names},
+            mode="he+secagg",
+            keys=keys,
+            host=host,
+            kept={name: Full(tmp_path / name, Still()) for name in names},
+            engine=lambda sessions: LossyEngine(sessions, order=order),
+            catch=True,
+        )
+
+    assert isinstance(go("a", lambda n: sorted(n, reverse=True)).error, PartyFailed)
+    assert isinstance(go("b", sorted).error, PartyFailed)  # a saves it now; b has let go of its own
+    last = go("", sorted)
+    assert last.error is None and last.results["a"]["u"].round(2).tolist() == [4.0] * 20

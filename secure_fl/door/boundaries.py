@@ -39,6 +39,7 @@ class Boundaries:
             self._sums.restore(self._checkpoints.restore(after, self._whole))
         if newcomers:
             await self._hand_over(after, newcomers)
+        self._checkpoints.roll_back(after)
         return self._begin(after + 1)
 
     async def end(self, number: int) -> None:
@@ -66,7 +67,7 @@ class Boundaries:
         joins = who.me in new.newcomers
         if who.me in new.holders:
             state, source = self._checkpoints.export(self._shared, common), who.me
-            equal, own = (new.digest(sums.fingerprint, state, of) for of in ("", who.me))
+            equal, own = (new.digest(sums, state, of) for of in ("", who.me))
             message = wire.Handover(equal, sums.vouch(own))
             bulk = sums.envelope(state, new.seal) if who.me == new.donor else b""
         answer, data = await ask(message, wire.HandedOver, bulk)

@@ -8,14 +8,12 @@ A state that one hospital makes up with the coordinator lacks the others' signat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import PartySum
 from secure_fl.thresholds import quorum
-
-Fingerprint = Callable[[bytes, bytes], bytes]  # (state, context): keyed, by `PartySum`
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,9 @@ class Handover:
                 round=self.after,
             )
 
-    def digest(self, fingerprint: Fingerprint, state: bytes, of: str) -> bytes:
+    def digest(self, sums: PartySum, state: bytes, of: str) -> bytes:
         """What a party signs that it holds; `of` nobody: equal at all that hold the same."""
-        return fingerprint(state, f"{self._about()} of {of}".encode())
+        return sums.fingerprint(state, f"{self._about()} of {of}".encode())
 
     def check(
         self,
@@ -84,7 +82,7 @@ class Handover:
         wrong = sorted(
             party
             for party, proof in proofs.items()
-            if not sums.vouched(party, self.digest(sums.fingerprint, state, party), proof)
+            if not sums.vouched(party, self.digest(sums, state, party), proof)
         )
         if wrong:
             # Who stands alone is to blame; of two, nobody can tell which.

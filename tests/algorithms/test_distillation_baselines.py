@@ -22,13 +22,16 @@ from secure_fl.algorithms.baselines.gong import Gong, bounded
 from secure_fl.algorithms.baselines.mhat import MHAT
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.host_sums import send_update
 from secure_fl.algorithms.public_records import cross_entropy
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.cohort import Cohort, Reveal
 from secure_fl.errors import Disagreement
 from secure_fl.models import trainable
 from secure_fl.settings import ModelSettings, Protection, TaskSettings
 from secure_fl.silo import Silo
 from tests.algorithms.hands import LOCAL, NAMES, Hand, ce, order, sgd, still
+from tests.harness import Program, federate
 from tests.hospitals import HOST, hosted, members, small
 from tests.security.attacker import Heard, Wiretap
 from tests.test_federation import equal, weights
@@ -407,3 +410,26 @@ def test_as_many_predictions_are_opened_as_the_noise_is_sized_for(name: str) -> 
     found = opened(cfg, "none")
     examples, releases = cfg.releases(D0, 8)
     assert [tuple(y.shape) for y in found] == [(examples, C)] * releases
+
+
+@pytest.mark.parametrize("bound", [1e-3, 10.0])
+def test_a_host_that_names_a_low_bound_does_not_learn_who_is_beyond_it(bound: float) -> None:
+    """A refusal would tell it, one bound after the other, how far each hospital's model moved."""
+
+    def program(name: str, move: float) -> Program:
+        async def run(cohort: Cohort) -> Any:
+            if not cohort.is_host:
+                await send_update(cohort, {"w": torch.full((20,), move)}, 1.0)
+                return None
+            await cohort.sum({"reach": [0.0]}, reveal=Reveal.HOST)
+            await cohort.broadcast({"reach": [bound]})
+            nothing = {"w": np.zeros(20), "weight": [0.0]}
+            return await cohort.sum(nothing, reveal=Reveal.HOST, bound=bound)
+
+        return run
+
+    moves = {"a": 0.1, "b": 0.2, "c": 0.4, "hub": 0.0}
+    programs = {name: program(name, move) for name, move in moves.items()}
+    out = federate(programs, mode="he+secagg", min_cohort=3, host="hub")
+    expected = sum(min(move, bound) for name, move in moves.items() if name != "hub")
+    np.testing.assert_allclose(out.results["hub"]["w"], np.full(20, expected), rtol=0.05)

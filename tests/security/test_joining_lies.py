@@ -152,7 +152,7 @@ def proofs(of: Handover, states: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def proof(of: Handover, sums: PartySum, party: str, state: bytes) -> bytes:
-    return sums.vouch(of.digest(sums.fingerprint, state, party))
+    return sums.vouch(of.digest(sums, state, party))
 
 
 def test_who_stands_alone_is_named_and_of_two_both() -> None:
