@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
-SOURCES := secure_fl tests
+SOURCES := secure_fl tests benchmarks
 
 .PHONY: demo test slow check bench clean
 

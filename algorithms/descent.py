@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.updates import Update
-from secure_fl.models import trainable
-from secure_fl.silo import Site
-from secure_fl.tasks import Batch
-from secure_fl.training import Optimizer, backward, clip, make_optimizer
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch
+from secure_fl.learning.training import Optimizer, backward, clip, make_optimizer
 
 
 class Moments:

@@ -15,9 +15,9 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from secure_fl.anatomy import depth
+from secure_fl.learning.anatomy import depth
+from secure_fl.learning.tasks import Batch, Task
 from secure_fl.settings import Section
-from secure_fl.tasks import Batch, Task
 
 UNJUDGED = -100  # the label of tokens that no loss looks at
 FLOOR = 1e-2  # of Eqs. 3-5's denominator: what both models know by heart must not weigh infinitely

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.ensembles import Counted, Ensemble
 from secure_fl.algorithms.public_records import PublicRecords, cross_entropy
-from secure_fl.cohort import Cohort
+from secure_fl.learning.site import Site
+from secure_fl.learning.training import Optimizer, make_optimizer, public_step
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Positive
-from secure_fl.silo import Site
-from secure_fl.training import Optimizer, make_optimizer, public_step
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of logits against targets
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from secure_fl.algorithms.sampling import sampled
 from secure_fl.algorithms.updates import RECORDS
-from secure_fl.cohort import Cohort, Reveal
 from secure_fl.errors import CohortError, SettingsError
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Audience, Cohort
 
 Counted = Literal["records", "parties"]  # what a mean counts
 
@@ -93,7 +93,7 @@ class Ensemble:
         if self._noise is None:
             given[WEIGHT] = torch.tensor([weight]).numpy()
         sums = await self._cohort.sum(
-            given, reveal=Reveal.HOST, bound=self._bound, noise=self._noise
+            given, reveal=Audience.HOST, bound=self._bound, noise=self._noise
         )
         if not self._cohort.is_host:
             return values, 0.0

@@ -25,9 +25,9 @@ from secure_fl.algorithms.lowrank import (
 )
 from secure_fl.algorithms.lowrank import useful_rank as useful
 from secure_fl.algorithms.updates import RECORDS, Update, weighted_mean
-from secure_fl.cohort import Cohort
-from secure_fl.recorder import Recorder
-from secure_fl.rounds import Stateful
+from secure_fl.events import EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 from secure_fl.seeds import seed_for
 
 PARTIES = "parties"  # the name under which parties are counted
@@ -94,7 +94,7 @@ class Joint:
     """The aggregate's own factors, by sealed sums (`lowrank`): no party's are ever seen."""
 
     def __init__(
-        self, cohort: Cohort, recorder: Recorder, Θ: Update, seed: int, max_rank: int | None
+        self, cohort: Cohort, recorder: EventLog, Θ: Update, seed: int, max_rank: int | None
     ) -> None:
         self._cohort, self._recorder = cohort, recorder
         self.shared, self.personal = Subspaces(seed), Residuals()
@@ -171,7 +171,7 @@ class PerParty:
     """
 
     def __init__(
-        self, cohort: Cohort, recorder: Recorder, Θ: Update, seed: int, max_rank: int | None
+        self, cohort: Cohort, recorder: EventLog, Θ: Update, seed: int, max_rank: int | None
     ) -> None:
         self._cohort, self._recorder = cohort, recorder
         self._most = {
@@ -225,7 +225,7 @@ class Whole:
 
 
 def exchange_of(
-    way: Way, cohort: Cohort, recorder: Recorder, Θ: Update, seed: int, max_rank: int | None
+    way: Way, cohort: Cohort, recorder: EventLog, Θ: Update, seed: int, max_rank: int | None
 ) -> Exchange:
     """The way of this name, for a model with these weights."""
     if way == "none":

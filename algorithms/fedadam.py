@@ -22,9 +22,9 @@ from secure_fl.algorithms.updates import (
     local_update,
     weighted_mean,
 )
-from secure_fl.cohort import Cohort
-from secure_fl.rounds import Stateful
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

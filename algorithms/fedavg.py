@@ -9,15 +9,9 @@ from __future__ import annotations
 from typing import Literal
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.updates import (
-    add_,
-    agree_on,
-    common_and_own,
-    local_update,
-    weighted_mean,
-)
-from secure_fl.cohort import Cohort
-from secure_fl.silo import Site
+from secure_fl.algorithms.updates import add_, agree_on, common_and_own, local_update, weighted_mean
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 
 class FedAvg(Algorithm):

@@ -35,12 +35,12 @@ from secure_fl.algorithms.public_records import (
     lots,
     votes,
 )
-from secure_fl.cohort import Cohort
 from secure_fl.errors import DataError
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch
+from secure_fl.learning.training import Optimizer, endless, public_step
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Positive
-from secure_fl.silo import Site
-from secure_fl.tasks import Batch
-from secure_fl.training import Optimizer, endless, public_step
 
 
 class FedID(Distilling):

@@ -19,17 +19,12 @@ from secure_fl.algorithms.distillation import Distillation
 from secure_fl.algorithms.factors import Way, exchange_of
 from secure_fl.algorithms.lowrank import energy_threshold
 from secure_fl.algorithms.pairing import make_pair, shared_fingerprint
-from secure_fl.algorithms.updates import (
-    add_,
-    agree_on,
-    common_and_own,
-    moved,
-)
-from secure_fl.cohort import Cohort
+from secure_fl.algorithms.updates import add_, agree_on, common_and_own, moved
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch
+from secure_fl.learning.training import endless
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Positive
-from secure_fl.silo import Site
-from secure_fl.tasks import Batch
-from secure_fl.training import endless
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

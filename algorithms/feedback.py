@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
 from secure_fl.algorithms.public_records import cross_entropy
-from secure_fl.models import trainable
-from secure_fl.silo import Site
-from secure_fl.tasks import Batch, Task
-from secure_fl.tasks.base import inference
-from secure_fl.training import Optimizer, public_step
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch, Task
+from secure_fl.learning.tasks.base import inference
+from secure_fl.learning.training import Optimizer, public_step
 
 Feedback = Literal["scalar", "exact", "none"]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.updates import Update
-from secure_fl.cohort import Cohort, Reveal
-from secure_fl.models import trainable
+from secure_fl.learning.models import trainable
+from secure_fl.party.cohort import Audience, Cohort
 
 REACH, WEIGHT = "reach", "weight"
 SLACK = 1.001  # for what fixed point takes away from a sum
@@ -22,22 +22,22 @@ async def send_update(cohort: Cohort, Δ: Mapping[str, Tensor], weight: float) -
     """
     weighted = {name: (weight * δ).cpu().numpy() for name, δ in Δ.items()}
     reach = max(float(abs(values).max(initial=0)) for values in weighted.values())
-    await cohort.sum({REACH: [reach]}, reveal=Reveal.HOST)
+    await cohort.sum({REACH: [reach]}, reveal=Audience.HOST)
     bound = float((await cohort.broadcast())[REACH][0])
     # Clipped, and never refused: who refuses tells a host that names too low a bound its own reach.
     within = {name: values.clip(-bound, bound) for name, values in weighted.items()}
     given = {**within, WEIGHT: [weight * bound]}
-    await cohort.sum(given, reveal=Reveal.HOST, bound=bound)
+    await cohort.sum(given, reveal=Audience.HOST, bound=bound)
 
 
 async def mean_at_host(cohort: Cohort, model: nn.Module) -> Update:
     """The parties' mean move, which the host alone sees."""
-    reach = float((await cohort.sum({REACH: [0.0]}, reveal=Reveal.HOST))[REACH][0])
+    reach = float((await cohort.sum({REACH: [0.0]}, reveal=Audience.HOST))[REACH][0])
     bound = max(SLACK * reach, 1e-8)
     await cohort.broadcast({REACH: [bound]})
     weights = trainable(model)
     nothing = {name: torch.zeros(w.shape).numpy() for name, w in weights.items()}
-    sums = await cohort.sum({**nothing, WEIGHT: [0.0]}, reveal=Reveal.HOST, bound=bound)
+    sums = await cohort.sum({**nothing, WEIGHT: [0.0]}, reveal=Audience.HOST, bound=bound)
     total = float(sums.pop(WEIGHT)[0]) / bound
     return {
         name: torch.as_tensor(sums[name] / total, dtype=w.dtype, device=w.device)

@@ -25,11 +25,11 @@ from secure_fl.algorithms.inclusive.wide_sums import WideSums
 from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.tiers import Mix, tier_of
 from secure_fl.algorithms.updates import add_, kept_at_home, local_update
-from secure_fl.cohort import Cohort
 from secure_fl.errors import CohortError
-from secure_fl.models import trainable
-from secure_fl.rounds import Stateful
-from secure_fl.silo import Site
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 
 
 class InclusiveFL(Tiered):

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from secure_fl.anatomy import body_of, embeddings, encoder_layers, trainable, unwrapped
 from secure_fl.errors import ModelError
+from secure_fl.learning.anatomy import body_of, embeddings, encoder_layers, trainable, unwrapped
 
 Part: TypeAlias = int | Literal["embeddings", "pooler", "head"]  # int: encoder layer, from 0
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from secure_fl.algorithms.distillation import Pair
-from secure_fl.anatomy import body_of
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.models import Attention, depth, load_tokenizer
-from secure_fl.silo import Site
+from secure_fl.learning.anatomy import body_of
+from secure_fl.learning.models import Attention, depth, load_tokenizer
+from secure_fl.learning.site import Site
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.fedkd import FedKD

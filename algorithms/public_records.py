@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.public_coins import coins
 from secure_fl.errors import SettingsError
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch
+from secure_fl.learning.tasks.base import inference
+from secure_fl.learning.training import autocast
 from secure_fl.seeds import seed_for
-from secure_fl.silo import Site
-from secure_fl.tasks import Batch
-from secure_fl.tasks.base import inference
-from secure_fl.training import autocast
 
 Targets: TypeAlias = Literal["soft", "hard"]  # probabilities, or a vote for the likeliest class
 Rows: TypeAlias = Tensor  # positions of records in D⁰

@@ -39,11 +39,11 @@ class Entry:
     program: Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
     pools_data: bool = False  # a yardstick that puts all records in one place
     own_labels: bool = False  # parties may have different label sets: heads stay at home
-    alone: bool = False  # nothing is ever summed
-    some: bool = False  # there are sums over some parties only
+    sums_nothing: bool = False  # nothing is ever summed
+    partial_sums: bool = False  # there are sums over some parties only
     has_host: bool = False  # one member is the host, and all hold public records
-    noised: bool = False  # what the host opens are predictions, which can carry noise
-    through_fit: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
+    opens_predictions: bool = False  # what the host opens are predictions, which can carry noise
+    dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
     summary: str = ""
 
 
@@ -52,134 +52,134 @@ ALGORITHMS: Mapping[str, Entry] = {
         FedAvg,
         fedavg,
         own_labels=True,
-        through_fit=True,
+        dp_covers_all=True,
         summary="mean of the parties' model updates",
     ),
     "fedadam": Entry(
         FedAdam,
         fedadam,
         own_labels=True,
-        through_fit=True,
+        dp_covers_all=True,
         summary="FedAvg with Adam as the server's step",
     ),
     "feddropout": Entry(
         FedDropout,
         feddropout,
-        through_fit=True,
+        dp_covers_all=True,
         summary="a random sub-model is trained and summed in each round",
     ),
     "fetchsgd": Entry(
         FetchSGD,
         fetchsgd,
-        through_fit=True,
+        dp_covers_all=True,
         summary="count sketches of the updates; momentum and error inside the sketch",
     ),
     "fedkd": Entry(
         FedKD,
         fedkd,
         own_labels=True,
-        through_fit=True,
+        dp_covers_all=True,
         summary="teachers stay at home, a small student travels as sealed low-rank factors",
     ),
     "fedid": Entry(
         FedID,
         fedid,
         has_host=True,
-        noised=True,
-        through_fit=True,
+        opens_predictions=True,
+        dp_covers_all=True,
         summary="predictions on public records, and a host that says which of them helped",
     ),
     "dsfl": Entry(
         DSFL,
         dsfl,
         has_host=True,
-        noised=True,
-        through_fit=True,
+        opens_predictions=True,
+        dp_covers_all=True,
         summary="mean predictions, sharpened, teach the host and the parties",
     ),
     "mhat": Entry(
         MHAT,
         mhat,
         has_host=True,
-        noised=True,
-        through_fit=True,
+        opens_predictions=True,
+        dp_covers_all=True,
         summary="votes teach the host's model, its predictions the parties",
     ),
     "gong": Entry(
         Gong,
         gong,
         has_host=True,
-        through_fit=True,
+        dp_covers_all=True,
         summary="one exchange: the host learns the mean of all logits (FedKD by Gong et al.)",
     ),
     "feded": Entry(
         FedED,
         feded,
         has_host=True,
-        noised=True,
-        through_fit=True,
+        opens_predictions=True,
+        dp_covers_all=True,
         summary="predictions go up, the host's model comes down",
     ),
     "feddf": Entry(
         FedDF,
         feddf,
         has_host=True,
-        through_fit=True,
+        dp_covers_all=True,
         summary="FedAvg, then the host distils the mean of predictions into the mean",
     ),
     "heterofl": Entry(
         HeteroFL,
         heterofl,
         own_labels=True,
-        some=True,
+        partial_sums=True,
         summary="hospitals that can hold less train narrower slices of the model",
     ),
     "inclusivefl": Entry(
         InclusiveFL,
         inclusivefl,
         own_labels=True,
-        some=True,
-        through_fit=True,
+        partial_sums=True,
+        dp_covers_all=True,
         summary="models of different depth share their lower layers, and learn from larger ones",
     ),
     "alllarge": Entry(
         AllLarge,
         one_size,
         own_labels=True,
-        some=True,
-        through_fit=True,
+        partial_sums=True,
+        dp_covers_all=True,
         summary="every party trains the largest tier's model",
     ),
     "allsmall": Entry(
         AllSmall,
         one_size,
         own_labels=True,
-        some=True,
-        through_fit=True,
+        partial_sums=True,
+        dp_covers_all=True,
         summary="every party trains the smallest tier's model",
     ),
     "exclusivefl": Entry(
         ExclusiveFL,
         exclusivefl,
         own_labels=True,
-        some=True,
-        through_fit=True,
+        partial_sums=True,
+        dp_covers_all=True,
         summary="only the parties of the largest tier take part",
     ),
     "local": Entry(
         Local,
         local,
         own_labels=True,
-        alone=True,
-        through_fit=True,
+        sums_nothing=True,
+        dp_covers_all=True,
         summary="every party for itself; nothing is sent",
     ),
     "centralized": Entry(
         Centralized,
         local,
         pools_data=True,
-        alone=True,
-        through_fit=True,
+        sums_nothing=True,
+        dp_covers_all=True,
         summary="all records in one place; a yardstick",
     ),
 }

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from secure_fl.cohort import Cohort
 from secure_fl.errors import SettingsError
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 Share = Annotated[float, Field(gt=0)]
 Weights = Literal["users", "samples"]  # what a mean counts

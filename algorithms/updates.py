@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.cohort import Cohort
-from secure_fl.models import trainable
-from secure_fl.silo import Site
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 RECORDS = "records"  # the name under which sample counts are summed
 

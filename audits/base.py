@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.examples import Example
+from secure_fl.data.examples import Example
 
 if TYPE_CHECKING:
     from torch import nn
 
     from secure_fl.algorithms.base import Algorithm
+    from secure_fl.capture.merging import Source
+    from secure_fl.capture.wire import Seen
+    from secure_fl.learning.tasks import Task
     from secure_fl.settings import TrainingSettings
-    from secure_fl.tasks import Task
-    from secure_fl.views.merging import Source
-    from secure_fl.views.wire import Seen
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -21,7 +21,7 @@ from secure_fl.audits.matrix import ident, matrix
 from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, within_bound
 from secure_fl.audits.session import Audit, steps_left_out
 from secure_fl.audits.statements import statements
-from secure_fl.config import dump
+from secure_fl.config.load import dump
 
 RECOVERY = ("token bag", "span check", "gradient matching")  # how much of a record's text
 DIGITS = 6  # of figures in the document: beyond, machines round differently

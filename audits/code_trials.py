@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from secure_fl import protection
 from secure_fl.audits.base import Finding
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.roles import CODE
@@ -17,6 +16,7 @@ from secure_fl.audits.shipped.mechanism import mechanism_trials
 from secure_fl.audits.shipped.tampering import tampering_trials
 from secure_fl.crypto.ensemble_noise import planned, sized
 from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.federation import keys as protection
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit

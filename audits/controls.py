@@ -6,15 +6,11 @@ import shutil
 from pathlib import Path
 
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.config import Settings, dump, federation
-from secure_fl.config_data import CorpusData
-from secure_fl.settings import (
-    ModelSettings,
-    ProtectionSettings,
-    TaskSettings,
-    TrainingSettings,
-)
-from secure_fl.views.opening import RecordedRun
+from secure_fl.capture.opening import RecordedRun
+from secure_fl.config.data import CorpusData
+from secure_fl.config.load import Settings, dump
+from secure_fl.federation.federation import Federation
+from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
 PROBE_SIZES = (8, 12, 18, 27, 40, 60, 90, 135)  # records of each hospital
 PROBE_LENGTH = 48  # tokens
@@ -77,7 +73,7 @@ def recorded(settings: Settings, folder: Path, *, until: int) -> RecordedRun:
     finished = (folder / "result.json").exists()
     if not finished or (folder / "settings.toml").read_text() != text:
         shutil.rmtree(folder, ignore_errors=True)
-        made = federation(settings, folder)
+        made = Federation.of(settings, folder)
         made.until = until
         made.run()
     return RecordedRun(folder)

@@ -9,7 +9,8 @@ from typing import Any
 from secure_fl.audits.document import AuditDocument, FindingPart
 from secure_fl.audits.report.files import keep, write_pages
 from secure_fl.audits.run import audit
-from secure_fl.config import federation, loads
+from secure_fl.config.load import loads
+from secure_fl.federation.federation import Federation
 
 Tell = Callable[[str], None]  # what happens now
 
@@ -52,7 +53,7 @@ def demonstrate(seed: int, out: Path, tell: Tell = lambda now: None) -> list[Aud
         tell(f"{title}: training")
         fields = {"title": title, "algorithm": algorithm, "mode": mode}
         text = SETTINGS.format(seed=seed, frozen=str(frozen).lower(), **fields)
-        federation(loads(text), folder := out / folder_of(title)).run()
+        Federation.of(loads(text), folder := out / folder_of(title)).run()
 
         def step(done: int, total: int, label: str, title: str = title) -> None:
             tell(f"{title}: {label or 'report'} ({done} of {total})")

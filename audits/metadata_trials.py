@@ -10,7 +10,7 @@ from secure_fl.audits.base import CoordinatorView
 from secure_fl.audits.controls import probe_settings, recorded
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.priors import prior_of
-from secure_fl.config import Settings, silos
+from secure_fl.config.load import Settings, silos
 from secure_fl.errors import SecureFLError
 
 PROBE, PROBE_CONTROL = "probe", "probe-control"

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secure_fl.audits.base import Prior, Truth
-from secure_fl.config import Settings, federation
-from secure_fl.models import load_model, load_tokenizer
-from secure_fl.silo import Silo
-from secure_fl.tasks import make_task
+from secure_fl.config.load import Settings
+from secure_fl.data.silo import Silo
+from secure_fl.federation.federation import Federation
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import make_task
 
 
 def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
     """What is public about a federation, and the records that guesses are scored by."""
-    made = federation(settings)
+    made = Federation.of(settings)
     every = [record for silo in members for record in (*silo.train, *silo.dev, *silo.test)]
     task = next(iter(made.tasks.values()))
     if made.local_heads:  # heads stay at home; whoever guesses counts with all labels there are

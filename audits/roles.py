@@ -18,8 +18,8 @@ from secure_fl.audits.base import (
     Reading,
     View,
 )
-from secure_fl.views import readings
-from secure_fl.views.opening import RecordedRun
+from secure_fl.capture import readings
+from secure_fl.capture.opening import RecordedRun
 
 COORDINATOR, HOST = "coordinator", "host"
 PUBLIC = "the public"

@@ -8,11 +8,11 @@ import numpy as np
 
 from secure_fl.audits.document import SeriesPart
 from secure_fl.audits.roles import Shapes
+from secure_fl.capture import readings
+from secure_fl.capture.opening import RecordedRun
 from secure_fl.crypto.accounting import epsilon
 from secure_fl.crypto.events import decode_event
 from secure_fl.crypto.ledger import load_chain
-from secure_fl.views import readings
-from secure_fl.views.opening import RecordedRun
 
 MATRICES = 4  # spectra that are shown
 

@@ -22,13 +22,13 @@ from secure_fl.audits.controls import recorded, unprotected
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.metadata_trials import metadata_trials
 from secure_fl.audits.priors import prior_of
-from secure_fl.config import Settings, dump, load, silos
+from secure_fl.capture import readings
+from secure_fl.capture.opening import RecordedRun
+from secure_fl.config.load import Settings, dump, load, silos
+from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
-from secure_fl.result import SCHEMA
+from secure_fl.runs.result import SCHEMA
 from secure_fl.settings import Protection
-from secure_fl.silo import Silo
-from secure_fl.views import readings
-from secure_fl.views.opening import RecordedRun
 
 AUDIT, CONTROL = "audit", "control"
 

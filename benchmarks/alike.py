@@ -9,8 +9,8 @@ import msgspec
 
 from secure_fl.crypto import circle
 from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.link import Link
-from secure_fl.wire import Frame
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
 
 LONG = 10  # entries from which a list is kept once
 

@@ -6,22 +6,22 @@ import os
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 
-from secure_fl.benchmarks.lone import Spent, coordinate, receive, send
-from secure_fl.benchmarks.simulation import Program, seat
+from benchmarks.lone import Spent, coordinate, receive, send
+from benchmarks.simulation import Program, seat
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.link import Link
-from secure_fl.protection import make_keys
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
+from secure_fl.federation.keys import make_keys
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
-from secure_fl.wire import Frame
 
 Answer = Callable[[str, Frame], Frame | None]  # what a party says to a frame; None: it is lost
 
 
 def run_apart(
-    protection: ProtectionSettings, program: Program, recorders: Mapping[str, Recorder]
+    protection: ProtectionSettings, program: Program, recorders: Mapping[str, EventLog]
 ) -> Spent:
     """Run one program at every party that has a recorder; who is done is forgotten at once."""
     keys, run = make_keys(protection.mode, sorted(recorders), None), os.urandom(16)

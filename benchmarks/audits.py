@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Report, Target, table
 from secure_fl.audits.attacks.geometry import time_span_check
 from secure_fl.audits.demonstration import RUNS, SETTINGS, demonstrate, folder_of, summary
 from secure_fl.audits.run import audit
-from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.config import federation, loads
+from secure_fl.config.load import loads
+from secure_fl.federation.federation import Federation
 
 DEMO, FULL, SPAN = 60.0, 300.0, 10.0  # seconds that are promised
 WORDS, WIDTH = 30_000, 384
@@ -70,7 +71,7 @@ def _recording(folder: Path, turns: int) -> float:
     for turn in range(turns):
         for record in (True, False):
             chosen = text if record else text.replace("record = true", "record = false")
-            made = federation(loads(chosen), folder / f"{turn}-{record}")
+            made = Federation.of(loads(chosen), folder / f"{turn}-{record}")
             spent, _ = _timed(made.run)
             best[record] = min(spent, best.get(record, spent))
     return best[True] / best[False]

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.simulation import simulate
 from secure_fl.algorithms.lowrank import useful_rank
-from secure_fl.anatomy import freeze_embeddings, trainable
-from secure_fl.benchmarks.simulation import simulate
-from secure_fl.cohort import Cohort
+from secure_fl.learning.anatomy import freeze_embeddings, trainable
+from secure_fl.learning.tasks.heads import AttentiveClassifier
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ProtectionSettings
-from secure_fl.tasks.heads import AttentiveClassifier
 
 LAYERS = 12
 Values = dict[str, NDArray[np.float32]]

@@ -12,19 +12,19 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from benchmarks import collection, datasets
+from benchmarks.checkpoint import Checkpoint
+from benchmarks.collection import PARTS, SETS
+from benchmarks.datasets import Spread
+from benchmarks.leakage import leakage
+from benchmarks.recorded import recorded
+from benchmarks.report import processor
+from benchmarks.sketch import sketch
+from benchmarks.spectra import spectra
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.benchmarks import collection, datasets
-from secure_fl.benchmarks.checkpoint import Checkpoint
-from secure_fl.benchmarks.collection import PARTS, SETS
-from secure_fl.benchmarks.datasets import Spread
-from secure_fl.benchmarks.leakage import leakage
-from secure_fl.benchmarks.recorded import recorded
-from secure_fl.benchmarks.report import processor
-from secure_fl.benchmarks.sketch import sketch
-from secure_fl.benchmarks.spectra import spectra
 from secure_fl.errors import SettingsError
-from secure_fl.federation import Federation
+from secure_fl.federation.federation import Federation
 from secure_fl.settings import (
     ModelSettings,
     ProtectionSettings,

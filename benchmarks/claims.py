@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
-from secure_fl.benchmarks.summary import Row
+from benchmarks.summary import Row
 
 Which: TypeAlias = Literal["last", "best"]
 Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told", "not run"]

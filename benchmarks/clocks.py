@@ -7,12 +7,12 @@ from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
 
 T = TypeVar("T")
 
 
-class CpuRecorder(Recorder):
+class CpuRecorder(EventLog):
     """A recorder whose phases are CPU seconds: other jobs on the machine do not count."""
 
     @contextmanager

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from secure_fl.data import Columns, Splits, load, split
+from secure_fl.data.examples import Example
+from secure_fl.data.splits import Columns, Splits, load, split
 from secure_fl.errors import DataError
-from secure_fl.examples import Example
 from secure_fl.settings import Kind
 
 PARTS = ("train", "dev", "test")

@@ -19,24 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.benchmarks.alike import Card, SharingLink, forget
-from secure_fl.benchmarks.apart import Answer, converse
-from secure_fl.benchmarks.lone import Spent
-from secure_fl.benchmarks.simulation import seat
-from secure_fl.cohort import Cohort
+from benchmarks.alike import Card, SharingLink, forget
+from benchmarks.apart import Answer, converse
+from benchmarks.lone import Spent
+from benchmarks.simulation import seat
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import circle, packing
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
-from secure_fl.link import Link
-from secure_fl.protection import make_keys
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
 from secure_fl.seeds import seed_for
-from secure_fl.session import Session
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
-from secure_fl.wire import Frame
 
 Integers = NDArray[np.int64]
 PHASES = ("keys", "masked input", "lists", "shares", "total")  # what is asked for; lists: confirmed
@@ -105,7 +105,7 @@ def play(plan: Plan, values: int, seed: int) -> Played:
     def gather(coordinator: PublicIdentity) -> Answer:
         told: list[Any] = []
         for name in plan.names:
-            own, recorder = keys.pop(name), Recorder(name)
+            own, recorder = keys.pop(name), EventLog(name)
             if name in plan.lone:
                 link = Link(run, own.identity, coordinator, asks=False)
             else:
@@ -127,7 +127,7 @@ class _Crowd:
     def __init__(self, plan: Plan, values: int, seed: int) -> None:
         self.plan, self._values, self._seed = plan, values, seed
         self.sessions: dict[str, Session] = {}
-        self.recorders: dict[str, Recorder] = {}
+        self.recorders: dict[str, EventLog] = {}
         self.played = Played(Spent(0.0, 0.0, None))
         self._asked: dict[str, int] = {}
         self._opened: dict[bytes, Integers] = {}

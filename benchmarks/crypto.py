@@ -16,9 +16,9 @@ from statistics import median
 import numpy as np
 from rich.table import Table
 
-from secure_fl.benchmarks import nvflare_way
-from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.benchmarks.ways import Reals, Sample, every_way
+from benchmarks import nvflare_way
+from benchmarks.report import Report, Target, table
+from benchmarks.ways import Reals, Sample, every_way
 
 SPREAD = 1e-3  # the standard deviation of the values: those of an update
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.collection import DEFAULT, PARTS, SETS, read
 from secure_fl import corpora
-from secure_fl.benchmarks.collection import DEFAULT, PARTS, SETS, read
-from secure_fl.config_data import HOST
-from secure_fl.data import Splits
+from secure_fl.config.data import HOST
+from secure_fl.data.examples import Example
+from secure_fl.data.partition import dirichlet_client, iid, one_corpus_each
+from secure_fl.data.public import without_labels
+from secure_fl.data.silo import Silo
+from secure_fl.data.splits import Splits
 from secure_fl.errors import DataError
-from secure_fl.examples import Example
-from secure_fl.partition import dirichlet_client, iid, one_corpus_each
-from secure_fl.public_records import without_labels
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind
-from secure_fl.silo import Silo
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
+from benchmarks.report import Report, table
 from secure_fl import corpora
-from secure_fl.benchmarks.report import Report, table
-from secure_fl.privacy import Privacy
-from secure_fl.private_scope import sampling_units
-from secure_fl.recorder import Recorder
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.learning.dp.account import DpAccount
+from secure_fl.learning.dp.scope import sampling_units
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import make_task
 
 BATCH = 32
 WAYS: Mapping[str, Mapping[str, Any] | None] = MappingProxyType(
@@ -89,13 +90,13 @@ def _site(fields: Mapping[str, Any] | None, frozen: bool, records: int) -> Site:
     training = TrainingSettings(batch_size=BATCH, device="cpu", dp=dp)
     privacy = None
     if dp is not None:
-        privacy = Privacy(silo.name, dp, sampling_units(silo.train, dp, silo.name), BATCH)
+        privacy = DpAccount(silo.name, dp, sampling_units(silo.train, dp, silo.name), BATCH)
     return Site(
         silo,
         make_task(TaskSettings(), silo.train),
         ModelSettings(freeze_embeddings=frozen),
         training,
         0,
-        Recorder(silo.name),
+        EventLog(silo.name),
         privacy=privacy,
     )

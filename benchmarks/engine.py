@@ -26,22 +26,22 @@ from typing import Any, cast
 
 from rich.table import Table
 
-from secure_fl.benchmarks import engine_round, engine_start
-from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.coordinator import Engine
-from secure_fl.engines.certificates import make_kits
-from secure_fl.engines.flare import FlareHub
+from benchmarks import engine_round, engine_start
+from benchmarks.report import Report, Target, table
+from secure_fl.coordinator.machine import Engine
+from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import RunError
-from secure_fl.session import Session
-from secure_fl.wire import Frame
+from secure_fl.party.session import Session
+from secure_fl.pilot.certificates import make_kits
+from secure_fl.protocol.frames import Frame
 
 PARTY = """
 import sys
 from pathlib import Path
-from secure_fl.engines.certificates import TlsFiles
-from secure_fl.engines.flare_party import FlareParty
-from secure_fl.wire import Frame
+from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.flare.party import FlareParty
+from secure_fl.protocol.messages import Frame
 
 folder, url, name = sys.argv[1:]
 with FlareParty(name, url, TlsFiles.of_site(Path(folder, f"{name}.site"))) as party:

@@ -24,17 +24,17 @@ from statistics import median
 
 import torch
 
+from benchmarks.engine_seats import RUNS, InProcess, Piped, join_flare, ring_of
+from benchmarks.hospitals import names_of, plan_of
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.benchmarks.engine_seats import RUNS, InProcess, Piped, join_flare, ring_of
-from secure_fl.benchmarks.hospitals import names_of, plan_of
-from secure_fl.config_build import RunSettings
+from secure_fl.config.build import RunSettings
 from secure_fl.crypto.vault import Cost
 from secure_fl.errors import RunError
+from secure_fl.events import Event, EventLog
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.lead import Hub, Lead
+from secure_fl.pilot.lead import HubEngine, RunLeader
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.recorder import Event, Recorder
-from secure_fl.site_rules import Plan
+from secure_fl.policy.rules import Plan
 
 IN_PROCESS, PIPES, FLARE = "in process", "processes, pipes", "processes, FLARE"
 
@@ -63,7 +63,7 @@ class Row:
 class Way:
     """An engine, the processes behind it, and where its hospitals keep their runs."""
 
-    hub: Hub
+    hub: HubEngine
     pids: Collection[int]
     runs: Mapping[str, Path]
 
@@ -135,7 +135,7 @@ def _rounds(trial: Trial, plan: Plan, way: Way) -> list[Round]:
             marks.append(Round(time.perf_counter(), _cpu(way.pids)))
 
     me, roster = ring_of(trial.of(HUB)).identity(), load_kit(trial.of(HUB) / "kit").roster
-    Lead(way.hub, me, roster, plan, Recorder("coordinator", hear)).run()
+    RunLeader(way.hub, me, roster, plan, EventLog("coordinator", hear)).run()
     return [
         Round(end.seconds - begin.seconds, end.cpu_seconds - begin.cpu_seconds)
         for begin, end in pairwise(marks[1:])

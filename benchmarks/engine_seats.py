@@ -15,30 +15,30 @@ from pathlib import Path
 from typing import IO, cast
 
 from secure_fl.crypto.keyring import KeyRing
-from secure_fl.engines.flare import FlareHub
+from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
+from secure_fl.pilot.keys import site_keys
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.lead import Hub
+from secure_fl.pilot.lead import HubEngine
 from secure_fl.pilot.records import records_of
-from secure_fl.pilot.seat import Seat
+from secure_fl.pilot.seat import HospitalProcess
 from secure_fl.pilot.trial import HUB, Trial
-from secure_fl.site_keys import site_keys
-from secure_fl.site_policy import load_site
-from secure_fl.wire import Frame
+from secure_fl.policy.file import load_site
+from secure_fl.protocol.frames import Frame
 
 COMMAND = "from secure_fl.cli.main import main; main()"
 JOIN = ("join", "site.toml", "--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
-PIPE = "import sys; from secure_fl.benchmarks.engine_seats import serve; serve(sys.argv[1])"
+PIPE = "import sys; from benchmarks.engine_seats import serve; serve(sys.argv[1])"
 START = 120.0  # seconds until all are there
 RUNS = "runs"  # where `join` has them, too
 
 
-def seat_of(site: Path, runs: Path) -> Seat:
+def seat_of(site: Path, runs: Path) -> HospitalProcess:
     """What answers for a trial's site, as with `secure-fl join`, but it approves of any plan."""
     rules, kit = load_site(site / "site.toml"), load_kit(site / "kit")
     keys = site_keys(ring_of(site), kit.roster)
     me = kit.roster.member(site.name)
-    return Seat(
+    return HospitalProcess(
         keys,
         kit.roster,
         lambda plan: None,
@@ -118,7 +118,7 @@ def serve(site: str) -> None:
         _write(sys.stdout.buffer, seat.step(frame))
 
 
-def join_flare(trial: Trial, stack: ExitStack) -> tuple[Hub, tuple[int, ...]]:
+def join_flare(trial: Trial, stack: ExitStack) -> tuple[HubEngine, tuple[int, ...]]:
     """A hub here, and for each hospital the process that its own people would start."""
     kit, pids = load_kit(trial.of(HUB) / "kit"), list[int]()
     hub = stack.enter_context(FlareHub(kit.connection.url, kit.tls, kit.roster.names))

@@ -13,10 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from secure_fl.benchmarks.engine_seats import COMMAND
+from benchmarks.engine_seats import COMMAND
 from secure_fl.errors import RunError
 from secure_fl.pilot.trial import HUB
-from secure_fl.runs import EVENTS
+from secure_fl.runs.folder import EVENTS
 
 LONGEST = 300.0
 

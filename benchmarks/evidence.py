@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from secure_fl.benchmarks.cells import Cell, Outcome, about, sections
-from secure_fl.benchmarks.checkpoint import BUILT_IN, Checkpoint
-from secure_fl.benchmarks.kept import FILE, read
-from secure_fl.benchmarks.tables import Table
+from benchmarks.cells import Cell, Outcome, about, sections
+from benchmarks.checkpoint import BUILT_IN, Checkpoint
+from benchmarks.kept import FILE, read
+from benchmarks.tables import Table
 
 SEEDS = 3  # that a whole table has
 ANY = Checkpoint(BUILT_IN, BUILT_IN)  # stands for the checkpoint, which a table does not name

@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.hospitals import Hospitals, plan_of
+from benchmarks.mutants import MUTATORS, Mutator
+from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.benchmarks.hospitals import Hospitals, plan_of
-from secure_fl.benchmarks.mutants import MUTATORS, Mutator
-from secure_fl.benchmarks.report import Report, Target, table
 from secure_fl.errors import RunError, SecureFLError
-from secure_fl.link import Link
-from secure_fl.pilot.lead import Lead
-from secure_fl.pilot.seat import Seat
-from secure_fl.wire import Frame, peek
+from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.seat import HospitalProcess
+from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.link import Link
 
 FRAMES = 60  # of the shortest run: 10 exchanges, 3 parties, 2 ways
 RECORDS = 16
@@ -37,12 +37,12 @@ MEMORY = 50e6  # bytes that all of them may add to the peak
 class Led(Protocol):
     """Hospitals and a hub in one process, whose exchanges can be replaced."""
 
-    seats: dict[str, Seat]
+    seats: dict[str, HospitalProcess]
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """Carry frames to seats."""
 
-    def lead(self) -> Lead:
+    def lead(self) -> RunLeader:
         """What leads a run over this hub."""
 
 
@@ -74,7 +74,7 @@ class Storm:
         self._deliver = self.town.exchange
         self.town.exchange = self.exchange  # type: ignore[method-assign]
 
-    def lead(self) -> Lead:
+    def lead(self) -> RunLeader:
         """A lead whose links the storm can reach."""
         lead, made = self.town.lead(), self._links
         original = lead._link

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.coordinator.step import Rules, Sorted
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.secure_sum import SecureSum
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import Audience, BlindTotal, Group, NewTotal, Offered, Rule
+from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.protocol.messages import Offer, Unmask, UnmaskShares
+from secure_fl.protocol.ports import Audience, BlindTotal, Group, NewTotal, Offered, Rule
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules, Sorted
 from secure_fl.thresholds import default_threshold
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Offer, Reveal, Unmask
 
 HOST = "host"
 
@@ -68,7 +68,7 @@ class Halves:
         """The coordinator begins a sum."""
         return self._new_total(audience, Offered(self.members, self.offers, 1))
 
-    def reveal(self, party: str) -> Reveal:
+    def reveal(self, party: str) -> UnmaskShares:
         """A party reveals what unmasks the sum when nobody dropped out."""
         self.sums[party].confirm(Unmask(self.members, ()))
         return self.sums[party].reveal(Unmask(self.members, ()), None)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from secure_fl import corpora
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.config_build import RunSettings
+from secure_fl.config.build import RunSettings
 from secure_fl.crypto.identity import Identity
-from secure_fl.pilot.lead import Lead
-from secure_fl.pilot.seat import Seat
-from secure_fl.protection import make_keys
-from secure_fl.recorder import Recorder
-from secure_fl.roster import Member, make_roster
-from secure_fl.seating import Listener
+from secure_fl.crypto.roster import Member, make_roster
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.federation.assembly import Listener
+from secure_fl.federation.keys import make_keys
+from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.seat import HospitalProcess
+from secure_fl.policy.rules import Plan
+from secure_fl.protocol.frames import Frame
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Silo
-from secure_fl.site_rules import Plan
-from secure_fl.wire import Frame
 
 LABELS = ("ade", "no-ade")
 
@@ -55,7 +55,7 @@ class Hospitals:
         cards = tuple(Member(n, "party", None, keys[n].identity.public) for n in silos)
         self.roster = make_roster(cards, self.me.public)
         self.seats = {
-            name: Seat(
+            name: HospitalProcess(
                 keys[name],
                 self.roster,
                 lambda plan: None,
@@ -74,6 +74,6 @@ class Hospitals:
         for party, frame in frames.items():
             yield party, self.seats[party].step(frame)
 
-    def lead(self, listen: Listener | None = None) -> Lead:
+    def lead(self, listen: Listener | None = None) -> RunLeader:
         """What leads a run of the plan to its end."""
-        return Lead(self, self.me, self.roster, self.plan, Recorder("coordinator", listen))
+        return RunLeader(self, self.me, self.roster, self.plan, EventLog("coordinator", listen))

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from benchmarks.interactive_stage import HOST, Shape, Spent, play
+from benchmarks.report import Report, Target, table
 from secure_fl import corpora
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.benchmarks.interactive_stage import HOST, Shape, Spent, play
-from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.federation import Federation
-from secure_fl.protection import make_keys
+from secure_fl.data.silo import Silo
+from secure_fl.federation.federation import Federation
+from secure_fl.federation.keys import make_keys
 from secure_fl.settings import (
     NoiseSettings,
     Protection,
@@ -28,7 +29,6 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
-from secure_fl.silo import Silo
 
 LIMIT_MS, LIMIT_SECONDS = 5.0, 20.0
 # Only the time of noise is looked at: any amount takes as long, and ε is of no matter here.

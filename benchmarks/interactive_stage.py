@@ -15,22 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.cohort import Cohort, Reveal
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.link import Link
-from secure_fl.protection import party_sum
-from secure_fl.protocol import PartySum
-from secure_fl.recorder import Recorder
-from secure_fl.runs import NoCheckpoints
-from secure_fl.session import Session
+from secure_fl.events import EventLog
+from secure_fl.federation.keys import party_sum
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.ports import PartySum
+from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Frame
 
 HOST, COORDINATOR = "host", "coordinator"
 WARM = 2  # steps that agree on channels and fill caches, before the clocks start
@@ -146,7 +146,7 @@ def play(
     first = 3 + each * WARM  # after Start and Begin
     engine = ClockedSteps(sessions, first, first + each * steps, parts)
     totals = blind_totals(protection, list(keys), rules, run)
-    Coordinator(links, engine, rules, totals, Recorder(COORDINATOR)).run()
+    Coordinator(links, engine, rules, totals, EventLog(COORDINATOR)).run()
     spent = {name: 1e3 * seconds / steps for name, seconds in engine.seconds.items()}
     return Spent(
         sum(spent[name] for name in keys if name != HOST) / parties,
@@ -172,7 +172,7 @@ def steps_of(shape: Shape, steps: int, *, noised: bool) -> Callable[[Cohort], An
             assert noise is not None  # noqa: S101 - the party has an account
             cohort.reserve(noise, steps)
         for _ in range(steps):
-            await cohort.sum(given, reveal=Reveal.HOST, bound=1.0, noise=noise)
+            await cohort.sum(given, reveal=Audience.HOST, bound=1.0, noise=noise)
             await cohort.broadcast(told if cohort.is_host else None)
 
     return program
@@ -187,7 +187,7 @@ def _seat(
     run: bytes,
     parts: Parts,
 ) -> Session:
-    name, recorder, kept = keys.identity.name, Recorder(keys.identity.name), NoCheckpoints()
+    name, recorder, kept = keys.identity.name, EventLog(keys.identity.name), NoCheckpoints()
     sums, noise = party_sum(protection, keys, rules, run=run, seed=0), protection.noise
     if name != HOST:
         parts.watch(sums)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from secure_fl.benchmarks.slim import slim
+from benchmarks.slim import slim
 from secure_fl.errors import RunError
 
 FILE = "cells.jsonl"

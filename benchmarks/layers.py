@@ -17,12 +17,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from secure_fl.anatomy import trainable
-from secure_fl.benchmarks import bert_shapes
-from secure_fl.benchmarks.report import Report, Target, cpu, table
-from secure_fl.benchmarks.tier_round import LADDER, SEALED, TIER_OF, Played, Server, outlines, play
+from benchmarks import bert_shapes
+from benchmarks.report import Report, Target, cpu, table
+from benchmarks.tier_round import LADDER, SEALED, TIER_OF, Played, Server, outlines, play
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import TrainingSettings
-from secure_fl.training import make_optimizer
 
 WAYS: tuple[tuple[Server, str], ...] = (
     ("fedadam", "a sum per tier, FedAdam"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.recorded import recorded
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.audits import suite
 from secure_fl.audits.attacks import token_bag
 from secure_fl.audits.matrix import matrix
-from secure_fl.benchmarks.recorded import recorded
+from secure_fl.data.silo import Silo
 from secure_fl.settings import Section
-from secure_fl.silo import Silo
 
 Leakage = dict[str, dict[str, str]]  # what is looked for, in which role's hands: what came of it
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing.connection import Connection
 
-from secure_fl.benchmarks.memory import resident
-from secure_fl.coordinator import Coordinator
+from benchmarks.memory import resident
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity, PublicIdentity
-from secure_fl.link import Link
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def coordinate(
     links = {name: Link(run, me, card, asks=True) for name, card in cards.items()}
     engine = PipeEngine(pipe)
     totals = blind_totals(protection, sorted(cards), rules, run)
-    coordinator = Coordinator(links, engine, rules, totals, Recorder(me.name))
+    coordinator = Coordinator(links, engine, rules, totals, EventLog(me.name))
     before, start = resident(reset=True), time.process_time()
     coordinator.run()
     seconds, peak = time.process_time() - start, resident(peak=True)

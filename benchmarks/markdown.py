@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
+from benchmarks import spectra
+from benchmarks.claims import Which, scores
+from benchmarks.published import Beside
+from benchmarks.spectra import ENERGY, FIRST
+from benchmarks.summary import Row, shown, spread
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.benchmarks import spectra
-from secure_fl.benchmarks.claims import Which, scores
-from secure_fl.benchmarks.published import Beside
-from secure_fl.benchmarks.spectra import ENERGY, FIRST
-from secure_fl.benchmarks.summary import Row, shown, spread
 
 ROUNDS: dict[Which, str] = {"last": "test, last round", "best": "test, best dev round"}
 POOLED = "centralized"
@@ -81,7 +81,7 @@ def protection(row: Row) -> str:
     algorithm, settings = row["algorithm"]["name"], row["settings"]["protection"]
     if algorithm == POOLED:
         return "records pooled"
-    if ALGORITHMS[algorithm].alone:
+    if ALGORITHMS[algorithm].sums_nothing:
         return "nothing sent"
     mode = settings["mode"]
     return "none" if mode == "none" else f"{mode}, {settings['bits']} bits"

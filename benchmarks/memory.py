@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from secure_fl.benchmarks.puppets import stage
-from secure_fl.benchmarks.report import Report, Target, table
+from benchmarks.puppets import stage
+from benchmarks.report import Report, Target, table
 from secure_fl.crypto import secret
 from secure_fl.crypto.blind_sum import from_parts
 from secure_fl.crypto.packing import Codec

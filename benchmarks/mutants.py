@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from secure_fl import wire
 from secure_fl.crypto.identity import Identity
-from secure_fl.wire import SIGNATURE_BYTES, VERSION, Frame
+from secure_fl.protocol import frames
+from secure_fl.protocol.frames import SIGNATURE_BYTES, VERSION, Frame
 
 Mutator = Callable[[random.Random, Frame, Sequence[Frame]], Frame]
 STRANGER = Identity.generate("coordinator")  # the right name, other keys
@@ -50,7 +50,7 @@ def head_of(envelope: Any, signature: bytes = bytes(SIGNATURE_BYTES)) -> bytes:
 def signed(envelope: Any, by: Identity) -> bytes:
     """The same, with a genuine signature of somebody."""
     unsigned = bytes([VERSION]) + msgspec.msgpack.encode(envelope)
-    return unsigned + by.sign(wire.digest(unsigned))
+    return unsigned + by.sign(frames.digest(unsigned))
 
 
 def nested(depth: int) -> Any:

@@ -19,12 +19,15 @@ from types import MappingProxyType
 import torch
 from rich.table import Table
 
+from benchmarks.report import Report, Target, cpu, table
+from benchmarks.simulation import simulate
 from secure_fl import corpora
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
-from secure_fl.benchmarks.report import Report, Target, cpu, table
-from secure_fl.benchmarks.simulation import simulate
-from secure_fl.cohort import Cohort
-from secure_fl.recorder import Recorder
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import labels_of, make_task
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import (
     ModelSettings,
     Protection,
@@ -32,8 +35,6 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import labels_of, make_task
 
 LIMIT = 0.03
 SEALED_LIMIT = 0.05
@@ -120,7 +121,7 @@ def _sites(parties: int, records: int, seed: int) -> dict[str, Site]:
     sites = {}
     for silo in silos:
         task, training = make_task(settings, silo.train), TrainingSettings(device="cpu")
-        site = Site(silo, task, ModelSettings(), training, seed, Recorder(silo.name))
+        site = Site(silo, task, ModelSettings(), training, seed, EventLog(silo.name))
         sites[silo.name] = site
         assert len(site.train) == records  # noqa: S101 - tokenises now, not under the clock
     return sites

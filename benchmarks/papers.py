@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from secure_fl.benchmarks import checkpoint, collection
-from secure_fl.benchmarks.cells import Cell, Outcome, Place, about, key_of, run
-from secure_fl.benchmarks.kept import Kept
-from secure_fl.benchmarks.report import Report
-from secure_fl.benchmarks.summary import rows, tables
-from secure_fl.benchmarks.tables import TABLES, Budget, Table
+from benchmarks import checkpoint, collection
+from benchmarks.cells import Cell, Outcome, Place, about, key_of, run
+from benchmarks.kept import Kept
+from benchmarks.report import Report
+from benchmarks.summary import rows, tables
+from benchmarks.tables import TABLES, Budget, Table
 from secure_fl.errors import SecureFLError, SettingsError
 
 Tell = Callable[[str], None]

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from secure_fl.benchmarks.report import Report, table
-from secure_fl.benchmarks.simulation import Exchange, simulate
-from secure_fl.cohort import Cohort
+from benchmarks.report import Report, table
+from benchmarks.simulation import Exchange, simulate
 from secure_fl.crypto.masking import degree_for
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection, ProtectionSettings
 
 PARTIES = (3, 10, 32, 100, 1000)

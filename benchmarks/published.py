@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from secure_fl.benchmarks.claims import Claim, Which
+from benchmarks.claims import Claim, Which
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from secure_fl import wire
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity
-from secure_fl.link import Link
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import PartySum
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
+from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Bulk, Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import Segment
+from secure_fl.protocol.ports import PartySum
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Bulk, Frame, Segment
 
 
 @dataclass(slots=True)
@@ -37,20 +38,20 @@ class Puppet:
     def step(self, frame: Frame) -> Frame:
         """Answer one frame."""
         message, bulk = self.link.unpack(frame), b""
-        answer: wire.FromParty = wire.Done()
+        answer: messages.FromParty = messages.Done()
         match message:
-            case wire.Start():
-                answer = wire.Ready((), self.sums.offer(message.members))
-            case wire.Begin():
+            case messages.Start():
+                answer = messages.Ready((), self.sums.offer(message.members))
+            case messages.Begin():
                 self.sums.accept(message.offers, message.members)
                 answer, bulk = (
-                    wire.SumInput("parties", (self.segment,)),
+                    messages.SumInput("parties", (self.segment,)),
                     bytes(bytearray(self.data)),
                 )
-            case wire.Unmask():
+            case messages.Unmask():
                 self.sums.confirm(message)
                 answer = self.sums.reveal(message, None)
-            case wire.Total():
+            case messages.Total():
                 self.received = sum(message.sizes)
         return self.link.pack(answer, Bulk.of(bulk))
 
@@ -88,7 +89,7 @@ def stage(
     }
     links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
     totals = blind_totals(protection, names, rules, run)
-    coordinator = Coordinator(links, Stage(puppets), rules, totals, Recorder("coordinator"))
+    coordinator = Coordinator(links, Stage(puppets), rules, totals, EventLog("coordinator"))
 
     def play() -> int:
         coordinator.run()

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from secure_fl import data
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.audits.session import Audit
-from secure_fl.config import federation
-from secure_fl.config_build import RunSettings, Settings
-from secure_fl.config_data import PartyData, PartyFiles
-from secure_fl.examples import Example
-from secure_fl.result import Result
+from secure_fl.config.build import RunSettings, Settings
+from secure_fl.config.data import PartyData, PartyFiles
+from secure_fl.data import splits as data
+from secure_fl.data.examples import Example
+from secure_fl.data.silo import Silo
+from secure_fl.federation.federation import Federation
+from secure_fl.runs.result import Result
 from secure_fl.settings import Section
-from secure_fl.silo import Silo
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def recorded(
             algorithm=algorithm,
             **dict(found),  # type: ignore[arg-type]
         )
-        yield federation(settings, folder / "run").run(), Audit(folder / "run")
+        yield Federation.of(settings, folder / "run").run(), Audit(folder / "run")
 
 
 def _files(silos: Sequence[Silo], folder: Path) -> PartyData:

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from secure_fl.result import versions
+from secure_fl.runs.result import versions
 
 SCHEMA = "secure-fl/benchmark/1"
 PACKAGES = ("secure-fl", "numpy", "cryptography", "tenseal", "torch", "transformers", "nvflare")

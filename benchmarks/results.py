@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from secure_fl.benchmarks.cells import Cell
-from secure_fl.benchmarks.claims import Bench, Judgement, Verdict
-from secure_fl.benchmarks.evidence import SEEDS, Evidence, gather, model_of, place_of
-from secure_fl.benchmarks.markdown import figures, grid, leakage, singular_values
-from secure_fl.benchmarks.published import Paper, Section
-from secure_fl.benchmarks.sealing import differences, pairs
-from secure_fl.benchmarks.summary import Row, describe, rows
-from secure_fl.benchmarks.tables import TABLES, fedid_paper, fedkd_paper, inclusivefl_paper
+from benchmarks.cells import Cell
+from benchmarks.claims import Bench, Judgement, Verdict
+from benchmarks.evidence import SEEDS, Evidence, gather, model_of, place_of
+from benchmarks.markdown import figures, grid, leakage, singular_values
+from benchmarks.published import Paper, Section
+from benchmarks.sealing import differences, pairs
+from benchmarks.summary import Row, describe, rows
+from benchmarks.tables import TABLES, fedid_paper, fedkd_paper, inclusivefl_paper
 
 PAPERS = (fedid_paper.PAPER, fedkd_paper.PAPER, inclusivefl_paper.PAPER)
 TOLD: tuple[Verdict, ...] = ("holds", "does not hold", "cannot be told")

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import torch
 
+from benchmarks import checkpoint
+from benchmarks.cells import Cell, Place, sections
+from benchmarks.datasets import Spread, silos
+from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.benchmarks import checkpoint
-from secure_fl.benchmarks.cells import Cell, Place, sections
-from secure_fl.benchmarks.datasets import Spread, silos
-from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.federation import Federation
+from secure_fl.federation.federation import Federation
 
 Mode = Literal["none", "he+secagg"]
 

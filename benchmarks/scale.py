@@ -15,9 +15,9 @@ from typing import Any
 
 from rich.table import Table
 
-from secure_fl.benchmarks.crowd import LONE, PHASES, SETTINGS, Plan, Played, play
-from secure_fl.benchmarks.protocol import fit
-from secure_fl.benchmarks.report import Report, Target, table
+from benchmarks.crowd import LONE, PHASES, SETTINGS, Plan, Played, play
+from benchmarks.protocol import fit
+from benchmarks.report import Report, Target, table
 from secure_fl.crypto.masking import COMPLETE, degree_for
 from secure_fl.errors import SettingsError
 

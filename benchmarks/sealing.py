@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from benchmarks.cells import Outcome
+from benchmarks.evidence import Evidence, Place, place_of, said
+from benchmarks.markdown import grid, points
+from benchmarks.sketch import distance
+from benchmarks.summary import Scores, models_of
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.benchmarks.cells import Outcome
-from secure_fl.benchmarks.evidence import Evidence, Place, place_of, said
-from secure_fl.benchmarks.markdown import grid, points
-from secure_fl.benchmarks.sketch import distance
-from secure_fl.benchmarks.summary import Scores, models_of
 
 OPEN, SEALED = "none", "he+secagg"
 
@@ -33,7 +33,7 @@ def pairs(evidence: Evidence) -> list[Pair]:
     seen = set()
     for cell, outcome in evidence.finished:
         run = _but_for_protection(outcome)
-        alone = ALGORITHMS[outcome["algorithm"]["name"]].alone
+        alone = ALGORITHMS[outcome["algorithm"]["name"]].sums_nothing
         if _mode(outcome) != SEALED or run not in clear or alone:
             continue
         bits = outcome["settings"]["protection"]["bits"]

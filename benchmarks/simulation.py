@@ -12,21 +12,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto import circle
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.link import Link
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.recorder import Recorder
-from secure_fl.runs import NoCheckpoints
-from secure_fl.session import Session
+from secure_fl.events import EventLog
+from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
+from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Frame
 
 Program = Callable[[Cohort], Coroutine[Any, Any, None]]
 
@@ -80,7 +80,7 @@ class Simulated:
 
     setup: float  # CPU seconds per party, before the first message: keys of the run, channels
     exchanges: list[Exchange]
-    recorders: Mapping[str, Recorder]
+    recorders: Mapping[str, EventLog]
 
 
 def simulate(
@@ -94,7 +94,7 @@ def simulate(
     rules = Rules(None, protection.min_cohort, default_threshold(parties))
     keys = make_keys(protection.mode, names, None)
     me, run = Identity.generate("coordinator"), os.urandom(16)
-    recorders = {name: Recorder(name) for name in names}
+    recorders = {name: EventLog(name) for name in names}
     start = time.process_time()
     sessions = {
         name: seat(
@@ -112,7 +112,7 @@ def simulate(
     engine = ClockedEngine(sessions)
     links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
     totals = blind_totals(protection, names, rules, run)
-    Coordinator(links, engine, rules, totals, Recorder("coordinator")).run()
+    Coordinator(links, engine, rules, totals, EventLog("coordinator")).run()
     engine.lap()
     return Simulated(setup, engine.exchanges, recorders)
 
@@ -123,7 +123,7 @@ def seat(
     keys: PartyKeys,
     link: Link,
     program: Program,
-    recorder: Recorder,
+    recorder: EventLog,
     surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Session:
     """One party of a run without a host or checkpoints, ready for its first frame."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from secure_fl.views import readings
+from secure_fl.capture import readings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from types import MappingProxyType
 
-from secure_fl.benchmarks.report import Report, Target, table
+from benchmarks.report import Report, Target, table
 
 LIMITS: Mapping[str, float] = MappingProxyType({"import secure_fl": 0.3, "secure-fl --help": 0.5})
 HELP = "from secure_fl.cli.main import main; main(['--help'])"

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.cells import Cell, Outcome
+from benchmarks.report import table
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.benchmarks.cells import Cell, Outcome
-from secure_fl.benchmarks.report import table
 
 Row = dict[str, Any]
 
@@ -120,7 +120,7 @@ def _traffic(outcomes: Sequence[Outcome], values: int | None) -> dict[str, Any]:
     each = [party for outcome in outcomes for party in outcome["bytes"].values()]
     up, down = fmean(party["up"] for party in each), fmean(party["down"] for party in each)
     found: dict[str, Any] = {"up": up, "down": down, "both": up + down}
-    if values and not ALGORITHMS[outcomes[0]["algorithm"]["name"]].alone:
+    if values and not ALGORITHMS[outcomes[0]["algorithm"]["name"]].sums_nothing:
         plain = 2 * FP32 * values * outcomes[0]["rounds"]
         found |= {"fp32_fedavg": plain, "times_less": plain / (up + down)}
     return found

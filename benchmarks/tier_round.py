@@ -13,18 +13,18 @@ from typing import Literal
 
 import torch
 
+from benchmarks import bert_shapes
+from benchmarks.apart import run_apart
+from benchmarks.clocks import Clocked, CpuRecorder
+from benchmarks.lone import Spent
 from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.mixing import Own
 from secure_fl.algorithms.inclusive.turn import meet, require_large
 from secure_fl.algorithms.inclusivefl import InclusiveFL, mixing_of
 from secure_fl.algorithms.layers import Part, part_of
 from secure_fl.algorithms.updates import Update, digest
-from secure_fl.anatomy import trainable
-from secure_fl.benchmarks import bert_shapes
-from secure_fl.benchmarks.apart import run_apart
-from secure_fl.benchmarks.clocks import Clocked, CpuRecorder
-from secure_fl.benchmarks.lone import Spent
-from secure_fl.cohort import Cohort
+from secure_fl.learning.anatomy import trainable
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ProtectionSettings
 
 Server = Literal["fedadam", "linear"]

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.benchmarks import nvflare_way
-from secure_fl.benchmarks.halves import HOST, Halves
-from secure_fl.benchmarks.report import cpu
+from benchmarks import nvflare_way
+from benchmarks.halves import HOST, Halves
+from benchmarks.report import cpu
 from secure_fl.crypto import packing, public, secret
 from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.protection import make_keys
-from secure_fl.protocol import Group, Rule, Vector
+from secure_fl.federation.keys import make_keys
+from secure_fl.protocol.ports import Group, Rule, Vector
 from secure_fl.settings import Protection, ProtectionSettings
 
 Reals: TypeAlias = NDArray[np.float64]

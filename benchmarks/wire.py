@@ -15,16 +15,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks import bert_shapes, checkpoint, collection, datasets
+from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.lowrank import useful_rank
-from secure_fl.benchmarks import bert_shapes, checkpoint, collection, datasets
-from secure_fl.benchmarks.report import Report, Target, table
-from secure_fl.federation import Federation
-from secure_fl.models import depth as depth_of
-from secure_fl.models import load_backbone, load_tokenizer, trainable
-from secure_fl.recorder import Event
+from secure_fl.data.silo import Silo
+from secure_fl.events import Event
+from secure_fl.federation.federation import Federation
+from secure_fl.learning.models import depth as depth_of
+from secure_fl.learning.models import load_backbone, load_tokenizer, trainable
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Silo
 
 # The paper's plain figures, 10.8x and 18.6x for 4 and 2 layers of 12, over the cut in depth alone.
 FACTORS_IN_THE_PAPER: Mapping[int, float] = {4: 10.8 / 3, 2: 18.6 / 6}

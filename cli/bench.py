@@ -15,7 +15,7 @@ from secure_fl.cli.papers import papers
 from secure_fl.cli.results import results
 
 if TYPE_CHECKING:
-    from secure_fl.benchmarks.report import Report
+    from benchmarks.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +82,7 @@ def _sizes(
 
 
 def _measure(name: str, sizes: Mapping[str, Any]) -> Report:
-    report: Report = import_module(f"secure_fl.benchmarks.{name}").measure(**sizes)
+    report: Report = import_module(f"benchmarks.{name}").measure(**sizes)
     return report
 
 
@@ -91,7 +91,7 @@ def _run(
 ) -> None:
     from rich.console import Console
 
-    from secure_fl.benchmarks.report import WIDTH
+    from benchmarks.report import WIDTH
 
     documents = {}
     for name in names:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from secure_fl.thresholds import default_threshold
 
 if TYPE_CHECKING:
-    from secure_fl.config import Settings
+    from secure_fl.config.load import Settings
     from secure_fl.crypto.planning import PredictionBudget, Predictions
-    from secure_fl.silo import Silo
+    from secure_fl.data.silo import Silo
 
 Options = Mapping[str, Any]
 TO_NOISE = {"epsilon": "epsilon", "noise_std": "std"} | {
@@ -46,7 +46,7 @@ def predictions(plan: Predictions, found: PredictionBudget) -> Answer:
 
 def of_file(config: Path, given: Options) -> Iterator[Answer]:
     """Answer for what a settings file asks for; options that were given win over it."""
-    from secure_fl.config import load, silos
+    from secure_fl.config.load import load, silos
     from secure_fl.errors import SettingsError
 
     settings = load(config, list(_overrides(load(config), given)))
@@ -69,7 +69,7 @@ def _overrides(before: Settings, given: Options) -> Iterator[str]:
 
     noise, dp = before.protection.noise is not None, before.training.dp is not None
     if not noise and not dp:
-        noise = ALGORITHMS[before.algorithm.name].noised
+        noise = ALGORITHMS[before.algorithm.name].opens_predictions
         dp = not noise
     yield from (f"{TO_RUN[name]}={value}" for name, value in given.items() if name in TO_RUN)
     if noise:
@@ -93,14 +93,14 @@ def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options)
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.crypto.ensemble_noise import planned, sized
     from secure_fl.errors import SettingsError
-    from secure_fl.ground_rules import tasks_of
-    from secure_fl.private_scope import require_predictions
+    from secure_fl.federation.ground_rules import tasks_of
+    from secure_fl.learning.dp.scope import require_predictions
 
     noise, algorithm = settings.protection.noise, settings.algorithm
     assert noise is not None  # noqa: S101 - the caller looked
     public = given.get("examples", max(len(silo.public) for silo in everybody))
     entry = ALGORITHMS[algorithm.name]
-    require_predictions(algorithm.name, noised=entry.noised)
+    require_predictions(algorithm.name, noised=entry.opens_predictions)
     found = algorithm.releases(public, settings.training.batch_size) if public else None
     if found is None:
         raise SettingsError(
@@ -131,7 +131,7 @@ def _training_answer(settings: Settings, everybody: Sequence[Silo], given: Optio
     """Answer for the party with the fewest units: it needs the most noise, or spends the most."""
     from secure_fl.crypto.budget_table import training_rows
     from secure_fl.crypto.planning import plan_training
-    from secure_fl.private_scope import sampling_units
+    from secure_fl.learning.dp.scope import sampling_units
 
     dp = settings.training.dp
     assert dp is not None  # noqa: S101 - the caller looked

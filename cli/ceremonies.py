@@ -9,9 +9,9 @@ import click
 
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
+from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.roster_files import load_roster
 from secure_fl.errors import KeyringError
-from secure_fl.roster import Roster
-from secure_fl.roster_files import load_roster
 
 FOLDER = click.option(
     "-o", "--output", type=FILE, default=Path("bundles"), show_default=True, help="For the bundles."

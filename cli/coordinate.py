@@ -60,13 +60,13 @@ def coordinate(
     """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
     from secure_fl.cli import show
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.engines.flare import FlareHub
+    from secure_fl.engines.flare.hub import FlareHub
+    from secure_fl.events import EventLog
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.pilot.lead import Lead
+    from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.pilot.plan import load_plan, write_plan
-    from secure_fl.recorder import Recorder
-    from secure_fl.runs import RunFolder
+    from secure_fl.runs.folder import RunFolder
 
     asked = load_plan(plan)
     given = load_kit(kit)
@@ -94,8 +94,8 @@ def coordinate(
             missing = hub.wait_for(roster.names, wait)
             if missing:
                 tell(f"still missing: {', '.join(sorted(missing))}")
-            recorder = Recorder("coordinator", record)
-            lead = Lead(hub, me, roster, asked, recorder, patience=wait)
+            recorder = EventLog("coordinator", record)
+            lead = RunLeader(hub, me, roster, asked, recorder, patience=wait)
             signal.signal(signal.SIGINT, lambda *_: setattr(lead, "stopping", True))
             signal.signal(signal.SIGTERM, lambda *_: setattr(lead, "stopping", True))
             lead.run()

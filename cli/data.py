@@ -11,10 +11,10 @@ import click
 from secure_fl.cli.choices import Kinds
 
 if TYPE_CHECKING:
-    from secure_fl.config_data import CorpusData, SourceData
-    from secure_fl.config_silos import Dealt
-    from secure_fl.data import Splits
-    from secure_fl.examples import Example
+    from secure_fl.config.data import CorpusData, SourceData
+    from secure_fl.config.silos import Dealt
+    from secure_fl.data.examples import Example
+    from secure_fl.data.splits import Splits
     from secure_fl.settings import Kind
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,8 +62,8 @@ def describe(
 ) -> None:
     """Count what a training FILE, and perhaps a dev and a test FILE, hold."""
     from secure_fl.cli import show
-    from secure_fl.data import Splits
-    from secure_fl.data import describe as count
+    from secure_fl.data.splits import Splits
+    from secure_fl.data.splits import describe as count
 
     if len(files) > len(PARTS):
         raise click.UsageError("give at most three files: train, dev, test")
@@ -109,7 +109,7 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""
     reading = (options["task"], options["format_"], options["columns"])
     if options["parties"] is None:
-        from secure_fl.data import split as deal
+        from secure_fl.data.splits import split as deal
 
         if options["public"] or options["labelled"]:
             raise click.UsageError("--public and --labelled need --parties")
@@ -121,10 +121,10 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
 
 
 def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, Any]) -> None:
-    from secure_fl.config_data import SourceData
-    from secure_fl.config_errors import validate
-    from secure_fl.config_silos import spread
-    from secure_fl.config_toml import Text
+    from secure_fl.config.data import SourceData
+    from secure_fl.config.errors import validate
+    from secure_fl.config.silos import spread
+    from secure_fl.config.toml import Text
 
     given = ("parties", "partition", "alpha", "minimum", "dev", "test", "public", "labelled")
     asked = {name: options[name] for name in given if options[name] is not None}
@@ -155,8 +155,8 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def make(corpus: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Write a built-in synthetic CORPUS, one folder for each hospital."""
-    from secure_fl.config_data import CorpusData
-    from secure_fl.config_silos import written
+    from secure_fl.config.data import CorpusData
+    from secure_fl.config.silos import written
 
     asked = CorpusData(corpus=corpus, **options)
     _require_public(asked)
@@ -169,13 +169,13 @@ def _require_public(data: CorpusData | SourceData) -> None:
 
 
 def _load(file: str, task: str, format_: str | None, columns: Sequence[str]) -> tuple[Example, ...]:
-    from secure_fl.data import Columns, load
+    from secure_fl.data.splits import Columns, load
 
     return load(file, cast("Kind", task), format=format_, columns=Columns(**_columns(columns)))
 
 
 def _columns(pairs: Sequence[str]) -> dict[str, str]:
-    from secure_fl.config_data import ColumnSettings
+    from secure_fl.config.data import ColumnSettings
 
     found = {}
     for pair in pairs:
@@ -194,7 +194,7 @@ def _files(name: str, splits: Splits, out: Path) -> dict[Path, Sequence[Example]
 
 def _write_dealt(dealt: Dealt, out: Path, force: bool) -> None:
     """Write a folder for each hospital and for the host, and the file that all hold."""
-    from secure_fl.config_data import HOST
+    from secure_fl.config.data import HOST
 
     files: dict[Path, Sequence[Example]] = {}
     for number, splits in enumerate(dealt.parties, 1):
@@ -208,7 +208,7 @@ def _write_dealt(dealt: Dealt, out: Path, force: bool) -> None:
 
 def _write(files: Mapping[Path, Sequence[Example]], force: bool) -> None:
     """Write records into files; nothing is written if anything would be replaced."""
-    from secure_fl.data import write
+    from secure_fl.data.splits import write
     from secure_fl.errors import DataError
 
     there = [file for file in files if file.exists()]

@@ -109,7 +109,7 @@ def demo(
     from secure_fl.cli.compare import summarise
 
     summary = summarise(runs, time.perf_counter() - started)
-    from secure_fl.runs import write_json
+    from secure_fl.runs.folder import write_json
 
     write_json(out / "result.json", summary)
     if not (as_json or quiet):
@@ -151,7 +151,7 @@ def _pair(
         import torch
 
         from secure_fl.cli.train import run
-        from secure_fl.config import loads
+        from secure_fl.config.load import loads
 
     # One thread: the built-in model is too small for more, and sums then round alike everywhere.
     torch.set_num_threads(1)

@@ -174,7 +174,7 @@ def _encryption() -> Check:
 
 
 def _training() -> Check:
-    from secure_fl.builtin import tiny_tokenizer
+    from secure_fl.learning.builtin import tiny_tokenizer
 
     words = len(tiny_tokenizer())
     return Check("built-in model", "ok", f"a tokenizer of {words} entries, no download needed")

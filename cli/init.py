@@ -188,7 +188,7 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
 def _algorithm(name: str, parties: int) -> str:
     """Write an algorithm's own fields with their defaults."""
     from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
-    from secure_fl.config_toml import write
+    from secure_fl.config.toml import write
 
     entry = REGISTRY[name]
     defaults = entry.settings.model_construct(name=name)

@@ -14,8 +14,8 @@ from secure_fl.cli.keyring import FILE
 if TYPE_CHECKING:
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.kits import Kit
-    from secure_fl.pilot.seat import Seat
-    from secure_fl.site_policy import SiteFile
+    from secure_fl.pilot.seat import HospitalProcess
+    from secure_fl.policy.file import SiteFile
 
 MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fill a disk
 
@@ -52,12 +52,12 @@ def join(
     """Take part in a pilot, by the rules of the site's own file SITE."""
     import torch
 
-    from secure_fl.engines.flare_door import explaining
-    from secure_fl.engines.flare_party import FlareParty
+    from secure_fl.engines.flare.diagnosis import explaining
+    from secure_fl.engines.flare.party import FlareParty
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.site_policy import load_site
-    from secure_fl.site_words import describe
+    from secure_fl.policy.file import load_site
+    from secure_fl.policy.words import describe
 
     torch.set_num_threads(1)  # sums of small models round alike everywhere
     rules, given = load_site(site), load_kit(kit)
@@ -94,15 +94,15 @@ def seat_of(
     passphrase_file: Path | None,
     out: Path,
     heard: Callable[[dict[str, Any]], None],
-) -> Seat:
+) -> HospitalProcess:
     """What answers for this site, whichever engine carries its frames."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.cli.keyring import open_ring
+    from secure_fl.pilot.keys import require_host_key, site_keys
     from secure_fl.pilot.records import records_of
-    from secure_fl.pilot.seat import Seat
-    from secure_fl.site_keys import require_host_key, site_keys
-    from secure_fl.site_rules import Company, Plan, check
-    from secure_fl.site_size import check_size
+    from secure_fl.pilot.seat import HospitalProcess
+    from secure_fl.policy.rules import Company, Plan, check
+    from secure_fl.policy.size import check_size
 
     name, roster = kit.connection.name, kit.roster
     keys = site_keys(open_ring(rules.keys, passphrase_file), roster, kit.host_key)
@@ -115,7 +115,7 @@ def seat_of(
         has_host = ALGORITHMS[plan.algorithm.name].has_host
         require_host_key(keys, plan.protection, has_host=has_host)
 
-    return Seat(
+    return HospitalProcess(
         keys,
         roster,
         approve,

@@ -12,9 +12,9 @@ from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.cli.rosters import as_text, describe, merge, roster, sign
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
 from secure_fl.errors import SecureFLError
-from secure_fl.roster import Roster
-from secure_fl.roster_files import card_bytes, load_card, load_roster
 
 
 @click.group()

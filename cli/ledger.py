@@ -103,7 +103,7 @@ def export(file: Path, card: Path | None, head: str | None, output: Path | None)
 
 def _load(file: Path, card: Path | None, head: str | None) -> Chain:
     from secure_fl.crypto.ledger import load_chain
-    from secure_fl.roster_files import load_card
+    from secure_fl.crypto.roster_files import load_card
 
     try:
         pinned = bytes.fromhex(head) if head else None

@@ -10,7 +10,7 @@ import click
 from secure_fl.cli.group import INTERRUPTED, stop
 
 if TYPE_CHECKING:
-    from secure_fl.benchmarks.tables import Budget
+    from benchmarks.tables import Budget
 
 # Written out: reading them from `benchmarks.tables` would import torch for a help text.
 TABLES = ("demo", "fedid", "fedkd", "inclusivefl")
@@ -80,10 +80,10 @@ def papers(
     """
     from rich.console import Console
 
-    from secure_fl.benchmarks.papers import measure, plan
-    from secure_fl.benchmarks.report import WIDTH
+    from benchmarks.papers import measure, plan
+    from benchmarks.report import WIDTH
     from secure_fl.cli import show
-    from secure_fl.runs import write_json
+    from secure_fl.runs.folder import write_json
 
     planned = plan(table, budget=cast("Budget", budget), **which)
     work = work or Path("runs") / "papers" / table

@@ -68,9 +68,9 @@ def init(
     secure-fl pilot init roster.json --host hub.example.org --host-key host.public
     """  # noqa: D301
     from secure_fl.crypto.files import read_bounded
+    from secure_fl.crypto.roster_files import load_roster
     from secure_fl.errors import RunError
     from secure_fl.pilot.kits import load_kit, write_kits
-    from secure_fl.roster_files import load_roster
 
     found = load_roster(roster)
     found.verify()
@@ -99,8 +99,8 @@ def local(parties: int, rounds: int, size: int, out: Path) -> None:
     from secure_fl.algorithms.fedavg import FedAvg
     from secure_fl.errors import RunError
     from secure_fl.pilot.trial import HUB, make_trial
+    from secure_fl.policy.rules import Plan
     from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-    from secure_fl.site_rules import Plan
 
     if out.exists():
         raise RunError("there is something here already", fix="take another --out", file=out)

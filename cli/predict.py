@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from secure_fl.examples import Example
+    from secure_fl.data.examples import Example
     from secure_fl.settings import Kind
 
 CARD = "secure_fl.json"
@@ -53,7 +53,7 @@ def predict(
 ) -> None:
     """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores."""
     from secure_fl.cli import show
-    from secure_fl.models import load_exported
+    from secure_fl.learning.models import load_exported
 
     folder = model_folder(run, party)
     model, tokenizer, task = load_exported(folder)
@@ -100,7 +100,7 @@ def _examples(
         if texts or pairs:
             raise click.UsageError("give either TEXTs or --file")
         if file.suffix != ".txt":
-            from secure_fl.data import load
+            from secure_fl.data.splits import load
 
             return load(file, kind)
         texts = _lines(file.read_text(encoding="utf-8") if file.is_file() else _missing(file))
@@ -112,7 +112,7 @@ def _examples(
 
 
 def _from_texts(kind: Kind, texts: Sequence[str], pairs: Sequence[str]) -> Sequence[Example]:
-    from secure_fl.examples import Tagged, Text
+    from secure_fl.data.examples import Tagged, Text
 
     if kind == "ranking":
         raise click.UsageError("news ranking needs --file with history and candidates")

@@ -43,7 +43,7 @@ def results(folder: Path, page: Path, check: bool) -> None:
 
     It is computed from finished cells alone; neither data sets nor checkpoints are read.
     """
-    from secure_fl.benchmarks.results import page as laid_out
+    from benchmarks.results import page as laid_out
 
     if not folder.is_dir():
         fix = "go to the repository's root, or say where they are"

@@ -10,9 +10,9 @@ import click
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.crypto.roster import Member, Roster, make_roster
+from secure_fl.crypto.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
-from secure_fl.roster import Member, Roster, make_roster
-from secure_fl.roster_files import load_card, load_roster, roster_bytes
 
 
 @click.command()

@@ -31,9 +31,11 @@ A hospital's own file, `site.toml` ([pilot.md](pilot.md#5-the-hospitals-policy))
 
 def sections() -> Mapping[str, type[Section]]:
     """The sections of all files, by the names that are printed for them."""
-    from secure_fl import config_data, settings, site_policy
+    from secure_fl import settings
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.config_build import RunSettings
+    from secure_fl.config import data as config_data
+    from secure_fl.config.build import RunSettings
+    from secure_fl.policy import file as site_policy
 
     return {
         "run": RunSettings,
@@ -69,7 +71,7 @@ Examples:
 @click.option("--markdown", is_flag=True, help="Print all sections as a page.")
 def settings(name: str | None, markdown: bool) -> None:
     """Explain the fields of a section: what they may hold, and what holds if they are left out."""
-    from secure_fl.fields import NOTHING, described
+    from secure_fl.config.fields import NOTHING, described
 
     if markdown:
         click.echo(page(), nl=False)
@@ -93,7 +95,7 @@ def page() -> str:
 
 
 def _parts() -> Iterator[str]:
-    from secure_fl.fields import described
+    from secure_fl.config.fields import described
 
     for title, section in sections().items():
         if title == POLICY:

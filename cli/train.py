@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from secure_fl.cli.group import INTERRUPTED, stop
+from secure_fl.federation.federation import Federation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secure_fl.config import Settings
+    from secure_fl.config.load import Settings
 
 
 @click.command(
@@ -56,7 +57,7 @@ def train(
 ) -> None:
     """Run the federation of the settings file CONFIG, all hospitals in this process."""
     from secure_fl.cli import show
-    from secure_fl.config import load, run_folder
+    from secure_fl.config.load import load, run_folder
 
     console = show.err(quiet or as_json)
     overrides = (*overrides, "run.record=true") if record else overrides
@@ -87,11 +88,10 @@ def run(
 ) -> dict[str, Any]:
     """Run a federation in its folder while showing it; return the result's document."""
     from secure_fl.cli.watch import Watch
-    from secure_fl.config import federation
 
     name = settings.algorithm.name
     with console.status(f"{name}: reading data and loading torch ..."):
-        made = federation(settings, folder, resume=resume)
+        made = Federation.of(settings, folder, resume=resume)
     metric = next(iter(made.tasks.values())).metric
     with Watch(console, title or name, made.algorithm.rounds, metric) as watch:
         made.listener = watch

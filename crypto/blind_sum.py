@@ -19,8 +19,8 @@ from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
 from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
-from secure_fl.protocol import Offered
-from secure_fl.wire import Reveal, Salt, Segment
+from secure_fl.protocol.messages import Salt, Segment, UnmaskShares
+from secure_fl.protocol.ports import Offered
 
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
@@ -95,7 +95,7 @@ class ClearTotal:
         """Clear sums have no masks."""
         return False
 
-    def unmask(self, sender: str, reveal: Reveal) -> None:
+    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
         """Clear sums have no masks."""
         raise CohortError("a clear sum has no masks to remove", party=sender)
 
@@ -230,7 +230,7 @@ class ProtectedTotal:
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
-        self._reveals: dict[str, Reveal] = {}
+        self._reveals: dict[str, UnmaskShares] = {}
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's segments."""
@@ -260,7 +260,7 @@ class ProtectedTotal:
         """Masks are there to be removed."""
         return self._masks
 
-    def unmask(self, sender: str, reveal: Reveal) -> None:
+    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
         """Keep a survivor's shares until all have answered."""
         self._reveals[sender] = reveal
 

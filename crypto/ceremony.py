@@ -15,8 +15,8 @@ import msgspec
 
 from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
 from secure_fl.crypto.primitives import KEY_BYTES, digest_of, spoken
+from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CryptoError, KeyringError
-from secure_fl.roster import Roster
 
 FORMAT = 1
 

@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError, CryptoError
-from secure_fl.protocol import Group, Rule, Sealed, Vector
-from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Segment, Unmask
+from secure_fl.protocol.messages import (
+    Confirm,
+    Confirmed,
+    Offer,
+    Segment,
+    SumId,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.protocol.ports import Group, Rule, Sealed, Vector
 
 
-def segment_key(group: Group, rule: Rule, at: Place, seen: bytes = b"") -> bytes:
+def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes:
     """A digest of what a segment holds, of which sum, after what its parties have all seen.
 
     Parties that disagree are found out: to the coordinator theirs are different segments.
@@ -65,7 +73,7 @@ class ClearSum:
     def forget(self, names: Sequence[str]) -> None:
         """Floats carry their own scale."""
 
-    def seal(self, groups: Sequence[Group], rule: Rule, at: Place) -> Sealed:
+    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
         """Lay the vectors one after the other; float32 leaves nothing over to carry."""
         if rule.noise is not None:
             raise CryptoError(
@@ -86,7 +94,7 @@ class ClearSum:
         """There is no mask to remove."""
         raise CohortError("the coordinator asked for masks that this run does not use")
 
-    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> Reveal:
+    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> UnmaskShares:
         """There is no mask to remove."""
         raise CohortError("the coordinator asked for masks that this run does not use")
 

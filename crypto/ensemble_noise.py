@@ -12,12 +12,7 @@ from typing import Any
 
 from secure_fl.crypto.budget_table import PREDICTIONS, prediction_rows, table
 from secure_fl.crypto.noise import SkellamNoise
-from secure_fl.crypto.planning import (
-    PredictionBudget,
-    Predictions,
-    plan_predictions,
-    size_noise,
-)
+from secure_fl.crypto.planning import PredictionBudget, Predictions, plan_predictions, size_noise
 from secure_fl.errors import BudgetError
 from secure_fl.settings import NoiseSettings
 

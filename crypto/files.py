@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from secure_fl.durable import sync
 from secure_fl.errors import KeyringError
+from secure_fl.files import sync
 
 OWN_FOLDER = "check that the folder is yours and has space left"
 LIMIT = 4 << 20  # bytes; a roster of a thousand sites has about 0.4 MB

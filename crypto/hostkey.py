@@ -6,8 +6,8 @@ import msgspec
 
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.primitives import digest_of
+from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CryptoError, KeyringError
-from secure_fl.roster import Roster
 
 FORMAT = 1
 

@@ -26,9 +26,9 @@ from secure_fl.crypto.ceremony import (
 from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.hostkey import sign_host_key
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.vault import DEFAULT_COST, Cost, Kind, check_private, load, save
 from secure_fl.errors import CryptoError, KeyringError
-from secure_fl.roster import Roster
 
 FORMAT = 1
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto import packing
 from secure_fl.crypto.packing import BLOCK, Codec, Slots
-from secure_fl.protocol import Noise, Vector
+from secure_fl.protocol.ports import Noise, Vector
 
 SMALL = 8
 EXACT_BITS = 24  # for vectors whose clip covers their whole norm

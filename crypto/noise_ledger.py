@@ -11,7 +11,7 @@ from secure_fl.crypto.events import SkellamRelease, decode_event
 from secure_fl.crypto.ledger import Account, Adjacency, Budget, Ledger, Unit, load_chain
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.errors import BudgetError
-from secure_fl.protocol import Noise
+from secure_fl.protocol.ports import Noise
 from secure_fl.settings import NoiseSettings
 
 UNIT: Unit = "hospital"

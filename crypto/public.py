@@ -22,7 +22,7 @@ from typing import Any
 
 from tenseal import sealapi
 
-from secure_fl.crypto.raw import Channel, Layout, ciphertext_layouts, frame, malformed
+from secure_fl.crypto.raw import MemoryFile, SealForm, ciphertext_layouts, frame, malformed
 from secure_fl.crypto.scheme import (
     BFV,
     CKKS,
@@ -42,8 +42,8 @@ class PublicContext:
 
     scheme: Scheme
     seal: Any
-    full: Layout
-    seeded: Layout
+    full: SealForm
+    seeded: SealForm
 
 
 def make_context(scheme: Scheme) -> PublicContext:
@@ -69,7 +69,7 @@ def load(data: bytes) -> PublicContext:
     )
 
 
-def parse(context: PublicContext, channel: Channel, data: bytes) -> Any:
+def parse(context: PublicContext, channel: MemoryFile, data: bytes) -> Any:
     """Read one ciphertext of the context's scheme, validated; CryptoError for anything else."""
     if data[:1] not in (mark(context, False), mark(context, True)):
         raise malformed("ciphertext")
@@ -86,7 +86,9 @@ def parse(context: PublicContext, channel: Channel, data: bytes) -> Any:
     return sealed
 
 
-def serialize(context: PublicContext, channel: Channel, sealed: Any, seeded: bool = False) -> bytes:
+def serialize(
+    context: PublicContext, channel: MemoryFile, sealed: Any, seeded: bool = False
+) -> bytes:
     """Turn one ciphertext to bytes."""
     layout = context.seeded if seeded else context.full
     start = mark(context, seeded)
@@ -123,7 +125,7 @@ class _Accumulator:
     def result(self) -> list[bytes]:
         """Return the sealed sum; the accumulator may go on afterwards."""
         self._begun()
-        with Channel() as channel:
+        with MemoryFile() as channel:
             return [self._write(channel, part) for part in self._parts]
 
     def _combine(
@@ -133,7 +135,7 @@ class _Accumulator:
         undo: Callable[[Any, Any], None],
     ) -> None:
         self._spend(self._terms + 1)
-        with Channel() as channel:
+        with MemoryFile() as channel:
             if not self._parts:
                 fresh = [self._read(channel, data) for data in parts]
                 if apply == self._evaluator.sub_inplace:
@@ -146,7 +148,7 @@ class _Accumulator:
 
     def _fold(
         self,
-        channel: Channel,
+        channel: MemoryFile,
         parts: Sequence[bytes],
         apply: Callable[[Any, Any], None],
         undo: Callable[[Any, Any], None],
@@ -168,10 +170,10 @@ class _Accumulator:
                 undo(total, self._read(channel, data))
             raise
 
-    def _read(self, channel: Channel, data: bytes) -> Any:
+    def _read(self, channel: MemoryFile, data: bytes) -> Any:
         return parse(self._context, channel, data)
 
-    def _write(self, channel: Channel, sealed: Any) -> bytes:
+    def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
         return serialize(self._context, channel, sealed)
 
     def _meet(self, total: Any, sealed: Any) -> None:

@@ -4,7 +4,7 @@ SEAL's own form nests headers in a compressed stream, and its parser calls `std:
 malformed ones: a ciphertext with two bytes changed inside ends the whole process, TenSEAL's
 `bfv_vector_from` included, and no handler can stop it (tried with TenSEAL 0.3.18). So what crosses
 the wire is only what varies: the coefficients, 7 bytes each, and the seed of a seeded ciphertext.
-The structure around them is a `Layout`, learnt from an object this process made itself. SEAL then
+The structure around them is a `SealForm`, learnt from an object this process made itself. SEAL then
 checks the coefficients' range, which is safe.
 
 It also pays: 57.3 KB for a sum and 28.8 KB for an upload, where SEAL's zstd gives 61.7 and 31.0,
@@ -34,7 +34,7 @@ SCALE = slice(16 + 32 + 1 + 24, 16 + 32 + 1 + 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SealForm:
     """What SEAL writes around the coefficients of one kind of object."""
 
     what: str
@@ -70,13 +70,13 @@ class Layout:
         words = _words(body, self.words).tobytes()
         return b"".join((self.head, words, self.tail, body[size:]))
 
-    def at(self, scale: float) -> Layout:
+    def at(self, scale: float) -> SealForm:
         """Return the layout of a CKKS ciphertext at another scale."""
         head = self.head[: SCALE.start] + struct.pack("<d", scale) + self.head[SCALE.stop :]
         return replace(self, head=head)
 
 
-class Channel:
+class MemoryFile:
     """Carries SEAL's objects through anonymous memory.
 
     sealapi saves and loads by path only. A memfd has a path but no directory entry: nothing
@@ -118,11 +118,11 @@ class Channel:
             ) from None
         return _header(saved[:5], size) + bytes(body)
 
-    def dump(self, thing: Any, layout: Layout) -> bytes:
+    def dump(self, thing: Any, layout: SealForm) -> bytes:
         """Return the wire form of an object."""
         return layout.strip(self.save(thing, layout.size))
 
-    def load(self, thing: Any, context: Any, layout: Layout, body: bytes) -> Any:
+    def load(self, thing: Any, context: Any, layout: SealForm, body: bytes) -> Any:
         """Fill an object from its wire form; SEAL checks that coefficients are in range."""
         os.pwrite(self._file, layout.dress(body), 0)
         try:
@@ -132,27 +132,27 @@ class Channel:
         return thing
 
 
-def ciphertext_layouts(context: Any, scheme: Scheme) -> tuple[Layout, Layout]:
+def ciphertext_layouts(context: Any, scheme: Scheme) -> tuple[SealForm, SealForm]:
     """Learn how SEAL writes sums, and fresh ciphertexts whose second half is a seed."""
     blank = sealapi.Ciphertext(context)
     blank.resize(context, 2)
     words = 2 * scheme.degree
-    with Channel() as channel:
+    with MemoryFile() as channel:
         head = channel.save(blank, CIPHERTEXT_HEAD + 8 * words)[:CIPHERTEXT_HEAD]
     if isinstance(scheme, CKKS):
         head = head[:48] + b"\1" + head[49:]  # CKKS ciphertexts are in NTT form
-    full = Layout("ciphertext", head, words)
+    full = SealForm("ciphertext", head, words)
     half = words // 2
     # the seed's own header and b"\1", which is SEAL's number of BLAKE2xb
     tail = _header(head[:5], 17 + SEED_BYTES) + b"\1"
     size = CIPHERTEXT_HEAD + 8 * half + len(tail) + SEED_BYTES
     inner = _header(head[:5], 24 + 8 * half) + struct.pack("<Q", half)
     start = _header(head[:5], size) + head[16:-24] + inner
-    seeded = Layout("seeded ciphertext", start, half, tail, SEED_BYTES)
+    seeded = SealForm("seeded ciphertext", start, half, tail, SEED_BYTES)
     return full, seeded
 
 
-def key_layout(context: Any, scheme: Scheme, what: str) -> Layout:
+def key_layout(context: Any, scheme: Scheme, what: str) -> SealForm:
     """Learn how SEAL writes a secret or public key, from one made for the purpose."""
     maker = sealapi.KeyGenerator(context)
     if what == "secret key":
@@ -160,8 +160,8 @@ def key_layout(context: Any, scheme: Scheme, what: str) -> Layout:
     else:
         maker.create_public_key(thing := sealapi.PublicKey())
         words, head = 4 * scheme.degree, CIPHERTEXT_HEAD
-    with Channel() as channel:
-        return Layout(what, channel.save(thing, head + 8 * words)[:head], words)
+    with MemoryFile() as channel:
+        return SealForm(what, channel.save(thing, head + 8 * words)[:head], words)
 
 
 def frame(magic: bytes, scheme: Scheme, body: bytes = b"") -> bytes:

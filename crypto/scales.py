@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto.layout import CLIP_IN_RMS, SMALL, Layout, squared_norm
 from secure_fl.errors import CohortError
-from secure_fl.protocol import Group, Rule, Vector
+from secure_fl.protocol.ports import Group, Rule, Vector
 
 NORM = "|"  # prefix of the names under which unknown scales are summed first
 

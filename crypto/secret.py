@@ -29,7 +29,7 @@ from secure_fl.crypto.public import (
     parse,
     serialize,
 )
-from secure_fl.crypto.raw import Channel, frame, key_layout, unframe
+from secure_fl.crypto.raw import MemoryFile, frame, key_layout, unframe
 from secure_fl.crypto.scheme import (
     BFV,
     COHORT,
@@ -44,7 +44,7 @@ from secure_fl.crypto.seeded import read_sum
 from secure_fl.errors import CryptoError
 
 Reals = npt.NDArray[np.float64]
-Reader = Callable[[PublicContext, Channel, bytes], Any]
+Reader = Callable[[PublicContext, MemoryFile, bytes], Any]
 
 
 class _Holder:
@@ -70,13 +70,13 @@ class _Holder:
         context = make_context(cls._scheme)
         body = unframe(cls._magic, cls._scheme, data, "secret key")
         layout = key_layout(context.seal, cls._scheme, "secret key")
-        with Channel() as channel:
+        with MemoryFile() as channel:
             return cls(context, channel.load(sealapi.SecretKey(), context.seal, layout, body))
 
     def to_bytes(self) -> bytes:
         """Give away the secret in the clear: for the keyring, which encrypts it at once."""
         layout = key_layout(self._context.seal, self._scheme, "secret key")
-        with Channel() as channel:
+        with MemoryFile() as channel:
             return frame(self._magic, self._scheme, channel.dump(self._key, layout))
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class HostSecretKey(_Holder):
         key = sealapi.PublicKey()  # no seeded form: TenSEAL leaves SEAL's type for it unbound
         sealapi.KeyGenerator(self._context.seal, self._key).create_public_key(key)
         layout = key_layout(self._context.seal, self._scheme, "host public key")
-        with Channel() as channel:
+        with MemoryFile() as channel:
             return HostPublicKey(channel.dump(key, layout))
 
 
@@ -126,7 +126,7 @@ class HostPublicKey:
         self._context = make_context(HOST)
         seal = self._context.seal
         layout = key_layout(seal, HOST, "host public key")
-        with Channel() as channel:
+        with MemoryFile() as channel:
             key = channel.load(sealapi.PublicKey(), seal, layout, body)
         self._encryptor = sealapi.Encryptor(seal, key)
 
@@ -207,7 +207,7 @@ def seal_real(key: RealSecretKey, values: Reals) -> list[bytes]:
     encoder = sealapi.CKKSEncoder(key._context.seal)
     encryptor = sealapi.Encryptor(key._context.seal, key._key)
     plain, sealed = sealapi.Plaintext(), []
-    with Channel() as channel:
+    with MemoryFile() as channel:
         for start in range(0, values.size, REAL.slots):
             encoder.encode(values[start : start + REAL.slots].tolist(), REAL.scale, plain)
             fresh = encryptor.encrypt_symmetric(plain)
@@ -223,7 +223,7 @@ def open_real(key: RealSecretKey, parts: Sequence[bytes], count: int) -> Reals:
 
 def noise_budget(key: SecretKey | HostSecretKey, part: bytes) -> int:
     """Measure the bits of noise a ciphertext can still take; at 0 it no longer opens."""
-    with Channel() as channel:
+    with MemoryFile() as channel:
         return int(key._decryptor.invariant_noise_budget(parse(key._context, channel, part)))
 
 
@@ -259,7 +259,7 @@ def _seal(
     check_slots(scheme, slots)
     encoder = sealapi.BatchEncoder(context.seal)
     plain, sealed = sealapi.Plaintext(), []
-    with Channel() as channel:
+    with MemoryFile() as channel:
         for start in range(0, slots.size, scheme.slots):
             # lists convert three times faster than arrays at this binding
             encoder.encode(slots[start : start + scheme.slots].tolist(), plain)
@@ -289,7 +289,7 @@ def _decrypt(
             fix="check that the sum was asked for with the same names and shapes everywhere",
         )
     plain, opened = sealapi.Plaintext(), np.empty(len(parts) * width, kind)
-    with Channel() as channel:
+    with MemoryFile() as channel:
         for index, data in enumerate(parts):
             key._decryptor.decrypt(read(key._context, channel, data), plain)
             slots = opened[index * width : (index + 1) * width]

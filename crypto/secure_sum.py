@@ -30,8 +30,17 @@ from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
 from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, TamperError
-from secure_fl.protocol import Group, Rule, Sealed, Vector
-from secure_fl.wire import Confirm, Confirmed, Offer, Place, Reveal, Salt, Segment, Unmask
+from secure_fl.protocol.messages import (
+    Confirm,
+    Confirmed,
+    Offer,
+    Salt,
+    Segment,
+    SumId,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.protocol.ports import Group, Rule, Sealed, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,7 @@ class SecureSum:
 
     # --- there ----------------------------------------------------------------------------------
 
-    def seal(self, groups: Sequence[Group], rule: Rule, at: Place) -> Sealed:
+    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
         """Encode, noise, tag, mask and encrypt every group; one segment each."""
         self._rule, self._sent = rule, []
         self._index += not self._masks  # with masks, the keys' exchange has counted this sum
@@ -198,11 +207,11 @@ class SecureSum:
         statement = self._under_way().settle(unmask.survivors, unmask.dropped)
         return Confirm(self._keys.identity.sign(statement)) if unmask.dropped else None
 
-    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> Reveal:
+    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> UnmaskShares:
         """Reveal what removes the masks of this sum, with the keys of the next one."""
         signatures = confirmed.signatures if confirmed else {}
         shares = self._under_way().reveal(signatures, self._keys.peers)
-        return Reveal(shares.seeds, shares.keys, self.offer(unmask.survivors))
+        return UnmaskShares(shares.seeds, shares.keys, self.offer(unmask.survivors))
 
     def _under_way(self) -> StepKeys:
         if self._step is None:

@@ -27,7 +27,7 @@ from typing import Any
 from tenseal import sealapi
 
 from secure_fl.crypto.public import PublicContext, Sum, mark, parse
-from secure_fl.crypto.raw import SEED_BYTES, WORD_BYTES, Channel, Layout, malformed
+from secure_fl.crypto.raw import SEED_BYTES, WORD_BYTES, MemoryFile, SealForm, malformed
 from secure_fl.crypto.scheme import Slots
 
 MOST_SEEDS = 16
@@ -60,7 +60,7 @@ class SeededSum:
         ]
 
 
-def read_sum(context: PublicContext, channel: Channel, data: bytes, contributors: int) -> Any:
+def read_sum(context: PublicContext, channel: MemoryFile, data: bytes, contributors: int) -> Any:
     """Read one ciphertext of a sum over so many contributors: in full, or with their seeds."""
     if data[:1] != mark(context, seeded=True):
         return parse(context, channel, data)
@@ -81,7 +81,7 @@ class _FirstHalves(Sum):
 
     __slots__ = ()
 
-    def _read(self, channel: Channel, data: bytes) -> Any:
+    def _read(self, channel: MemoryFile, data: bytes) -> Any:
         if data[:1] != mark(self._context, seeded=True):
             raise malformed("seeded ciphertext")
         half = _half(self._context.full)
@@ -89,17 +89,17 @@ class _FirstHalves(Sum):
         layout = replace(half, tail=(b"\1" + bytes(7)) * half.words)
         return channel.load(sealapi.Ciphertext(), self._context.seal, layout, data[1:-SEED_BYTES])
 
-    def _write(self, channel: Channel, sealed: Any) -> bytes:
+    def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
         full, half = self._context.full, _half(self._context.full)
         raw = channel.save(sealed, full.size)
         return mark(self._context, seeded=True) + half.strip(raw[: half.size])
 
 
-def _half(full: Layout) -> Layout:
+def _half(full: SealForm) -> SealForm:
     """The layout of a full ciphertext up to its second half."""
     return replace(full, words=full.words // 2)
 
 
-def _zero_half(seeded: Layout) -> Layout:
+def _zero_half(seeded: SealForm) -> SealForm:
     """The layout of a seeded ciphertext whose first half is zero, so that only the seed varies."""
     return replace(seeded, head=seeded.head + bytes(8 * seeded.words), words=0)

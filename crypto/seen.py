@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError
-from secure_fl.wire import Salt
+from secure_fl.protocol.messages import Salt
 
 ALL, PARTIES = "\nall", "\nparties"  # with the host, and without; no list of names looks so
 CONTEXT = b"secure-fl seen"

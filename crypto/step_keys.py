@@ -25,7 +25,7 @@ from secure_fl.crypto.identity import Channel, PublicIdentity
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import DISTRUST, CohortError, CryptoError, TooFewParties
-from secure_fl.wire import Offer, Reveal
+from secure_fl.protocol.messages import Offer, UnmaskShares
 
 KEY = 32
 PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
@@ -187,7 +187,7 @@ class StepKeys:
 
     def reveal(
         self, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
-    ) -> Reveal:
+    ) -> UnmaskShares:
         """Shares that unmask the sum over the survivors, once, and as the others were told."""
         if self._lists is None or self._revealed:
             raise CohortError(
@@ -198,8 +198,8 @@ class StepKeys:
             self._check_signatures(alive, gone, signatures, signers)
         self._revealed = True
         if self.me == self.host:
-            return Reveal({}, {})
-        return Reveal(
+            return UnmaskShares({}, {})
+        return UnmaskShares(
             {p: self._held[p][1] for p in sorted(alive) if p in self._held},
             {p: self._held[p][0] for p in sorted(gone) if p in self._held},
         )

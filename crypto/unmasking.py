@@ -15,14 +15,14 @@ from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.seen import salt_of
 from secure_fl.errors import CryptoError
-from secure_fl.wire import Reveal, Salt
+from secure_fl.protocol.messages import Salt, UnmaskShares
 
 
 def unmasking(
     circle: Circle,
     run_keys: Mapping[str, bytes],
     survivors: Sequence[str],
-    reveals: Mapping[str, Reveal],
+    reveals: Mapping[str, UnmaskShares],
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """At the coordinator: the survivors' self seeds and the dropped parties' mask seeds."""
     seeds = _shares(circle, {holder: reveal.seeds for holder, reveal in reveals.items()})

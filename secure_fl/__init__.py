@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.fedid import FedID as FedID
     from secure_fl.algorithms.fedkd import FedKD as FedKD
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
-    from secure_fl.cohort import Cohort as Cohort
+    from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
-    from secure_fl.federation import Federation as Federation
-    from secure_fl.result import Result as Result
+    from secure_fl.federation.federation import Federation as Federation
+    from secure_fl.learning.site import Site as Site
+    from secure_fl.party.cohort import Cohort as Cohort
+    from secure_fl.runs.result import Result as Result
     from secure_fl.settings import ModelSettings as ModelSettings
     from secure_fl.settings import ProtectionSettings as ProtectionSettings
     from secure_fl.settings import TaskSettings as TaskSettings
     from secure_fl.settings import TrainingSettings as TrainingSettings
-    from secure_fl.silo import Silo as Silo
-    from secure_fl.silo import Site as Site
 
 _HOMES = {
     "Centralized": "secure_fl.algorithms.baselines.centralized",
-    "Cohort": "secure_fl.cohort",
+    "Cohort": "secure_fl.party.cohort",
     "FedAdam": "secure_fl.algorithms.fedadam",
     "FedAvg": "secure_fl.algorithms.fedavg",
     "FedID": "secure_fl.algorithms.fedid",
     "FedKD": "secure_fl.algorithms.fedkd",
-    "Federation": "secure_fl.federation",
+    "Federation": "secure_fl.federation.federation",
     "InclusiveFL": "secure_fl.algorithms.inclusivefl",
     "Local": "secure_fl.algorithms.baselines.local",
     "ModelSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",
-    "Result": "secure_fl.result",
+    "Result": "secure_fl.runs.result",
     "SecureFLError": "secure_fl.errors",
-    "Silo": "secure_fl.silo",
-    "Site": "secure_fl.silo",
+    "Silo": "secure_fl.learning.site",
+    "Site": "secure_fl.learning.site",
     "TaskSettings": "secure_fl.settings",
     "TrainingSettings": "secure_fl.settings",
 }

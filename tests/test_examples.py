@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl import config
-from secure_fl.config_data import HUB, CorpusData, Data, PartyData, SourceData
-from secure_fl.federation import Federation
+from secure_fl.config import load as config
+from secure_fl.config.data import HUB, CorpusData, Data, PartyData, SourceData
+from secure_fl.federation.federation import Federation
 
 FOLDER = Path(__file__).parent.parent / "examples"
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -12,7 +12,7 @@ import pytest
 import secure_fl
 
 ROOT = Path(__file__).parent.parent
-MAPPED = ("crypto", "algorithms", "audits", "cli", "benchmarks")
+MAPPED = ("crypto", "algorithms", "audits", "cli")
 
 
 def modules_of_the_tree() -> set[str]:

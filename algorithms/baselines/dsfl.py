@@ -16,8 +16,8 @@ from torch import Tensor
 from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
 from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.public_records import PublicRecords, answers, logits
-from secure_fl.cohort import Cohort
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 
 class DSFL(WholeSets):

@@ -11,17 +11,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
-from secure_fl.algorithms.host_sums import (
-    mean_at_host,
-    send_update,
-    send_weights,
-    take_weights,
-)
+from secure_fl.algorithms.host_sums import mean_at_host, send_update, send_weights, take_weights
 from secure_fl.algorithms.public_records import PublicRecords, logits
 from secure_fl.algorithms.updates import Weights, add_, local_update, still
-from secure_fl.cohort import Cohort
-from secure_fl.models import trainable
-from secure_fl.silo import Site
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 
 class FedDF(WholeSets):

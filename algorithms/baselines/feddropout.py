@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.submodel import Units, draw, shrink
 from secure_fl.algorithms.updates import Update, agree_on, local_update, weighted_mean
-from secure_fl.cohort import Cohort
-from secure_fl.models import trainable
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
-from secure_fl.silo import Site
 
 
 class FedDropout(Algorithm):

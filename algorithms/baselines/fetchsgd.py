@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.sketch import CountSketch, Positions, Reals
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
-from secure_fl.cohort import Cohort
 from secure_fl.errors import SettingsError
-from secure_fl.models import trainable
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Positive
-from secure_fl.silo import Site
 
 COMPRESSION = 4.0  # 2.05 GB to 0.51 GB in FedKD's Table 2, 1.37 GB to 0.34 GB in its Table 3
 SKETCH = "sketch"  # the name under which sketches are summed

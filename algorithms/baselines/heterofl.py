@@ -18,19 +18,14 @@ from torch import Tensor
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.narrow import narrow_model, places, shapes
 from secure_fl.algorithms.baselines.regions import Regions
-from secure_fl.algorithms.baselines.widths import (
-    at_width,
-    head_size,
-    size_for_depth,
-    wide_config,
-)
+from secure_fl.algorithms.baselines.widths import at_width, head_size, size_for_depth, wide_config
 from secure_fl.algorithms.tiers import Mix, Share, Weights, tier_of
 from secure_fl.algorithms.updates import Update, kept_at_home, local_update
-from secure_fl.cohort import Cohort
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
-from secure_fl.models import trainable
+from secure_fl.learning.models import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Positive
-from secure_fl.silo import Site
 
 Width = Annotated[float, Field(gt=0, le=1)]
 WIDTHS = {"weak": 0.5, "medium": 0.75, "strong": 1.0}

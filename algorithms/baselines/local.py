@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.cohort import Cohort
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 
 class Local(Algorithm):

@@ -14,8 +14,8 @@ import torch
 from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
 from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.public_records import PublicRecords, Targets, answers, logits
-from secure_fl.cohort import Cohort
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 
 class MHAT(WholeSets):

@@ -14,16 +14,16 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from secure_fl import builtin
 from secure_fl.algorithms.baselines.submodel import blocks
 from secure_fl.algorithms.baselines.tensors import Tensors
 from secure_fl.algorithms.baselines.widths import at_width, head_size, wide_config
-from secure_fl.anatomy import body_of, cut, encoder_layers, freeze_embeddings
-from secure_fl.fetching import require_body, seeded
-from secure_fl.models import attach
+from secure_fl.learning import builtin
+from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings
+from secure_fl.learning.fetching import require_body, seeded
+from secure_fl.learning.models import attach
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Task
 from secure_fl.settings import ModelSettings
-from secure_fl.silo import Site
-from secure_fl.tasks import Task
 
 Places: TypeAlias = tuple[Tensor, ...]  # of a parameter's axes: which places of the wide one stay
 

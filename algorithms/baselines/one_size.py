@@ -11,8 +11,8 @@ from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.settings import Tiered
 from secure_fl.algorithms.inclusivefl import by_tiers
 from secure_fl.algorithms.tiers import tier_of
-from secure_fl.cohort import Cohort
-from secure_fl.silo import Site
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
 
 EVERYBODY = "all"  # the only tier where all parties train one size
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.public_coins import choose
-from secure_fl.anatomy import encoder_layers, unwrapped
 from secure_fl.errors import ModelError
+from secure_fl.learning.anatomy import encoder_layers, unwrapped
 from secure_fl.seeds import seed_for
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.utils import cached_file
 
 from secure_fl.errors import ModelError
-from secure_fl.fetching import fetch
+from secure_fl.learning.fetching import fetch
 from secure_fl.settings import ModelSettings
 
 WHOLE, SHARDED = "model.safetensors", "model.safetensors.index.json"

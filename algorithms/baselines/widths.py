@@ -7,11 +7,11 @@ from typing import Any
 
 import transformers
 
-from secure_fl import builtin
 from secure_fl.errors import ModelError
-from secure_fl.fetching import fetch
-from secure_fl.models import head_fields
-from secure_fl.silo import Site
+from secure_fl.learning import builtin
+from secure_fl.learning.fetching import fetch
+from secure_fl.learning.models import head_fields
+from secure_fl.learning.site import Site
 
 FAMILIES = {  # what else than `hidden_size` a config calls a width
     "bert": ("intermediate_size",),

@@ -17,7 +17,7 @@ from secure_fl.algorithms.inclusive.momentum import of_layer
 from secure_fl.algorithms.inclusive.turn import Turn
 from secure_fl.algorithms.layers import Part
 from secure_fl.algorithms.updates import Update
-from secure_fl.cohort import Cohort
+from secure_fl.party.cohort import Cohort
 
 Reading = Literal["unmixed", "mixed", "off"]
 

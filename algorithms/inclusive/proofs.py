@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from secure_fl.algorithms.updates import digest
-from secure_fl.cohort import Cohort
 from secure_fl.errors import Disagreement
+from secure_fl.party.cohort import Cohort
 
 
 async def agree_by_name(

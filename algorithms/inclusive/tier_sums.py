@@ -17,7 +17,7 @@ from secure_fl.algorithms.inclusive.momentum import mix, momentum
 from secure_fl.algorithms.inclusive.server import Server
 from secure_fl.algorithms.inclusive.turn import Turn
 from secure_fl.algorithms.updates import Update
-from secure_fl.cohort import Cohort
+from secure_fl.party.cohort import Cohort
 
 
 class TierSums:

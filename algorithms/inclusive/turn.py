@@ -10,8 +10,8 @@ import numpy as np
 
 from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.sampling import sampled
-from secure_fl.cohort import Cohort
 from secure_fl.errors import SettingsError, TooFewParties
+from secure_fl.party.cohort import Cohort
 
 NOWHERE = -1  # the place of a party that holds no model
 

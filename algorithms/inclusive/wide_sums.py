@@ -27,7 +27,7 @@ from secure_fl.algorithms.inclusive.server import Server
 from secure_fl.algorithms.inclusive.turn import Turn
 from secure_fl.algorithms.layers import Part
 from secure_fl.algorithms.updates import Update
-from secure_fl.cohort import Cohort
+from secure_fl.party.cohort import Cohort
 
 
 class WideSums:

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.anatomy import body_of, depth, embeddings, unwrapped
 from secure_fl.audits.attacks.geometry import span_of
 from secure_fl.audits.attacks.inputs import array, attention_names
 from secure_fl.audits.attacks.span_check import row_values
@@ -41,6 +40,7 @@ from secure_fl.audits.attacks.words import (
     tokens,
 )
 from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped
 
 NAME = "gradient matching"
 ABOUT = (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from secure_fl.anatomy import body_of, embeddings, encoder_layers, unwrapped
+from secure_fl.learning.anatomy import body_of, embeddings, encoder_layers, unwrapped
 
 Array = NDArray[np.float64]
 PROJECTIONS = ("query", "key", "value", "q_lin", "k_lin", "v_lin", "q_proj", "k_proj", "v_proj")

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from secure_fl.audits.base import CoordinatorView, Finding, Prior
-from secure_fl.views.wire import Seen
+from secure_fl.capture.wire import Seen
 
 SIZES, TIMING = "sizes", "timing"
 ABOUT_SIZES = (

@@ -33,12 +33,13 @@ from secure_fl.audits.attacks.shadows import (
     train_shadows,
 )
 from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading
-from secure_fl.examples import Example, Text
-from secure_fl.recorder import Recorder
+from secure_fl.data.examples import Example, Text
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch, Encoded
+from secure_fl.learning.tasks.table import Table
 from secure_fl.settings import ModelSettings
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import Batch, Encoded
-from secure_fl.tasks.table import Table
 
 MEMBERSHIP, LABELS = "membership (predictions)", "label distribution (predictions)"
 ABOUT = {
@@ -221,7 +222,7 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
     if not isinstance(prior.algorithm, FedID):
         return [np.arange(len(public))]
     silo = Silo("host", public, public=public)
-    site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, Recorder("host"))
+    site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, EventLog("host"))
     site.tokenizer = prior.tokenizer
     records = PublicRecords(site, prior.algorithm.public_batch)
     return [torch.cat(tuple(lot)).numpy() for lot in passes(records, prior.algorithm, round)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.audits.base import Finding, Prior, Reading, View
-from secure_fl.views.merging import FEW, Source, is_weight
+from secure_fl.capture.merging import FEW, Source, is_weight
 
 ONE, SUM, COUNTS = "reading one hospital", "reading a sum", "reading record counts"
 ABOUT_ONE = (

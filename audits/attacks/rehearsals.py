@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.anatomy import trainable
 from secure_fl.audits.attacks.inputs import Array, array
 from secure_fl.audits.base import Arrays, CoordinatorView, Prior, Reading, Truth
-from secure_fl.examples import Example
-from secure_fl.fetching import seeded
-from secure_fl.tasks import Encoded
-from secure_fl.tasks.text import label_name
-from secure_fl.training import make_optimizer
+from secure_fl.data.examples import Example
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.fetching import seeded
+from secure_fl.learning.tasks import Encoded
+from secure_fl.learning.tasks.text import label_name
+from secure_fl.learning.training import make_optimizer
 
 CALIBRATION = "a public record"  # whom a control on public records is about
 MOST = 256  # records of a rehearsal

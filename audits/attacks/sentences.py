@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.anatomy import body_of
 from secure_fl.audits.attacks.inputs import Array
-from secure_fl.tasks.base import inference
+from secure_fl.learning.anatomy import body_of
+from secure_fl.learning.tasks.base import inference
 
 Text = tuple[int, ...]
 Places = Mapping[int, Sequence[int]]

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secure_fl.audits.base import Prior
-from secure_fl.examples import Example
-from secure_fl.recorder import Recorder
+from secure_fl.data.examples import Example
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Encoded, Task
+from secure_fl.learning.tasks.base import device_of, inference
+from secure_fl.learning.training import Objective, fit
 from secure_fl.settings import ModelSettings, TrainingSettings
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import Encoded, Task
-from secure_fl.tasks.base import device_of, inference
-from secure_fl.training import Objective, fit
 
 AT_ONCE = 64  # records that are looked at together
 
@@ -108,7 +109,7 @@ def made_site(
     """A site that works on records that are tokenised already, with what everybody knows."""
     stand_in: Sequence[Example] = prior.outsiders[:1] or _any_record(prior)
     silo = Silo(name, stand_in)
-    site = Site(silo, prior.task, ModelSettings(), training, seed, Recorder(name))
+    site = Site(silo, prior.task, ModelSettings(), training, seed, EventLog(name))
     site.tokenizer, site.train = prior.tokenizer, records
     return site
 

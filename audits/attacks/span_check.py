@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from secure_fl.anatomy import depth
 from secure_fl.audits.attacks.geometry import in_span, span_of, time_span_check
 from secure_fl.audits.attacks.inputs import Array, array, attention_names, inputs_of
 from secure_fl.audits.attacks.sentences import assemble
@@ -35,6 +34,7 @@ from secure_fl.audits.attacks.words import (
     specials,
 )
 from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.learning.anatomy import depth
 
 NAME = "span check"
 __all__ = ["ABOUT", "NAME", "Guess", "guess_texts", "span_check", "time_span_check"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from secure_fl.audits.base import Finding, Prior, Reading
 from secure_fl.audits.statistics import clopper_pearson
-from secure_fl.examples import Example
+from secure_fl.data.examples import Example
 
 RECALL = "token recall"  # the measure whose interval is that of a rate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from secure_fl.audits.document import AuditDocument, encode, read
 from secure_fl.audits.report.markdown import markdown
 from secure_fl.audits.report.page import render
-from secure_fl.durable import write_whole
+from secure_fl.files import write_whole
 
 DOCUMENT, PAGE, TEXT = "audit.json", "report.html", "report.md"
 

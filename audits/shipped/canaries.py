@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from secure_fl.audits.attacks.shadows import Floats, imitate, losses, site_of
 from secure_fl.audits.base import Prior
+from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.errors import DataError
-from secure_fl.examples import Example, Tagged, Text
+from secure_fl.learning.tasks import Encoded, Task, make_task
+from secure_fl.learning.tasks.table import Table
 from secure_fl.settings import TaskSettings
-from secure_fl.tasks import Encoded, Task, make_task
-from secure_fl.tasks.table import Table
 
 WORDS = 12  # of a canary; their order is drawn too
 FEWEST = 2 * WORDS  # unused words, below which canaries would be alike

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from secure_fl.audits.base import Finding
 from secure_fl.errors import SecureFLError
-from secure_fl.private_coins import Coins, PoissonBatches
-from secure_fl.private_model import Bounds, Loss, privately
-from secure_fl.private_training import no_dropout
+from secure_fl.learning.dp.model import Bounds, Loss, privately
+from secure_fl.learning.dp.randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.training import no_dropout
+from secure_fl.learning.tasks import Batch
+from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import TrainingSettings
-from secure_fl.tasks import Batch
-from secure_fl.training import make_optimizer
 
 NAME = "composition lint"
 ABOUT = (

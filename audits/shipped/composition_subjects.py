@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.distillation import Distillation, Pair
 from secure_fl.algorithms.fedkd import FedKD, losses
-from secure_fl.anatomy import body_of, cut, depth
 from secure_fl.audits.base import Finding, Prior
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.shipped.composition import (
@@ -29,9 +28,10 @@ from secure_fl.audits.shipped.composition import (
     private_step,
     without_clipping,
 )
-from secure_fl.examples import Example
-from secure_fl.private_model import Loss
-from secure_fl.tasks import Batch
+from secure_fl.data.examples import Example
+from secure_fl.learning.anatomy import body_of, cut, depth
+from secure_fl.learning.dp.model import Loss
+from secure_fl.learning.tasks import Batch
 
 ROWS = 24  # of a batch: the more records, the more of them one record could touch
 SURE = 6.0  # logits by which a head is made to prefer one class

@@ -19,7 +19,7 @@ from secure_fl.crypto.masking import Place
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
-from secure_fl.wire import Offer
+from secure_fl.protocol.messages import Offer
 
 NAMES, RUN, SEGMENT, LENGTH = ("a", "b", "c"), "audit", "audit segment", 16
 VICTIM = NAMES[0]

@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec import structs
 
-from secure_fl import wire
 from secure_fl.crypto.identity import Identity
 from secure_fl.errors import SecureFLError
-from secure_fl.link import Link
-from secure_fl.protocol import Audience, BlindTotal, NewTotal, Offered
-from secure_fl.session import Session
-from secure_fl.wire import Frame, Segment
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame, digest, encode, peek
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import Segment
+from secure_fl.protocol.ports import Audience, BlindTotal, NewTotal, Offered
 
 
 class Trick:
@@ -62,7 +62,7 @@ class LyingEngine:
         """Deliver what the trick makes of each frame, and what it adds to an answer."""
         for party in sorted(frames):
             answer = self._answer(party, self._told(party, frames[party]))
-            more = self.trick.insist(party, wire.peek(answer.head).message)
+            more = self.trick.insist(party, peek(answer.head).message)
             if more is not None:
                 answer = self._answer(party, self.links[party].pack(more))
             yield party, answer
@@ -75,11 +75,11 @@ class LyingEngine:
             raise
 
     def _told(self, party: str, frame: Frame) -> Frame:
-        envelope = wire.peek(frame.head)
+        envelope = peek(frame.head)
         message, bulk = self.trick.tell(party, envelope.message, frame.bulk)
         if message is not envelope.message or bulk is not frame.bulk:
-            about = {"message": message, "size": len(bulk), "digest": wire.digest(bulk)}
-            frame = wire.encode(structs.replace(envelope, **about), bulk, self.me.sign)
+            about = {"message": message, "size": len(bulk), "digest": digest(bulk)}
+            frame = encode(structs.replace(envelope, **about), bulk, self.me.sign)
         return self.trick.deliver(party, message, frame)
 
 

@@ -18,7 +18,7 @@ from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.wire import Offer
+from secure_fl.protocol.messages import Offer
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding: 88 bits

@@ -26,10 +26,10 @@ from secure_fl.audits.base import Finding, Prior, PublicView
 from secure_fl.audits.shipped.canaries import Subject, linear, texts
 from secure_fl.audits.statistics import clopper_pearson, one_run_epsilon
 from secure_fl.errors import BudgetError, DataError
-from secure_fl.privacy import Privacy
-from secure_fl.private_training import fit_privately
+from secure_fl.learning.dp.account import DpAccount
+from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.site import Site
 from secure_fl.settings import DPSettings
-from secure_fl.silo import Site
 
 NAME = "one-run DP audit"
 ABOUT = (
@@ -116,7 +116,7 @@ def train(subject: Subject, dp: DPSettings, inside: Mask, build: Build) -> tuple
     passes = prior.algorithm.rounds * prior.algorithm.epochs
     units = [(row,) if put else () for row, put in enumerate(inside)]
     size = prior.training.batch_size
-    claim = Privacy("audit", dp, units, size, passes=passes)
+    claim = DpAccount("audit", dp, units, size, passes=passes)
     claimed, σ, C = claim.planned(), claim.noise_multiplier, dp.max_grad_norm
     assert claimed is not None  # noqa: S101 - passes are planned
     bound = C if build.clipped else UNBOUNDED
@@ -133,7 +133,7 @@ def train(subject: Subject, dp: DPSettings, inside: Mask, build: Build) -> tuple
     )
     training = prior.training.model_copy(update={"dp": changed})
     site = made_site(prior, training, subject.records, "audit", prior.seed)
-    site.privacy = Privacy("audit", changed, units, size)
+    site.privacy = DpAccount("audit", changed, units, size)
     return _trained(prior, site, passes), claimed
 
 

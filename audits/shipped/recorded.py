@@ -16,9 +16,9 @@ from secure_fl.algorithms.ensembles import PREDICTIONS
 from secure_fl.audits.base import Finding, Prior
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.roles import CODE
+from secure_fl.capture.opening import Keys, Part, RecordedRun, slots_of
+from secure_fl.coordinator.totals import MASKED
 from secure_fl.crypto.masking import Slots
-from secure_fl.totals import MASKED
-from secure_fl.views.opening import Keys, Part, RecordedRun, slots_of
 
 Floats = NDArray[np.float64]
 

@@ -13,19 +13,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from secure_fl.audits.shipped.lying import LyingEngine, LyingTotals, Trick
-from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity
 from secure_fl.errors import SecureFLError
-from secure_fl.link import Link
-from secure_fl.protocol import PartySum
-from secure_fl.recorder import Recorder
-from secure_fl.runs import NoCheckpoints
-from secure_fl.session import Session
+from secure_fl.events import EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import Session
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.ports import PartySum
+from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.step import Rules
 from secure_fl.thresholds import default_threshold
-from secure_fl.totals import blind_totals
 
 PARTIES, COORDINATOR = ("east", "north", "south", "west"), "coordinator"
 COLLUDER = PARTIES[1]  # within the bound of four parties that need three
@@ -36,7 +36,7 @@ Summed = tuple[tuple[str, ...], dict[str, list[float]]]  # over whom, and what
 
 
 class Parties(Protocol):
-    """`secure_fl.protection`, which an audit may not import: it can use secret keys."""
+    """`secure_fl.federation.keys`, which an audit may not import: it can use secret keys."""
 
     def make_keys(self, mode: Protection, members: Sequence[str], host: str | None) -> Any:
         """Fresh keys for all parties."""
@@ -111,7 +111,7 @@ def play(setting: Setting, trick: Trick) -> Outcome:
     for name in PARTIES:
         keys = setting.keys[name]
         sums = setting.parties.party_sum(protection, keys, rules, run=run, seed=0)
-        recorder, none = Recorder(name), NoCheckpoints()
+        recorder, none = EventLog(name), NoCheckpoints()
         cohort = Cohort(
             name, host=None, min_cohort=2, threshold=rules.threshold, sums=sums,
             checkpoints=none, recorder=recorder,
@@ -130,7 +130,7 @@ def play(setting: Setting, trick: Trick) -> Outcome:
     trick.conspire(setting.keys[COLLUDER], run)
     lax = replace(rules, min_cohort=1)  # its own checks are not what parties rely on
     try:
-        Coordinator(links, engine, lax, totals.new, Recorder(COORDINATOR)).run()
+        Coordinator(links, engine, lax, totals.new, EventLog(COORDINATOR)).run()
     except SecureFLError as error:
         out.noticed[COORDINATOR] = error.code
     refused = {n: s.error.code for n, s in sessions.items() if s.error and not s.stopped}

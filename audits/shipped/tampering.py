@@ -16,10 +16,10 @@ from secure_fl.audits.shipped.keys_on_trust import OnTrust, input_read
 from secure_fl.audits.shipped.lying import Trick
 from secure_fl.audits.shipped.small_federation import Outcome, Parties, Setting, play
 from secure_fl.audits.shipped.tricks import TRICKS
+from secure_fl.coordinator.totals import MASKED
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.link import Link
+from secure_fl.protocol.link import Link
 from secure_fl.settings import Protection
-from secure_fl.totals import MASKED
 
 NAME = "tampering"
 ABOUT = (
@@ -44,7 +44,7 @@ def tampering_trials(
     quick: bool = False,
     mode: Protection = "he+secagg",
 ) -> tuple[Trial, ...]:
-    """Play every trick; pass `secure_fl.protection` for the parties, and the run's own mode.
+    """Play every trick; pass `secure_fl.federation.keys` for the parties, and the run's own mode.
 
     Nothing of it depends on the prior, and all of it is quick.
     """

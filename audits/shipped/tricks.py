@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from secure_fl import wire
 from secure_fl.audits.shipped.lying import Trick
 from secure_fl.audits.shipped.small_federation import PARTIES
+from secure_fl.coordinator.totals import ENCRYPTED
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
-from secure_fl.crypto.raw import Channel
+from secure_fl.crypto.raw import MemoryFile
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import read_sum
 from secure_fl.errors import CryptoError
-from secure_fl.payload import cut
+from secure_fl.protocol import messages
+from secure_fl.protocol.arrays import cut
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import Offer, Segment
 from secure_fl.settings import Protection
-from secure_fl.totals import ENCRYPTED
-from secure_fl.wire import Frame, Offer, Segment
 
 VICTIM, MISSING = PARTIES[0], PARTIES[2]
 SLOT = 6  # bytes of a masked slot that is not encrypted
@@ -118,18 +119,18 @@ class Divided(Trick):
 
     def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
         """Other lists for the victim, of masks and of totals."""
-        if party != VICTIM or not isinstance(message, wire.Unmask | wire.Total):
+        if party != VICTIM or not isinstance(message, messages.Unmask | messages.Total):
             return message, bulk
         left = tuple(p for p in message.survivors if p != MISSING)
-        if isinstance(message, wire.Unmask):
-            return wire.Unmask(left, (MISSING,)), bulk
+        if isinstance(message, messages.Unmask):
+            return messages.Unmask(left, (MISSING,)), bulk
         stays = tuple(p for p in message.members if p != MISSING)
         return structs.replace(message, survivors=left, members=stays), bulk
 
     def insist(self, party: str, answer: Any) -> Any:
         """Show the victim its own signature as all there is."""
-        if isinstance(answer, wire.Confirm):
-            return wire.Confirmed({party: answer.signature})
+        if isinstance(answer, messages.Confirm):
+            return messages.Confirmed({party: answer.signature})
         return None
 
 
@@ -141,7 +142,7 @@ class OldFrame(Trick):
 
     def deliver(self, party: str, message: Any, frame: Frame) -> Frame:
         """The victim's first frame with a total, each time."""
-        if party != VICTIM or not isinstance(message, wire.Total):
+        if party != VICTIM or not isinstance(message, messages.Total):
             return frame
         self.old = self.old or frame
         return self.old
@@ -177,7 +178,7 @@ class Forged(Trick):
 
     def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
         """To the victim, one more in every slot of the first sum."""
-        if party != VICTIM or not isinstance(message, wire.Total) or self.sums > 1:
+        if party != VICTIM or not isinstance(message, messages.Total) or self.sums > 1:
             return message, bulk
         parts = zip(self.slots, cut(bulk, message.sizes), strict=False)
         forged = [self._forged(key, data) for key, data in parts]
@@ -231,13 +232,13 @@ def _in_full(data: bytes) -> tuple[public.Sum, int]:
     """A sealed sum that can be changed, and how many slots it has."""
     context, parts = public.make_context(COHORT), to_parts(data)
     total = public.Sum(context)
-    with Channel() as channel:
+    with MemoryFile() as channel:
         read = [_read(context, channel, part) for part in parts]
         total.add([public.serialize(context, channel, one) for one in read])
     return total, len(parts) * COHORT.degree
 
 
-def _read(context: public.PublicContext, channel: Channel, part: bytes) -> Any:
+def _read(context: public.PublicContext, channel: MemoryFile, part: bytes) -> Any:
     """A ciphertext of a sum over all parties or over some."""
     for contributors in range(len(PARTIES), 1, -1):
         try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from secure_fl.benchmarks.tables import demo, fedid, fedkd, inclusivefl
-from secure_fl.benchmarks.tables.base import Budget, Table
+from benchmarks.tables import demo, fedid, fedkd, inclusivefl
+from benchmarks.tables.base import Budget, Table
 
 __all__ = ["TABLES", "Budget", "Table"]
 

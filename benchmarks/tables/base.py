@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from secure_fl.benchmarks.cells import Cell
+from benchmarks.cells import Cell
 
 Budget: TypeAlias = Literal["cpu", "gpu"]  # two cores and an hour or two, or one large GPU
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from secure_fl.benchmarks.cells import Cell
-from secure_fl.benchmarks.checkpoint import BUILT_IN
-from secure_fl.benchmarks.datasets import Spread
-from secure_fl.benchmarks.tables.base import Budget, Table
+from benchmarks.cells import Cell
+from benchmarks.checkpoint import BUILT_IN
+from benchmarks.datasets import Spread
+from benchmarks.tables.base import Budget, Table
 
 METHODS: dict[str, dict[str, Any]] = {
     "Local": {"algorithm": {"name": "local"}},

@@ -11,17 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from secure_fl.benchmarks.cells import Cell
-from secure_fl.benchmarks.datasets import Spread
-from secure_fl.benchmarks.tables.base import Budget, Table, audited
-from secure_fl.benchmarks.tables.fedid_sizes import (
-    BATCHES,
-    MORE,
-    SCALES,
-    SWEEPS,
-    WITH_MORE,
-    Scale,
-)
+from benchmarks.cells import Cell
+from benchmarks.datasets import Spread
+from benchmarks.tables.base import Budget, Table, audited
+from benchmarks.tables.fedid_sizes import BATCHES, MORE, SCALES, SWEEPS, WITH_MORE, Scale
 
 Method = dict[str, Any]
 

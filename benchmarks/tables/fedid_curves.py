@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secure_fl.benchmarks.claims import Arm, Better, Claim
-from secure_fl.benchmarks.published import Section
-from secure_fl.benchmarks.tables.fedid_sizes import SWEEPS
+from benchmarks.claims import Arm, Better, Claim
+from benchmarks.published import Section
+from benchmarks.tables.fedid_sizes import SWEEPS
 
 TABLE = "homogeneous, α = 1"  # where four hospitals learn with all public and labelled records
 ID, DSFL = Arm("FedID"), Arm("DS-FL")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from secure_fl.benchmarks.claims import Arm, Better, Cheaper, Claim
-from secure_fl.benchmarks.published import Beside, Paper, Section
-from secure_fl.benchmarks.tables.fedid_curves import CURVES
-from secure_fl.benchmarks.tables.fedid_sizes import MORE, WITH_MORE
+from benchmarks.claims import Arm, Better, Cheaper, Claim
+from benchmarks.published import Beside, Paper, Section
+from benchmarks.tables.fedid_curves import CURVES
+from benchmarks.tables.fedid_sizes import MORE, WITH_MORE
 
 SETS = ("wnli", "rte", "cola", "sst2")  # in the order of the paper's columns
 CENTRAL = ("56.3", "61.4", "52.4", "92.4")

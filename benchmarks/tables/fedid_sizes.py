@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from secure_fl.benchmarks.tables.base import Budget
+from benchmarks.tables.base import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from secure_fl.benchmarks.cells import Cell
-from secure_fl.benchmarks.datasets import Spread
-from secure_fl.benchmarks.tables.base import Budget, Table, audited
+from benchmarks.cells import Cell
+from benchmarks.datasets import Spread
+from benchmarks.tables.base import Budget, Table, audited
 
 PARTIES = 4
 NONE, SEALED = {"mode": "none"}, {"mode": "he+secagg", "bits": 4}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from secure_fl.benchmarks.claims import Arm, Better, Cheaper, Claim, Shown
-from secure_fl.benchmarks.published import Section
-from secure_fl.benchmarks.summary import Row
+from benchmarks.claims import Arm, Better, Cheaper, Claim, Shown
+from benchmarks.published import Section
+from benchmarks.summary import Row
 
 TABLE = "Tables 2 and 3"  # where FedKD of four parties, with the paper's thresholds, stands
 FOUR, SHALLOW = Arm("FedKD 4"), Arm("FedAvg, first 4 layers")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from secure_fl.benchmarks.claims import Arm, Better, Cheaper, Claim
-from secure_fl.benchmarks.published import Beside, Paper, Section
-from secure_fl.benchmarks.tables.fedkd import MAIN
-from secure_fl.benchmarks.tables.fedkd_curves import CURVES
+from benchmarks.claims import Arm, Better, Cheaper, Claim
+from benchmarks.published import Beside, Paper, Section
+from benchmarks.tables.fedkd import MAIN
+from benchmarks.tables.fedkd_curves import CURVES
 
 ROWS = (
     "Local",

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from secure_fl.benchmarks.cells import Cell
-from secure_fl.benchmarks.datasets import Spread
-from secure_fl.benchmarks.tables.base import Budget, Table, audited
+from benchmarks.cells import Cell
+from benchmarks.datasets import Spread
+from benchmarks.tables.base import Budget, Table, audited
 from secure_fl.settings import ProtectionSettings
 
 DEPTHS = {"weak": 2, "medium": 4, "strong": 6}  # of a model of six layers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from secure_fl.benchmarks.claims import Arm, Better, Claim
-from secure_fl.benchmarks.published import Beside, Paper, Section
+from benchmarks.claims import Arm, Better, Claim
+from benchmarks.published import Beside, Paper, Section
 
 NER = {  # Table 3, the column Avg.
     "AllLarge": "57.62",

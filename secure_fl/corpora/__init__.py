@@ -16,9 +16,9 @@ from zlib import crc32
 
 from secure_fl.corpora import ade, ner, news, pairs
 from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
-from secure_fl.data import Splits
+from secure_fl.data.examples import Example, Impression, Tagged
+from secure_fl.data.splits import Splits
 from secure_fl.errors import DataError
-from secure_fl.examples import Example, Impression, Tagged
 
 __all__ = ["NAMES", "lexicon", "make", "public"]
 

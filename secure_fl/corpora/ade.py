@@ -11,7 +11,7 @@ from random import Random
 
 from secure_fl.corpora.grammar import Rules, Voice, chance, say, sentence
 from secure_fl.corpora.words import SHARED
-from secure_fl.examples import Text
+from secure_fl.data.examples import Text
 
 LABELS = ("no-ade", "ade")
 _PRIOR, _SPREAD = 0.32, 0.12

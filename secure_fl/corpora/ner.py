@@ -13,7 +13,7 @@ from random import Random
 
 from secure_fl.corpora.grammar import Rules, Voice, chance, say, sentence, tokens
 from secure_fl.corpora.words import SHARED
-from secure_fl.examples import Tagged
+from secure_fl.data.examples import Tagged
 
 LABELS = ("Disease", "Dose", "Drug", "Symptom")
 OWN = (("Drug", "Dose"), ("Disease",), ("Drug", "Symptom"), ("Disease", "Dose"), ("Symptom",))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from secure_fl.corpora.grammar import Rules, Voice, chance, say, shuffled
-from secure_fl.examples import Impression
+from secure_fl.data.examples import Impression
 
 _HISTORY = (4, 7)  # titles read before: fewest, most
 _OFFERED = 6

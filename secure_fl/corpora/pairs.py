@@ -12,7 +12,7 @@ from random import Random
 
 from secure_fl.corpora.grammar import Rules, Voice, chance, say, sentence
 from secure_fl.corpora.words import SHARED
-from secure_fl.examples import Text
+from secure_fl.data.examples import Text
 
 LABELS = ("different", "same")
 _PRIOR, _SPREAD = 0.45, 0.12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from secure_fl.session import Session
-from secure_fl.wire import Frame
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame
 
 
 class LocalEngine:

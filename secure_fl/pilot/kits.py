@@ -18,10 +18,11 @@ import msgspec
 
 from secure_fl.crypto.files import read_bounded, write_atomic
 from secure_fl.crypto.hostkey import read_host_key
-from secure_fl.engines.certificates import DAYS, Authority, TlsFiles
+from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.roster_files import load_roster, roster_bytes
+from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError
-from secure_fl.roster import Roster
-from secure_fl.roster_files import load_roster, roster_bytes
+from secure_fl.pilot.certificates import DAYS, Authority
 
 COORDINATOR = "coordinator"
 SOON = timedelta(days=14)  # before the end of a kit or a roster, its owner is told

@@ -14,25 +14,26 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.continuation import Unfinished
-from secure_fl.coordinator import Coordinator, Engine
+from secure_fl.coordinator.machine import Coordinator, Engine
+from secure_fl.coordinator.resume import Unfinished
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties, WireError
-from secure_fl.link import Link
+from secure_fl.events import EventLog
 from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.seat import RESTARTED, rules_of_roster
-from secure_fl.recorder import Recorder
-from secure_fl.roster import Roster
-from secure_fl.site_rules import Plan
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Failed, Frame, FromCoordinator, Gather, Gathered, Hello, Invite
+from secure_fl.policy.rules import Plan
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
 LOBBY = 60.0  # seconds for an answer to an invitation, or to a gathering
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 
 
-class Hub(Engine, Protocol):
+class HubEngine(Engine, Protocol):
     """An engine that knows who is connected."""
 
     def connected(self) -> frozenset[str]:
@@ -45,16 +46,16 @@ class Returned(CohortError):  # noqa: N818 - it names a state
     code = "returned"
 
 
-class Lead:
+class RunLeader:
     """Leads one plan to its end, however often it has to be gathered."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: HubEngine,
         me: Identity,
         roster: Roster,
         plan: Plan,
-        recorder: Recorder,
+        recorder: EventLog,
         *,
         patience: float = 3600.0,
         sleep: Callable[[float], None] = time.sleep,
@@ -238,7 +239,9 @@ class Lead:
     @property
     def _joinable(self) -> bool:
         """Whether the state of a run can be given to who does not have it."""
-        return not ALGORITHMS[self._plan.algorithm.name].some  # by tiers: not all hold the same
+        return not ALGORITHMS[
+            self._plan.algorithm.name
+        ].partial_sums  # by tiers: not all hold the same
 
     def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Go on without those who lack a round that nobody can give them."""

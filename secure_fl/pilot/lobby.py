@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from secure_fl.roster import Roster
+from secure_fl.crypto.roster import Roster
 
 NONCE = RUN = 16
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from secure_fl.durable import Lines
+from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, KeyringError
-from secure_fl.roster import Roster
+from secure_fl.files import Lines
 
 FILE = "runs.jsonl"
 

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from secure_fl.errors import RunError
-from secure_fl.recorder import Event
+from secure_fl.events import Event
 
 HERE = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")  # a web page that lets its name lead here is not answered

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from secure_fl import config_toml
-from secure_fl.config_build import algorithm_settings, plain
-from secure_fl.config_errors import validate
-from secure_fl.config_toml import Table, Text, odd_values
+from secure_fl.config import toml as config_toml
+from secure_fl.config.build import algorithm_settings, plain
+from secure_fl.config.errors import validate
+from secure_fl.config.toml import Table, Text, odd_values
 from secure_fl.errors import SettingsError
-from secure_fl.seating import Terms
-from secure_fl.site_rules import Plan
+from secure_fl.federation.assembly import Terms
+from secure_fl.policy.rules import Plan
 
 DATASET = "dataset"
 

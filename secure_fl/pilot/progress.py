@@ -8,7 +8,7 @@ from typing import Any
 
 from secure_fl.errors import RunError
 from secure_fl.pilot.plan import read_plan
-from secure_fl.runs import EVENTS, RESULT, SETTINGS
+from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
 
 NOTES = 8  # of the last events that are told
 

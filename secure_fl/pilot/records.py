@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from secure_fl.config_data import PartyData, PartyFiles
-from secure_fl.config_silos import read
+from secure_fl.config.data import PartyData, PartyFiles
+from secure_fl.config.silos import read
+from secure_fl.crypto.roster import Member
+from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
-from secure_fl.roster import Member
-from secure_fl.silo import Silo
-from secure_fl.site_policy import SiteFile
-from secure_fl.site_rules import Plan
+from secure_fl.policy.file import SiteFile
+from secure_fl.policy.rules import Plan
 
 
 def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:

@@ -13,36 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.roster import Roster
+from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, RunError, SecureFLError, TamperError, WireError
-from secure_fl.ground_rules import require_ready, tasks_of
-from secure_fl.link import Link
-from secure_fl.outcome import Outline, document_of, export_to
+from secure_fl.events import Event
+from secure_fl.federation.assembly import Prepared, seat, session_of
+from secure_fl.federation.ground_rules import require_ready, tasks_of
+from secure_fl.federation.outcome import Outline, document_of, export_to
+from secure_fl.party.session import Session
 from secure_fl.pilot.lobby import NONCE, run_id
 from secure_fl.pilot.memory import Memory
 from secure_fl.pilot.plan import read_plan, terms_of
-from secure_fl.recorder import Event
-from secure_fl.roster import Roster
-from secure_fl.runs import RunFolder
-from secure_fl.seating import Seated, seat, session_of
-from secure_fl.session import Session
-from secure_fl.silo import Silo
-from secure_fl.site_rules import Plan
-from secure_fl.step import Rules
-from secure_fl.wire import (
-    MAX_HEAD,
-    SIGNATURE_BYTES,
-    Envelope,
-    Failed,
-    Frame,
-    Gather,
-    Gathered,
-    Hello,
-    Invite,
-    Stop,
-    digest,
-    peek,
-)
+from secure_fl.policy.rules import Plan
+from secure_fl.protocol.frames import MAX_HEAD, SIGNATURE_BYTES, Envelope, Frame, digest, peek
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
+from secure_fl.runs.folder import RunFolder
 
 MAX_WHY = 20_000  # characters of a refusal in the site's own log
 RESTARTED = "restarted"  # the code of a site that does not know the run any more
@@ -62,7 +50,7 @@ class Invited:
     nonce: bytes
 
 
-class Seat:
+class HospitalProcess:
     """One hospital in a pilot, for as long as its process lives."""
 
     def __init__(
@@ -85,7 +73,7 @@ class Seat:
         self._invited: Invited | None = None
         self._session: Session | None = None
         self._link: Link | None = None  # the session's
-        self._seated: tuple[Seated, Outline] | None = None
+        self._seated: tuple[Prepared, Outline] | None = None
         self._runs: RunFolder | None = None
         self._run = b""
         self._last: tuple[bytes, Frame] | None = None

@@ -17,12 +17,12 @@ from secure_fl.crypto import secret
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.roster import Member, Roster, make_roster
 from secure_fl.crypto.vault import DEFAULT_COST, Cost
-from secure_fl.data import Splits, write
+from secure_fl.data.splits import Splits, write
 from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.plan import write_plan
-from secure_fl.roster import Member, Roster, make_roster
-from secure_fl.site_rules import Plan
+from secure_fl.policy.rules import Plan
 
 HUB = "hub"
 DAYS = 30  # that a trial's rules allow runs

@@ -21,11 +21,11 @@ from secure_fl.algorithms.distillation import (
 )
 from secure_fl.algorithms.fedkd import losses
 from secure_fl.corpora import make
-from secure_fl.models import load_model, load_tokenizer, trainable
-from secure_fl.private_model import Bounds
-from secure_fl.private_training import neighbour_ratio
+from secure_fl.learning.dp.model import Bounds
+from secure_fl.learning.dp.training import neighbour_ratio
+from secure_fl.learning.models import load_model, load_tokenizer, trainable
+from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings
-from secure_fl.tasks import Batch, Task, make_task
 
 CORPORA = {"classification": "ade", "ner": "ner", "regression": "similarity", "ranking": "news"}
 KINDS: tuple[Any, ...] = tuple(CORPORA)

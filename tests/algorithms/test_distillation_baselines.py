@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from scipy.special import entr, softmax
 from torch import Tensor
 
-from secure_fl import FedAvg, checkpoint, wire
+from secure_fl import FedAvg
 from secure_fl.algorithms.baselines.dsfl import DSFL, sharpened
 from secure_fl.algorithms.baselines.feddf import FedDF
 from secure_fl.algorithms.baselines.feded import FedED
@@ -25,16 +25,18 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.host_sums import send_update
 from secure_fl.algorithms.public_records import cross_entropy
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.cohort import Cohort, Reveal
+from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement
-from secure_fl.models import trainable
+from secure_fl.learning.models import trainable
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.protocol import messages
+from secure_fl.runs import checkpoint
 from secure_fl.settings import ModelSettings, Protection, TaskSettings
-from secure_fl.silo import Silo
-from tests.algorithms.hands import LOCAL, NAMES, Hand, ce, order, sgd, still
-from tests.harness import Program, federate
-from tests.hospitals import HOST, hosted, members, small
-from tests.security.attacker import Heard, Wiretap
-from tests.test_federation import equal, weights
+from tests.federation.test_federation import equal, weights
+from tests.support.attacker import Heard, Wiretap
+from tests.support.hands import LOCAL, NAMES, Hand, ce, order, sgd, still
+from tests.support.harness import Program, federate
+from tests.support.hospitals import HOST, hosted, members, small
 
 __all__ = ["still"]  # a fixture
 
@@ -352,9 +354,13 @@ def traffic(cfg: Any) -> tuple[int, int]:
     tap = Wiretap()
     hosted(cfg).run(tap)
     out = [h for h in tap.heard if h.direction == "out"]
-    up = sum(len(h.bulk) for h in out if isinstance(h.message, wire.SumInput) and h.party != HOST)
-    down = [h for h in out if isinstance(h.message, wire.Broadcast) and h.party == HOST]
-    assert all(not h.bulk for h in out if isinstance(h.message, wire.Broadcast) and h.party != HOST)
+    up = sum(
+        len(h.bulk) for h in out if isinstance(h.message, messages.SumInput) and h.party != HOST
+    )
+    down = [h for h in out if isinstance(h.message, messages.Broadcast) and h.party == HOST]
+    assert all(
+        not h.bulk for h in out if isinstance(h.message, messages.Broadcast) and h.party != HOST
+    )
     return up, sum(payload(h) for h in down)
 
 
@@ -421,10 +427,10 @@ def test_a_host_that_names_a_low_bound_does_not_learn_who_is_beyond_it(bound: fl
             if not cohort.is_host:
                 await send_update(cohort, {"w": torch.full((20,), move)}, 1.0)
                 return None
-            await cohort.sum({"reach": [0.0]}, reveal=Reveal.HOST)
+            await cohort.sum({"reach": [0.0]}, reveal=Audience.HOST)
             await cohort.broadcast({"reach": [bound]})
             nothing = {"w": np.zeros(20), "weight": [0.0]}
-            return await cohort.sum(nothing, reveal=Reveal.HOST, bound=bound)
+            return await cohort.sum(nothing, reveal=Audience.HOST, bound=bound)
 
         return run
 

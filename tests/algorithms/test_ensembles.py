@@ -12,22 +12,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from secure_fl import wire
 from secure_fl.algorithms.ensembles import Ensemble, as_shares
 from secure_fl.algorithms.sampling import sampled
-from secure_fl.cohort import Cohort
+from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, CryptoError, SettingsError
-from secure_fl.recorder import Recorder
-from secure_fl.session import Session
+from secure_fl.events import EventLog
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import make_task
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import Session
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import decode
 from secure_fl.settings import ModelSettings, NoiseSettings, Protection, TaskSettings
 from secure_fl.settings import TrainingSettings as Training
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import make_task
-from tests.harness import Federated, LossyEngine, Program, federate
-from tests.hospitals import HOST
-from tests.noised import account
-from tests.private import notes
-from tests.security.attacker import NAMES, Wiretap
+from tests.support.attacker import NAMES, Wiretap
+from tests.support.harness import Federated, LossyEngine, Program, federate
+from tests.support.hospitals import HOST
+from tests.support.noised import account
+from tests.support.private import notes
 
 FIVE = (*NAMES, "zenith")
 SIZES = {"east": 10, "north": 30, "south": 20, "west": 40, "zenith": 15}
@@ -39,7 +41,7 @@ def site(name: str, size: int = 10) -> Site:
     task = make_task(TaskSettings(labels=("a", "b", "c")))
     role: Any = "host" if name == HOST else "party"
     silo = Silo(name, notes(size, name), role=role)
-    return Site(silo, task, ModelSettings(layers=1), Training(device="cpu"), 0, Recorder(name))
+    return Site(silo, task, ModelSettings(layers=1), Training(device="cpu"), 0, EventLog(name))
 
 
 def said(name: str, seed: int = 0) -> Tensor:
@@ -92,7 +94,7 @@ class Gone(LossyEngine):
     def exchange(self, frames: Mapping[str, Any], deadline: float) -> Any:
         there = {party: frame for party, frame in frames.items() if party not in self._gone}
         for party, answer in super().exchange(there, deadline):
-            if self._when(party, wire.decode(answer, lambda *_: None).message):
+            if self._when(party, decode(answer, lambda *_: None).message):
                 self._gone.add(party)
             else:
                 yield party, answer
@@ -138,7 +140,7 @@ def test_after_a_dropout_the_mean_is_over_those_who_are_left(
     counted: Any, mode: Protection
 ) -> None:
     """West gives its first predictions and is gone before the second sum."""
-    engine = losing({"west"}, wire.SumInput, after=1)
+    engine = losing({"west"}, messages.SumInput, after=1)
     out = run(predicting(2, counted=counted), mode, engine=engine, threshold=3)
     shares = {n: SIZES[n] if counted == "records" else 1.0 for n in NAMES}
     first, second = out.results[HOST]
@@ -153,7 +155,7 @@ def test_after_a_dropout_the_mean_is_over_those_who_are_left(
 @pytest.mark.parametrize("counted", ["records", "parties"])
 def test_who_is_gone_after_its_predictions_arrived_still_counts(counted: Any) -> None:
     """Lost before it can help to unmask: its predictions are in the sum all the same."""
-    engine = losing({"west"}, wire.Reveal, after=1)
+    engine = losing({"west"}, messages.UnmaskShares, after=1)
     out = run(predicting(counted=counted), "he+secagg", engine=engine, threshold=3)
     assert "west" not in out.results  # it never finished
     shares = {n: SIZES[n] if counted == "records" else 1.0 for n in NAMES}
@@ -163,7 +165,7 @@ def test_who_is_gone_after_its_predictions_arrived_still_counts(counted: Any) ->
 def test_under_noise_too_who_is_gone_after_its_predictions_arrived_still_counts() -> None:
     settings = NoiseSettings(epsilon=1e9, std=0.001, scale=2**14, force=True)
     accounts = {name: account(settings, name) for name in (*NAMES, HOST)}
-    engine = losing({"west"}, wire.Reveal, after=1)
+    engine = losing({"west"}, messages.UnmaskShares, after=1)
     programs = predicting(counted="parties")
     out = run(programs, "he+secagg", engine=engine, threshold=3, ledgers=accounts.__getitem__)
     assert (out.results[HOST][0] - mean(dict.fromkeys(NAMES, 1.0))).abs().max() < 0.005
@@ -188,7 +190,7 @@ def test_the_mean_is_over_the_drawn_ones_only_and_all_send_as_much(counted: Any)
         assert sum(weights) == pytest.approx(1)
         assert all((w > 0) == (n in drawn) for n, w in zip(NAMES, weights, strict=True))
     assert len(drawn_once) > 2  # others in other rounds
-    uploads = [h for h in tap.of(wire.SumInput) if h.direction == "out" and h.party != HOST]
+    uploads = [h for h in tap.of(messages.SumInput) if h.direction == "out" and h.party != HOST]
     to_host = [h for h in uploads if h.message.audience == "host"]
     assert len({len(h.bulk) for h in to_host}) == 1  # in size, nobody stands out
     silent = sum(not np.frombuffer(h.bulk, "<f4").any() for h in to_host)
@@ -227,13 +229,13 @@ def test_dropouts_never_leave_one_of_the_drawn_ones_alone_in_a_sum(
     options: dict[str, Any] = {"min_cohort": 3, "threshold": 3}
     with monkeypatch.context() as patch:
         east, *others = few(3, patch)
-        out = run(programs, "secagg", engine=losing(others, wire.SumInput), **options)
+        out = run(programs, "secagg", engine=losing(others, messages.SumInput), **options)
         assert (out.results[HOST][0] - said(east)).abs().max() < 0.001  # the attack
     out = run(programs, "secagg", **options)
     drawn = {name for name in FIVE if out.results[name][0][0]}
     assert len(drawn) >= 3 + 2
     for lost in combinations(sorted(drawn), 2):
-        out = run(programs, "secagg", engine=losing(lost, wire.SumInput), **options)
+        out = run(programs, "secagg", engine=losing(lost, messages.SumInput), **options)
         shares = {n: SIZES[n] if counted == "records" else 1.0 for n in drawn - set(lost)}
         assert len(shares) >= 3
         assert (out.results[HOST][0] - mean(shares)).abs().max() < 0.001
@@ -259,7 +261,7 @@ def test_if_nobody_that_was_drawn_is_left_the_round_ends(
     """Two are drawn, and both are lost: before they are weighed, or before they send."""
     lost = few(2, monkeypatch)
     programs = predicting(names=FIVE, counted=counted)
-    engine = losing(lost, wire.SumInput, audience=audience)
+    engine = losing(lost, messages.SumInput, audience=audience)
     out = run(programs, threshold=3, engine=engine, catch=True)
     if (counted, audience) == ("parties", "parties"):
         assert out.error is None  # nothing is weighed there

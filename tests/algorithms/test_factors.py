@@ -16,12 +16,12 @@ from torch import Tensor
 from secure_fl.algorithms.factors import Exchange, Way, exchange_of
 from secure_fl.algorithms.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
-from secure_fl.cohort import Cohort
 from secure_fl.crypto.layout import CLIP_IN_RMS
 from secure_fl.errors import CohortError
-from secure_fl.recorder import Event, Recorder
+from secure_fl.events import Event, EventLog
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
-from tests.harness import LossyEngine, Program, federate
+from tests.support.harness import LossyEngine, Program, federate
 
 NAMES = ("east", "north", "south", "west")
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -68,7 +68,7 @@ def exchanged(
             log, mine = Log(), updates[name]
             weight = (weights or {}).get(name, 1.0)
             events: list[Event] = []
-            recorder = Recorder(name, events.append)
+            recorder = EventLog(name, events.append)
             ready = exchange_of(way, cohort, recorder, mine[0], 5, max_rank)
             for Δ in mine:
                 personal = ready.personal.state_dict()
@@ -262,7 +262,7 @@ def test_sealed_factors_equal_clear_ones_within_the_codecs_bound(
     seeds: list[torch.Generator] = []
 
     async def look(cohort: Cohort) -> None:
-        way: Any = exchange_of("joint", cohort, Recorder("x"), updates["east"][0], 5, None)
+        way: Any = exchange_of("joint", cohort, EventLog("x"), updates["east"][0], 5, None)
         way.shared.count = 1  # of the first exchange
         seeds.append(way.shared.generator("w"))
 

@@ -11,19 +11,20 @@ import pytest
 import torch
 from torch import nn
 
-from secure_fl import FedAvg, Silo, config
+from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.baselines.feddropout import FedDropout, Unsent, move_
 from secure_fl.algorithms.baselines.submodel import Cut, Units, draw, shrink
-from secure_fl.anatomy import freeze_embeddings
-from secure_fl.cohort import Cohort
+from secure_fl.config import load as config
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.models import encoder_layers, trainable
-from secure_fl.recorder import Event
-from secure_fl.result import Result
+from secure_fl.events import Event
+from secure_fl.learning.anatomy import freeze_embeddings
+from secure_fl.learning.models import encoder_layers, trainable
+from secure_fl.party.cohort import Cohort
+from secure_fl.runs.result import Result
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, Protection
-from tests.harness import federate
-from tests.hospitals import silos, small
+from tests.support.harness import federate
+from tests.support.hospitals import silos, small
 
 HEADS, WIDTH, INNER = 4, 16, 6
 
@@ -193,9 +194,9 @@ def test_units_that_are_not_drawn_stay_where_they_are() -> None:
 
 
 def _fresh(settings: ModelSettings) -> Any:
-    from secure_fl.models import load_model, load_tokenizer
-    from secure_fl.tasks import KINDS
-    from tests.hospitals import LABELS
+    from secure_fl.learning.models import load_model, load_tokenizer
+    from secure_fl.learning.tasks import KINDS
+    from tests.support.hospitals import LABELS
 
     task = KINDS["classification"](kind="classification", labels=LABELS, max_length=32)
     return load_model(settings, task, load_tokenizer(settings), 0)

@@ -12,13 +12,13 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.examples import Text
-from secure_fl.models import trainable
+from secure_fl.data.examples import Text
+from secure_fl.data.silo import Silo
+from secure_fl.learning.models import trainable
 from secure_fl.settings import ModelSettings
-from secure_fl.silo import Silo
-from tests.algorithms.hands import BATCH, LOCAL, NAMES, RATE, Hand, ce, order, sgd, site_of, still
-from tests.hospitals import HOST, LABELS, hosted, members
-from tests.test_federation import equal, weights
+from tests.federation.test_federation import equal, weights
+from tests.support.hands import BATCH, LOCAL, NAMES, RATE, Hand, ce, order, sgd, site_of, still
+from tests.support.hospitals import HOST, LABELS, hosted, members
 
 __all__ = ["still"]  # a fixture
 

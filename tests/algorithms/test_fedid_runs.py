@@ -14,18 +14,19 @@ from pydantic import ValidationError
 from secure_fl import corpora
 from secure_fl.algorithms.fedid import FedID, fedid
 from secure_fl.algorithms.public_records import PublicRecords, lots
+from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, Disagreement, SecureFLError, SettingsError
-from secure_fl.models import load_exported
-from secure_fl.recorder import Event
-from secure_fl.session import Session
+from secure_fl.events import Event
+from secure_fl.learning.models import load_exported
+from secure_fl.learning.site import Site
+from secure_fl.party.session import Session
 from secure_fl.settings import ModelSettings, TaskSettings
-from secure_fl.silo import Silo, Site
-from tests.algorithms.hands import LOCAL, NAMES, site_of
 from tests.algorithms.test_fedkd import save
-from tests.harness import LossyEngine, Program, federate
-from tests.hospitals import HOST, LABELS, hosted, members
-from tests.test_federation import equal, weights
-from tests.test_resume import Killed
+from tests.federation.test_federation import equal, weights
+from tests.federation.test_resume import Killed
+from tests.support.hands import LOCAL, NAMES, site_of
+from tests.support.harness import LossyEngine, Program, federate
+from tests.support.hospitals import HOST, LABELS, hosted, members
 
 SLOW = pytest.mark.slow
 

@@ -12,29 +12,30 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from secure_fl import FedAvg, Federation, Silo, checkpoint
+from secure_fl import FedAvg, Federation, Silo
 from secure_fl.algorithms.descent import Descent
 from secure_fl.algorithms.factors import Way
 from secure_fl.algorithms.fedkd import FedKD, losses
 from secure_fl.algorithms.pairing import make_pair
-from secure_fl.builtin import tiny_config, tiny_tokenizer
-from secure_fl.cohort import Cohort
 from secure_fl.corpora import make
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Ledger
 from secure_fl.errors import DataError, ModelError, SettingsError
-from secure_fl.models import load_exported, load_model, trainable
-from secure_fl.private_training import fit_privately
-from secure_fl.recorder import Event, Recorder
-from secure_fl.result import Result
+from secure_fl.events import Event, EventLog
+from secure_fl.learning.builtin import tiny_config, tiny_tokenizer
+from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.models import load_exported, load_model, trainable
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import make_task
+from secure_fl.party.cohort import Cohort
+from secure_fl.runs import checkpoint
+from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Site
-from secure_fl.tasks import make_task
-from tests.harness import LossyEngine
-from tests.hospitals import LABELS, silos, small
-from tests.private import make_site, notes, seeded
-from tests.test_federation import equal, weights
-from tests.test_resume import Killed
+from tests.federation.test_federation import equal, weights
+from tests.federation.test_resume import Killed
+from tests.support.harness import LossyEngine
+from tests.support.hospitals import LABELS, silos, small
+from tests.support.private import make_site, notes, seeded
 
 WAYS: tuple[Way, ...] = get_args(Way)
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
@@ -213,7 +214,7 @@ def test_without_distillation_it_is_fedavg_of_the_student(still: str, optimizer:
 
 def site_of(silo: Silo, model: ModelSettings, training: TrainingSettings = SGD) -> Site:
     task = make_task(TaskSettings(labels=LABELS, max_length=32))
-    return Site(silo, task, model, training, 0, Recorder(silo.name))
+    return Site(silo, task, model, training, 0, EventLog(silo.name))
 
 
 @pytest.mark.parametrize("mean", ["records", "parties"])

@@ -17,12 +17,12 @@ from secure_fl.algorithms import feedback
 from secure_fl.algorithms.distilling import optimizer_of, rate_of
 from secure_fl.algorithms.fedid import FedID, loss_of, rectify
 from secure_fl.algorithms.public_records import answers
-from secure_fl.models import load_model, trainable
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
+from secure_fl.learning.models import load_model, trainable
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Site
-from secure_fl.tasks import Batch, Task, make_task
-from tests.hospitals import LABELS, members
+from tests.support.hospitals import LABELS, members
 
 RATE = 0.3
 SGD = TrainingSettings(
@@ -79,7 +79,7 @@ def hospital(training: TrainingSettings = SGD, model: ModelSettings | None = Non
     """The host of a small federation."""
     task = make_task(TaskSettings(labels=LABELS, max_length=32))
     silo = members()[-1]
-    return Site(silo, task, model or ModelSettings(layers=2), training, 0, Recorder(silo.name))
+    return Site(silo, task, model or ModelSettings(layers=2), training, 0, EventLog(silo.name))
 
 
 # --- Eq. 14 as mathematics ------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_predictions_can_be_strengthened_under_the_defaults() -> None:
 def test_the_host_may_learn_at_a_rate_of_its_own() -> None:
     party_task = make_task(TaskSettings(labels=LABELS))
     silo = members()[0]
-    party = Site(silo, party_task, ModelSettings(layers=1), SGD, 0, Recorder(silo.name))
+    party = Site(silo, party_task, ModelSettings(layers=1), SGD, 0, EventLog(silo.name))
     own, shared = FedID(host_learning_rate=0.7), FedID()
     assert [rate_of(site, own) for site in (hospital(), party)] == [0.7, RATE]
     assert [rate_of(site, shared) for site in (hospital(), party)] == [RATE, RATE]

@@ -12,18 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl import FedAvg, Local, Silo, TrainingSettings, config
+from secure_fl import FedAvg, Local, Silo, TrainingSettings
 from secure_fl.algorithms.baselines import sketch as sketch_module
 from secure_fl.algorithms.baselines.fetchsgd import Aggregator, FetchSGD
 from secure_fl.algorithms.baselines.sketch import CountSketch
 from secure_fl.algorithms.public_coins import choose, coins
+from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
-from secure_fl.models import trainable
-from secure_fl.recorder import Event
-from secure_fl.result import Result
+from secure_fl.events import Event
+from secure_fl.learning.models import trainable
+from secure_fl.runs.result import Result
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection
-from tests.hospitals import silos, small
+from tests.support.hospitals import silos, small
 
 SMALL = CountSketch(rows=3, columns=7, size=40, seed=5)
 

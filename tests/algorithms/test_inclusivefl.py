@@ -16,7 +16,7 @@ from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusive.wide_sums import WideSums
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.settings import Protection
-from tests.algorithms.toy import Reference, names_of, play
+from tests.support.toy_tiers import Reference, names_of, play
 
 DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
 TIERS = {"a1": "weak", "a2": "weak", "b1": "medium", "b2": "medium"} | {

@@ -19,17 +19,17 @@ from secure_fl.algorithms.inclusive.server import ServerSGD
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.sampling import sampled
-from secure_fl.cohort import Cohort
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
-from secure_fl.models import depth, trainable
-from secure_fl.session import Session
+from secure_fl.learning.models import depth, trainable
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import Session
 from secure_fl.settings import DPSettings, Protection
-from tests.algorithms.toy import names_of, play
-from tests.harness import LossyEngine, Program, federate
-from tests.hospitals import silos, small
-from tests.test_federation import equal, weights
-from tests.test_local_heads import ner
-from tests.test_resume import Killed
+from tests.federation.test_federation import equal, weights
+from tests.federation.test_local_heads import ner
+from tests.federation.test_resume import Killed
+from tests.support.harness import LossyEngine, Program, federate
+from tests.support.hospitals import silos, small
+from tests.support.toy_tiers import names_of, play
 
 DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
 ONE_EACH = ("weak", "medium", "strong")

@@ -9,13 +9,13 @@ import pytest
 import transformers
 from torch import nn
 
-from secure_fl import builtin, models
 from secure_fl.algorithms.layers import head_names, part_of
-from secure_fl.anatomy import freeze_embeddings, trainable
 from secure_fl.errors import ModelError
+from secure_fl.learning import builtin, models
+from secure_fl.learning.anatomy import freeze_embeddings, trainable
+from secure_fl.learning.tasks import make_task
+from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings, TaskSettings
-from secure_fl.tasks import make_task
-from secure_fl.tasks.heads import AttentiveClassifier, NewsRanker
 
 SIZES = {
     "vocab_size": 30,

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import transformers
 
-from secure_fl import builtin
-from secure_fl.fetching import quiet
+from secure_fl.learning import builtin
+from secure_fl.learning.fetching import quiet
 
 MB = 1 << 20
 CHILD = """
 import json, re, sys
 from secure_fl import fetching, models
 from secure_fl.settings import ModelSettings, TaskSettings
-from secure_fl.tasks import make_task
+from secure_fl.learning.tasks import make_task
 
 def highest():  # of this program; getrusage would count the process that started it
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))

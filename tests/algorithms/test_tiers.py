@@ -10,13 +10,14 @@ import pytest
 
 from secure_fl import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.algorithms.tiers import spread, tier_of
-from secure_fl.cohort import Cohort
+from secure_fl.data.silo import Silo
 from secure_fl.errors import SettingsError
-from secure_fl.recorder import Recorder
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import make_task
-from tests.harness import Federated, LossyEngine, Program, federate
-from tests.hospitals import LABELS, silos
+from secure_fl.events import EventLog
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import make_task
+from secure_fl.party.cohort import Cohort
+from tests.support.harness import Federated, LossyEngine, Program, federate
+from tests.support.hospitals import LABELS, silos
 
 TIERS = ("weak", "strong")
 
@@ -32,7 +33,7 @@ def asked(
     def program(silo: Silo) -> Program:
         async def run(cohort: Cohort) -> str:
             task = make_task(TaskSettings(labels=LABELS))
-            site = Site(silo, task, ModelSettings(), TrainingSettings(), 0, Recorder(silo.name))
+            site = Site(silo, task, ModelSettings(), TrainingSettings(), 0, EventLog(silo.name))
             return tier_of(cohort, site, TIERS, options.get("shares"))
 
         return run

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl import wire
 from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusive.server import ServerSGD
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusive.wide_sums import WideSums
-from secure_fl.cohort import Cohort
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol import messages
 from secure_fl.settings import Protection
-from tests.algorithms.toy import names_of, play
-from tests.security.attacker import Wiretap
+from tests.support.attacker import Wiretap
+from tests.support.toy_tiers import names_of, play
 
 DEPTHS = {"weak": 2, "medium": 3, "strong": 4}
 ONE_EACH = {"a": "weak", "b": "medium", "c": "strong"}
@@ -175,7 +175,7 @@ def test_one_party_in_each_tier(mode: Protection) -> None:
         bits=24,
         engine=tap,
     )
-    for heard in tap.of(wire.SumInput):
+    for heard in tap.of(messages.SumInput):
         assert heard.message.segments and all(s.owners == () for s in heard.message.segments)
     model = {p: {n: np.asarray(w) for n, w in out.results[p][1].items()} for p in ONE_EACH}
 

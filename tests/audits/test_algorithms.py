@@ -21,9 +21,10 @@ from secure_fl.audits.metadata_trials import metadata_trials
 from secure_fl.audits.priors import prior_of
 from secure_fl.audits.run import audit
 from secure_fl.cli.main import main
-from secure_fl.config import federation, loads, silos
+from secure_fl.config.load import loads, silos
 from secure_fl.errors import RunError
-from tests.harness import LossyEngine
+from secure_fl.federation.federation import Federation
+from tests.support.harness import LossyEngine
 
 SETTINGS = """
 [run]
@@ -89,7 +90,7 @@ COORDINATOR, HOSPITAL, WITH_ONE = "coordinator", "one hospital", "coordinator + 
 
 
 def train(folder: Path, engine: Callable[..., Any] | None = None, **options: Any) -> Path:
-    made = federation(loads(SETTINGS.format(**USUAL | options)), folder)
+    made = Federation.of(loads(SETTINGS.format(**USUAL | options)), folder)
     made.run(engine) if engine else made.run()
     return folder
 
@@ -209,7 +210,7 @@ def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
     with pytest.raises(CrashError):
         train(tmp_path / "run", Crashing, mode="he")
     text = SETTINGS.format(**USUAL | {"mode": "he"})
-    federation(loads(text), tmp_path / "run", resume=True).run()
+    Federation.of(loads(text), tmp_path / "run", resume=True).run()
     found = looked(tmp_path / "run")
     assert cells(found, ONE)[WITH_ONE] == "everything"
     assert cells(found, SUM)[HOSPITAL] == "of a sum"
@@ -218,14 +219,14 @@ def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
 def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
     case = {"rounds": 2, "mode": "he"}
     plain = SETTINGS.format(**USUAL | case)
-    made = federation(loads(plain.replace("record = true", "")), tmp_path / "run")
+    made = Federation.of(loads(plain.replace("record = true", "")), tmp_path / "run")
     made.until = 1
     made.run()
     (tmp_path / "run" / "result.json").unlink()
     assert not (tmp_path / "run" / "views").exists()
     assert not list((tmp_path / "run").glob("parties/*/view"))
     (tmp_path / "run" / "settings.toml").write_text(plain)
-    federation(loads(plain), tmp_path / "run", resume=True).run()
+    Federation.of(loads(plain), tmp_path / "run", resume=True).run()
     found = looked(tmp_path / "run")
     assert cells(found, ONE)[WITH_ONE] == "everything"  # in round 2, which is there
     assert any("before round 2" in said for said in found.untested)
@@ -291,7 +292,7 @@ def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path):
 def test_all_labels_are_known_where_hospitals_have_their_own():
     settings = loads(SETTINGS.format(**USUAL | {"kind": "ner", "corpus": "ner"}))
     members = tuple(silos(settings))
-    made = federation(settings)
+    made = Federation.of(settings)
     assert made.local_heads
     prior = prior_of(settings, members)
     assert set(prior.task.labels) == {tag for task in made.tasks.values() for tag in task.labels}

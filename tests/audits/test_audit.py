@@ -17,12 +17,13 @@ from secure_fl.audits.session import Audit
 from secure_fl.audits.shipped import recorded
 from secure_fl.audits.shipped.mask_trials import mask_trials
 from secure_fl.cli.main import main
-from secure_fl.config import federation, loads
+from secure_fl.config.load import loads
 from secure_fl.crypto.masking import Place
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import RunError
-from secure_fl.wire import digest
+from secure_fl.federation.federation import Federation
+from secure_fl.protocol.frames import digest
 
 SETTINGS = """
 [run]
@@ -61,7 +62,7 @@ def trained(folder: Path, mode: str = "he+secagg", **options: object) -> Path:
         "algorithm": "fedavg",
         "more": "",
     } | options
-    federation(loads(SETTINGS.format(mode=mode, **fields)), folder).run()
+    Federation.of(loads(SETTINGS.format(mode=mode, **fields)), folder).run()
     return folder
 
 
@@ -158,7 +159,7 @@ def test_a_run_without_views_says_what_cannot_be_audited(tmp_path):
     text = SETTINGS.format(
         mode="he", parties=3, data="", frozen="true", protection="", algorithm="fedavg", more=""
     )
-    federation(loads(text.replace("record = true", "")), tmp_path / "run").run()
+    Federation.of(loads(text.replace("record = true", "")), tmp_path / "run").run()
     with pytest.raises(RunError, match="only digests") as caught:
         audit(tmp_path / "run", quick=True)
     assert "--record" in str(caught.value)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secure_fl import config
 from secure_fl.algorithms.distillation import Distillation, Pair
 from secure_fl.algorithms.fedkd import losses
 from secure_fl.audits.base import Prior
@@ -25,12 +24,13 @@ from secure_fl.audits.shipped.composition import (
     worst,
 )
 from secure_fl.audits.shipped.composition_subjects import composition_trials, paired
-from secure_fl.models import load_model, load_tokenizer
-from secure_fl.private_model import Bounds
-from secure_fl.private_training import clipped_sum
+from secure_fl.config import load as config
+from secure_fl.learning.dp.model import Bounds
+from secure_fl.learning.dp.training import clipped_sum
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings
-from secure_fl.tasks import Batch, make_task
-from tests.private import TASKS, loss_of, make_batch, make_model
+from tests.support.private import TASKS, loss_of, make_batch, make_model
 
 TRAINING = TrainingSettings(device="cpu")
 SETTINGS = """\

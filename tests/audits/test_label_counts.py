@@ -10,8 +10,8 @@ import pytest
 from secure_fl.audits.attacks import label_counts as attack
 from secure_fl.audits.attacks.label_counts import guess_shares, label_counts, shares
 from secure_fl.audits.gate import Trial, Verdict
-from secure_fl.examples import Text
-from tests.audits.readings import (
+from secure_fl.data.examples import Text
+from tests.support.readings import (
     adamw,
     hospital,
     moved,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl import wire
 from secure_fl.audits.base import Prior
 from secure_fl.audits.gate import Verdict
 from secure_fl.audits.shipped import mask_trials as trials
@@ -19,8 +18,9 @@ from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from tests.harness import federate
-from tests.security.attacker import NAMES, Wiretap, summing
+from secure_fl.protocol import messages
+from tests.support.attacker import NAMES, Wiretap, summing
+from tests.support.harness import federate
 
 M = COHORT.modulus
 
@@ -102,7 +102,7 @@ def recorded(values: Any) -> dict[str, list[Slots]]:
     federate({n: summing(values, 3, bound=0.1) for n in NAMES}, mode="secagg", engine=tap)
     found: dict[str, list[Slots]] = {name: [] for name in NAMES}
     for name in NAMES:
-        for heard in tap.of(wire.SumInput, name):
+        for heard in tap.of(messages.SumInput, name):
             found[name].append(to_slots(heard.bulk, len(heard.bulk) // 6))
     return found
 

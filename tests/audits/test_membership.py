@@ -19,10 +19,10 @@ from secure_fl.audits.attacks.shadows import Shadows
 from secure_fl.audits.base import Finding, Prior, PublicView, Truth
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.corpora import NAMES
-from secure_fl.examples import Example
-from secure_fl.models import load_model, load_tokenizer
+from secure_fl.data.examples import Example
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.tasks import make_task
 
 COUNT, PASSES, MODELS = 50, 30, 8
 SPEC = ModelSettings(layers=1)

@@ -17,10 +17,10 @@ from secure_fl.audits.base import Finding, Prior, PublicView, Truth
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.shipped import canaries, one_run
 from secure_fl.audits.statistics import one_run_epsilon
-from secure_fl.examples import Tagged, Text
-from secure_fl.models import load_model, load_tokenizer
+from secure_fl.data.examples import Tagged, Text
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.tasks import make_task
 
 SPEC = ModelSettings(layers=1)
 VIEW = PublicView("public", nn.Identity(), ("model/1",))

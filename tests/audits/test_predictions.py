@@ -17,12 +17,13 @@ from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.audits.attacks import predictions, shadows
 from secure_fl.audits.base import HostView, Prior, PublicView, Reading, Truth
 from secure_fl.audits.gate import Trial, Verdict
-from secure_fl.examples import Example, Text
-from secure_fl.models import load_model, load_tokenizer
-from secure_fl.recorder import Recorder
+from secure_fl.data.examples import Example, Text
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Silo, Site
-from secure_fl.tasks import make_task
 
 COUNT, MODELS = 24, 2
 SPEC = ModelSettings(layers=1)
@@ -171,7 +172,7 @@ def test_fedids_batches_are_put_back_in_their_places():
     public = prior().outsiders[:10]
     p = replace(prior(), algorithm=FedID(public_batch=3, batches_per_exchange=2))
     silo = Silo("host", public, public=public)
-    site = Site(silo, p.task, SPEC, p.training, p.seed, Recorder("host"))
+    site = Site(silo, p.task, SPEC, p.training, p.seed, EventLog("host"))
     y = np.random.default_rng(1).dirichlet([1, 1], 10)
     batches = PublicRecords(site, 3).batches(1, 0)  # three of three; the third finds no partner
     rows = np.concatenate([batches[0].numpy(), batches[1].numpy()])

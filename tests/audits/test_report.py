@@ -16,9 +16,9 @@ from secure_fl.audits.report import markdown, render
 from secure_fl.audits.report.checks import contradictions
 from secure_fl.audits.report.sentences import NO_PRIVACY, NO_TRIALS, WITHOUT
 from secure_fl.audits.report.words import ACCESS, STATUS, VERDICTS
-from tests.audits.documents import document, finding, three, trial
-from tests.audits.hostile import hostile
-from tests.audits.pages import Page
+from tests.support.documents import document, finding, three, trial
+from tests.support.hostile import hostile
+from tests.support.pages import Page
 
 ROOT = Path(__file__).parent.parent.parent
 PLOTS = ("accuracy", "roc", "budget", "traffic", "spectra")

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from secure_fl.audits.report import render
-from tests.audits import browser
-from tests.audits.documents import three
+from tests.support import browser
+from tests.support.documents import three
 
 FOUND = browser.find()
 pytestmark = pytest.mark.skipif(

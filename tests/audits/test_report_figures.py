@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from secure_fl.audits.document import RocPart, SeriesPart
 from secure_fl.audits.report import comparison, curves, plots, tables, words
 from secure_fl.audits.report.sentences import in_words
-from tests.audits.documents import document, privacy, three
+from tests.support.documents import document, privacy, three
 
 
 def roc(hits: int, members: int, strangers: int) -> RocPart:

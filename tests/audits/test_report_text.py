@@ -14,9 +14,9 @@ from markdown_it import MarkdownIt
 
 from secure_fl.audits.document import AuditDocument, encode
 from secure_fl.audits.report import markdown, render
-from tests.audits.documents import document, three
-from tests.audits.hostile import EVIL, hostile
-from tests.audits.pages import Page
+from tests.support.documents import document, three
+from tests.support.hostile import EVIL, hostile
+from tests.support.pages import Page
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -31,7 +31,7 @@ def test_same_document_same_bytes() -> None:
 
 def test_same_bytes_in_another_process() -> None:
     code = (
-        "import hashlib; from tests.audits.documents import document\n"
+        "import hashlib; from tests.support.documents import document\n"
         "from secure_fl.audits.report import render\n"
         "print(hashlib.sha256(render([document()]).encode()).hexdigest())"
     )

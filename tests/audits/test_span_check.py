@@ -12,7 +12,7 @@ from secure_fl.audits.attacks.rehearsals import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check, time_span_check
 from secure_fl.audits.attacks.words import sequences, tokens
 from secure_fl.audits.gate import Trial, Verdict
-from tests.audits.readings import (
+from tests.support.readings import (
     adamw,
     hospital,
     moved,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from secure_fl import protection
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.shipped.keys_on_trust import OnTrust, input_read
 from secure_fl.audits.shipped.lying import Trick
@@ -16,6 +15,7 @@ from secure_fl.audits.shipped.tampering import KEYS, Uncounted, played, tamperin
 from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
 from secure_fl.crypto.seen import Seen
 from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.federation import keys as protection
 from secure_fl.settings import Protection
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")

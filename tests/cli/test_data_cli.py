@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from secure_fl import config
 from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import ALGORITHMS, CORPORA
 from secure_fl.cli.main import main
+from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
-from secure_fl.data import load
-from secure_fl.federation import Federation
+from secure_fl.data.splits import load
+from secure_fl.federation.federation import Federation
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_every_file_that_init_writes_is_ready_to_run(
     settings = config.load(tmp_path / "new" / "federation.toml", ["data.size=12"])
     assert settings.algorithm.name == algorithm
     assert settings.protection.mode == "he+secagg"
-    made = config.federation(settings)  # reads the data, checks the labels and the rules
+    made = Federation.of(settings)  # reads the data, checks the labels and the rules
     assert isinstance(made, Federation)
     assert next(iter(made.tasks.values())).kind == task
 

@@ -12,8 +12,8 @@ from secure_fl.cli.main import main
 from secure_fl.crypto.accounting import GaussianRelease, epsilon
 from secure_fl.crypto.ledger import Account, Budget, Ledger
 from secure_fl.crypto.ledger_store import connected
-from secure_fl.roster_files import card_bytes
-from tests.crypto.sites import site
+from secure_fl.crypto.roster_files import card_bytes
+from tests.support.key_sites import site
 
 
 @pytest.fixture

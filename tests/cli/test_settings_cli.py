@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from secure_fl.cli.main import main
 from secure_fl.cli.settings import page, sections
-from secure_fl.fields import described
+from secure_fl.config.fields import described
 from secure_fl.settings import DPSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

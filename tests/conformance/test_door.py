@@ -9,17 +9,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from secure_fl.cohort import Cohort, Reveal
-from secure_fl.errors import (
-    CohortError,
-    Disagreement,
-    SecureFLError,
-    TooFewParties,
-    TrainingError,
-)
-from secure_fl.session import Session
+from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties, TrainingError
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.session import Session
 from secure_fl.settings import Protection
-from tests.harness import Federated, LossyEngine, Program, federate
+from tests.support.harness import Federated, LossyEngine, Program, federate
 
 MODES = get_args(Protection)
 NAMES = ("east", "north", "south", "west")
@@ -57,9 +51,9 @@ def test_every_party_learns_the_sum(mode: Protection) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_host_sum_is_for_the_host_only(mode: Protection) -> None:
     async def host(cohort: Cohort) -> Any:
-        return await cohort.sum(vectors("template"), reveal=Reveal.HOST, bound=10.0)
+        return await cohort.sum(vectors("template"), reveal=Audience.HOST, bound=10.0)
 
-    programs = {n: summing(n, reveal=Reveal.HOST, bound=10.0) for n in NAMES} | {"hub": host}
+    programs = {n: summing(n, reveal=Audience.HOST, bound=10.0) for n in NAMES} | {"hub": host}
     out = federate(programs, host="hub", mode=mode)
     np.testing.assert_allclose(
         out.results["hub"]["a"].ravel(), expected(NAMES)["a"].ravel(), atol=2e-3

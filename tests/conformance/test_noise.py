@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.cohort import Cohort, Reveal
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Ledger, load_chain
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.errors import BudgetError, CohortError, CryptoError
+from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.settings import NoiseSettings, Protection
-from tests.harness import LossyEngine, Program, federate
+from tests.support.harness import LossyEngine, Program, federate
 
 NAMES = ("east", "north", "south", "west")
 SIZE = 4000
@@ -39,7 +39,7 @@ def program(name: str, given: SkellamNoise | None = None) -> Program:
         if not cohort.is_host:
             cohort.reserve(given or noise(), 1)
         values = {"predictions": np.full(SIZE, 0.05)}  # its norm is 3.2: nothing is clipped
-        return await cohort.sum(values, reveal=Reveal.HOST, bound=1.0, noise=given or noise())
+        return await cohort.sum(values, reveal=Audience.HOST, bound=1.0, noise=given or noise())
 
     return run
 
@@ -111,7 +111,7 @@ def test_every_noised_sum_is_reserved_first(ledgers: Any) -> None:
             cohort.reserve(noise(), 1)
         for _ in range(2):
             values = {"predictions": np.full(SIZE, 0.05)}
-            await cohort.sum(values, reveal=Reveal.HOST, bound=1.0, noise=noise())
+            await cohort.sum(values, reveal=Audience.HOST, bound=1.0, noise=noise())
 
     names = (*NAMES, "hub")
     out = federate(
@@ -140,17 +140,17 @@ def test_a_spent_budget_refuses_and_stays_spent(ledgers: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"reveal": Reveal.HOST, "bound": 1.0, "carry": True},  # its norm would travel exactly
-        {"reveal": Reveal.HOST},  # and so would its scale
-        {"reveal": Reveal.PARTIES},
-        {"reveal": Reveal.PARTIES, "bound": 1.0},
+        {"reveal": Audience.HOST, "bound": 1.0, "carry": True},  # its norm would travel exactly
+        {"reveal": Audience.HOST},  # and so would its scale
+        {"reveal": Audience.PARTIES},
+        {"reveal": Audience.PARTIES, "bound": 1.0},
     ],
 )
 def test_nothing_that_is_not_noised_leaves_beside_noise(wrong: Any, ledgers: Any) -> None:
     async def run(cohort: Cohort) -> Any:
         if not cohort.is_host:
             cohort.reserve(noise(), 1)
-        host_passes_none = cohort.is_host and wrong["reveal"] is Reveal.PARTIES
+        host_passes_none = cohort.is_host and wrong["reveal"] is Audience.PARTIES
         values = {} if host_passes_none else {"predictions": np.full(SIZE, 0.05)}
         return await cohort.sum(values, noise=noise(), **wrong)
 

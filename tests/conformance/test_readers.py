@@ -8,11 +8,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from secure_fl.cohort import Cohort, Reveal
 from secure_fl.errors import CohortError, TooFewParties
-from secure_fl.session import Session
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.session import Session
 from secure_fl.settings import Protection
-from tests.harness import LossyEngine, Program, federate
+from tests.support.harness import LossyEngine, Program, federate
 
 MODES = get_args(Protection)
 NAMES = ("east", "north", "south", "west")
@@ -153,7 +153,7 @@ def test_when_all_contributors_are_lost_readers_are_told() -> None:
     "options",
     [
         {"partial": False},
-        {"partial": True, "reveal": Reveal.HOST},
+        {"partial": True, "reveal": Audience.HOST},
         {"partial": True, "read": {"mine": np.ones(3)}},
     ],
 )

@@ -12,16 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto.identity import (
-    Identity,
-    PublicIdentity,
-    channel,
-    open_sealed,
-    seal_to,
-)
+from secure_fl.crypto.identity import Identity, PublicIdentity, channel, open_sealed, seal_to
 from secure_fl.crypto.primitives import agree, digest_of
 from secure_fl.errors import CryptoError
-from tests.crypto.sites import site
+from tests.support.key_sites import site
 
 SEALED = "1843cd32028c200d05feadde847bb3fde77459ab57a545b47fbcda8a07bc31b4"
 CHANNEL = "13b16e611c1048dfdb75014111e3ab18af14818b308bf81091274889b343aa4b"

@@ -14,10 +14,10 @@ from secure_fl.crypto.ceremony import CohortKeys, deal, open_bundle, seal_bundle
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.hostkey import read_host_key
 from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.vault import HEADER, Kind, decrypt, encrypt
 from secure_fl.errors import KeyringError
-from secure_fl.roster import Roster
-from tests.crypto.sites import CHEAP, fixed_roster, signed, site
+from tests.support.key_sites import CHEAP, fixed_roster, signed, site
 
 NAMES = ("north", "south", "east")
 SECRET = b"the scheme's secret key, opaque here"

@@ -19,7 +19,7 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.ledger_view import export, totals
 from secure_fl.errors import BudgetError, TamperError
-from tests.crypto.sites import site
+from tests.support.key_sites import site
 
 OWNER = site("north")
 NOTES = Account("notes 2026", "record")

@@ -8,7 +8,7 @@ import pytest
 from secure_fl.crypto import masking
 from secure_fl.crypto.masking import Place
 from secure_fl.crypto.scheme import COHORT
-from tests.security.collusion import LENGTH, MaskedStep
+from tests.support.collusion import LENGTH, MaskedStep
 
 KEYS = [bytes([i]) * 32 for i in range(12)]
 

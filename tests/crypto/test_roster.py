@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster import Member, Roster, collusion_bound, default_threshold, make_roster
+from secure_fl.crypto.roster_files import card_bytes, read_card, read_roster, roster_bytes
 from secure_fl.errors import KeyringError
-from secure_fl.roster import Member, Roster, collusion_bound, default_threshold, make_roster
-from secure_fl.roster_files import card_bytes, read_card, read_roster, roster_bytes
-from tests.crypto.sites import members, signed, site, unsigned
+from tests.support.key_sites import members, signed, site, unsigned
 
 NAMES = ("north", "south", "east")
 
@@ -179,7 +179,7 @@ def test_a_host_is_no_party() -> None:
 
 def test_a_roster_needs_neither_torch_nor_tenseal() -> None:
     code = (
-        "import sys, secure_fl.roster_files, secure_fl.crypto.keyring;"
+        "import sys, secure_fl.crypto.roster_files, secure_fl.crypto.keyring;"
         "print({'torch', 'tenseal', 'opacus', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tenseal import sealapi
 
 from secure_fl.crypto import public, secret
-from secure_fl.crypto.raw import CIPHERTEXT_HEAD, Channel
+from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile
 from secure_fl.crypto.scheme import COHORT, HOST, REAL
 from secure_fl.errors import CryptoError
 
@@ -212,7 +212,7 @@ def test_what_is_read_unchanged_is_accepted(readers, which):
 def test_seals_own_form_is_refused(key, context):
     """Its parser ends the process on some malformed input, so it never sees input from outside."""
     encryptor = sealapi.Encryptor(context.seal, key._key)
-    with Channel() as channel:
+    with MemoryFile() as channel:
         encryptor.encrypt_symmetric(sealapi.Plaintext("1"), own := sealapi.Ciphertext())
         own.save(channel._path)
         zipped = os.pread(channel._file, 1 << 20, 0)
@@ -243,7 +243,7 @@ def test_absurd_scales_are_refused(readers, scale):
 def test_an_unknown_layout_is_refused(context):
     with pytest.raises(CryptoError, match="unknown layout"):
         context.full.strip(b"\0" * (CIPHERTEXT_HEAD + 8 * 8192))
-    with Channel() as channel, pytest.raises(CryptoError, match="expected size"):
+    with MemoryFile() as channel, pytest.raises(CryptoError, match="expected size"):
         channel.save(sealapi.Plaintext("1"), 1000)
 
 

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl import wire
-from secure_fl.cohort import Cohort, Reveal
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import packing
 from secure_fl.crypto.layout import CLIP_IN_RMS
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TrainingError
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import Group, PartySum, Rule
+from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.protocol import messages
+from secure_fl.protocol.ports import Group, PartySum, Rule
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.step import Rules
-from tests.harness import Federated, Program, federate
+from tests.support.harness import Federated, Program, federate
 
 NAMES = ("a", "b", "c", "d")
 PROTECTED: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
@@ -207,7 +207,7 @@ def test_values_beyond_their_public_bound_are_refused() -> None:
 
 def test_a_host_sum_needs_a_bound() -> None:
     async def program(cohort: Cohort) -> Any:
-        await cohort.sum({"w": np.ones(20)}, reveal=Reveal.HOST)
+        await cohort.sum({"w": np.ones(20)}, reveal=Audience.HOST)
 
     out = federate(dict.fromkeys(NAMES, program), host="d", mode="secagg", catch=True)
     assert "needs a public bound" in str(out.sessions["a"].error)
@@ -241,9 +241,9 @@ def sealed_under_noise() -> PartySum:
 
 
 def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
-    assert sealed_under_noise().confirm(wire.Unmask(NAMES, ())) is None
+    assert sealed_under_noise().confirm(messages.Unmask(NAMES, ())) is None
     with pytest.raises(BudgetError):
-        sealed_under_noise().confirm(wire.Unmask(NAMES[:3], NAMES[3:]))
+        sealed_under_noise().confirm(messages.Unmask(NAMES[:3], NAMES[3:]))
 
 
 def test_keys_of_a_step_are_gone_when_it_is_over() -> None:

@@ -15,8 +15,8 @@ from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError
-from secure_fl.wire import Offer, Reveal
-from tests.security.collusion import LENGTH, PLACE, MaskedStep
+from secure_fl.protocol.messages import Offer, UnmaskShares
+from tests.support.collusion import LENGTH, PLACE, MaskedStep
 
 M = np.uint64(COHORT.modulus)
 
@@ -75,7 +75,7 @@ def test_wrong_lists_are_refused(lists: tuple[tuple[str, ...], tuple[str, ...]])
 
 
 def test_a_dropped_partys_key_is_revealed_to_a_threshold_of_equal_signatures_only() -> None:
-    def attempt(signers: tuple[str, ...], *, forged: bool = False) -> Reveal:
+    def attempt(signers: tuple[str, ...], *, forged: bool = False) -> UnmaskShares:
         step = MaskedStep(5, 4)
         statement = step.keys["p00"].settle(step.names[:4], ("p04",))
         signed = bytes(32) if forged else statement
@@ -165,7 +165,7 @@ def test_the_hosts_masks_are_what_the_parties_added_for_it() -> None:
     np.testing.assert_array_equal(keys["h"].host_masks(parties, "s", 5, COHORT.modulus), added)
     assert not keys["h"]._held  # the host holds nobody's shares
     keys["h"].settle(("a", "b", "c", "h"), ())
-    assert keys["h"].reveal({}, {}) == Reveal({}, {})
+    assert keys["h"].reveal({}, {}) == UnmaskShares({}, {})
 
 
 def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
@@ -180,8 +180,8 @@ def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
     assert refusal.value.where["party"] == "p03"
 
 
-def replace_share(reveal: Reveal, party: str, share: bytes) -> Reveal:
-    return Reveal(reveal.seeds, reveal.keys | {party: share})
+def replace_share(reveal: UnmaskShares, party: str, share: bytes) -> UnmaskShares:
+    return UnmaskShares(reveal.seeds, reveal.keys | {party: share})
 
 
 def test_two_segments_and_two_sums_share_no_mask() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from secure_fl.cli.demo import SETTINGS
-from secure_fl.config import federation, loads
+from secure_fl.config.load import loads
+from secure_fl.federation.federation import Federation
 
 
 @pytest.mark.slow
@@ -36,6 +37,6 @@ def test_eight_bits_under_encryption_cost_no_accuracy() -> None:
         for seed in (0, 1, 2):
             text = SETTINGS.format(seed=seed, algorithm="fedavg", rounds=8)
             settings = loads(text.replace('mode = "he+secagg"', f'mode = "{mode}"'))
-            found.append(federation(settings, None).run().mean("test")["accuracy"])
+            found.append(Federation.of(settings, None).run().mean("test")["accuracy"])
         accuracy[mode] = sum(found) / len(found)
     assert abs(accuracy["he+secagg"] - accuracy["none"]) < 0.01

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl import config
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.builtin import tiny_tokenizer
 from secure_fl.cli.init import template
-from secure_fl.models import load_exported, load_model
-from secure_fl.result import Result
+from secure_fl.config import load as config
+from secure_fl.data.silo import Silo
+from secure_fl.federation.federation import Federation
+from secure_fl.learning.builtin import tiny_tokenizer
+from secure_fl.learning.models import load_exported, load_model
+from secure_fl.learning.tasks import make_task
+from secure_fl.runs.result import Result
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.silo import Silo
-from secure_fl.tasks import make_task
-from tests.algorithms.hands import NAMES
-from tests.hospitals import HOST, LABELS, hosted
-from tests.private import notes
+from tests.support.hands import NAMES
+from tests.support.hospitals import HOST, LABELS, hosted
+from tests.support.private import notes
 
 SLOW = pytest.mark.slow
 FILE = """
@@ -62,7 +63,7 @@ force = true
 
 def ran(folder: Path, settings: str = "", protection: str = "") -> Result:
     text = FILE.format(settings=settings, protection=protection)
-    return config.federation(config.loads(text), folder=folder).run()
+    return Federation.of(config.loads(text), folder=folder).run()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_what_init_writes_runs(name: str, tmp_path: Path) -> None:
     changed = {part: getattr(whole, part).model_copy(update=to) for part, to in smaller.items()}
     once = whole.algorithm.model_copy(update={"rounds": 1})
     settings = whole.model_copy(update=changed | {"algorithm": once})
-    result = config.federation(settings).run()
+    result = Federation.of(settings).run()
     assert result.document["metrics"]["last"] and "model" in result.models
 
 

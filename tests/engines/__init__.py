@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from secure_fl.engines.certificates import Kits
-from secure_fl.engines.flare import FlareHub
-from secure_fl.engines.flare_party import FlareParty
-from secure_fl.wire import Frame
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.engines.flare.party import FlareParty
+from secure_fl.pilot.certificates import Kits
+from secure_fl.protocol.frames import Frame
 
 SITES = ("east", "north", "st.mary", "server")  # a dot and `server` mean something to CellNet
 Steps = Mapping[str, Callable[[Frame], Frame]]

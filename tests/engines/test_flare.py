@@ -19,19 +19,19 @@ from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from secure_fl.benchmarks import engine
-from secure_fl.cohort import Cohort
-from secure_fl.engines.certificates import Kits, make_kits
-from secure_fl.engines.flare import FlareHub
-from secure_fl.engines.flare_cell import HUB, SETTINGS, CellEnd, cell_name
-from secure_fl.engines.flare_parcel import Kind, Parcel, StepId
-from secure_fl.engines.flare_party import FlareParty
+from benchmarks import engine
+from secure_fl.engines.flare.cell import HUB, SETTINGS, CellEnd, cell_name
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.engines.flare.parcel import Kind, Parcel, StepId
+from secure_fl.engines.flare.party import FlareParty
 from secure_fl.errors import RunError, SettingsError, WireError
-from secure_fl.session import Session
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import Session
+from secure_fl.pilot.certificates import Kits, make_kits
+from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
-from secure_fl.wire import Frame
 from tests.engines import SITES, echo, federation, free_url, parties
-from tests.harness import Federated, Program, federate
+from tests.support.harness import Federated, Program, federate
 
 
 @pytest.fixture(scope="module")

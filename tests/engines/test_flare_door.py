@@ -13,14 +13,16 @@ import pytest
 
 from secure_fl.cli.join import MOST_REFUSALS, turned_away
 from secure_fl.crypto.identity import Identity
-from secure_fl.engines import flare_door
-from secure_fl.engines.certificates import Kits, TlsFiles, make_kits
-from secure_fl.engines.flare import FlareHub
-from secure_fl.engines.flare_door import diagnose, explaining
-from secure_fl.engines.flare_party import FlareParty
+from secure_fl.engines.flare import diagnosis as flare_door
+from secure_fl.engines.flare.diagnosis import diagnose, explaining
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.engines.flare.party import FlareParty
+from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import WireError
-from secure_fl.link import Link
-from secure_fl.wire import Agreed, Frame
+from secure_fl.pilot.certificates import Kits, make_kits
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import Agreed
 from tests.engines import free_url
 
 

@@ -22,12 +22,13 @@ from typing import Any
 import pytest
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from secure_fl.engines.certificates import Kits, TlsFiles, make_kits
-from secure_fl.engines.flare import FlareHub
-from secure_fl.engines.flare_cell import CellEnd
-from secure_fl.engines.flare_parcel import Kind, Parcel
-from secure_fl.engines.flare_party import FlareParty
-from secure_fl.wire import Frame
+from secure_fl.engines.flare.cell import CellEnd
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.engines.flare.parcel import Kind, Parcel
+from secure_fl.engines.flare.party import FlareParty
+from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.pilot.certificates import Kits, make_kits
+from secure_fl.protocol.frames import Frame
 from tests.engines import echo, federation, free_url, parties
 
 SITES = ("east", "north")

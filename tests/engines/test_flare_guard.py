@@ -39,14 +39,15 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
-from secure_fl.engines.certificates import Kits, TlsFiles, make_kits
-from secure_fl.engines.flare import FlareHub
-from secure_fl.engines.flare_cell import HUB, CellEnd, new_cell
-from secure_fl.engines.flare_guard import CHANNEL, MAX_STREAMS, TOPIC, Guard
-from secure_fl.engines.flare_parcel import Kind, Parcel, StepId
-from secure_fl.engines.flare_party import FlareParty
+from secure_fl.engines.flare.cell import HUB, CellEnd, new_cell
+from secure_fl.engines.flare.guard import CHANNEL, MAX_STREAMS, TOPIC, Guard
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.engines.flare.parcel import Kind, Parcel, StepId
+from secure_fl.engines.flare.party import FlareParty
+from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import WireError
-from secure_fl.wire import Frame
+from secure_fl.pilot.certificates import Kits, make_kits
+from secure_fl.protocol.frames import Frame
 from tests.engines import echo, free_url, parties
 
 SITES = ("east", "north")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.pilot.edge import PLAN
-from tests.pilot.hospitals import Town, town
+from tests.support.edge import PLAN
+from tests.support.town import Town, town
 
 
 @pytest.fixture

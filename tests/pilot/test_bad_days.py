@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.blind_sum import ClearTotal, from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.pilot.lead import RESTARTS
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.protocol import Offered
-from secure_fl.runs import RunFolder
+from secure_fl.policy.rules import PolicyRefusal
+from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.messages import Continue, Segment, SumInput
+from secure_fl.protocol.ports import Offered
+from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
-from secure_fl.site_rules import PolicyRefusal
-from secure_fl.step import Rules
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Continue, Frame, Segment, SumInput, peek
-from tests.pilot.hospitals import Town, town
+from tests.support.town import Town, town
 
 
 def logged(folder: Path, made: Town) -> Path:

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedadam import FedAdam
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
 from secure_fl.errors import CohortError, PartyFailed
-from secure_fl.openings import Openings
-from secure_fl.runs import OPENED
-from secure_fl.session import Session
-from secure_fl.wire import Frame, FromParty
-from tests.harness import LossyEngine
-from tests.hospitals import silos, small
-from tests.pilot.faults import CoordinatorKilled, Storm, opened
+from secure_fl.party.opened_sums import Openings
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import FromParty
+from secure_fl.runs.folder import OPENED
+from tests.federation.test_resume import Killed
 from tests.pilot.test_faults import notes_of, require_equal, require_no_second_sum, storm
 from tests.pilot.test_recovery import done, gatherings
-from tests.test_resume import Killed
+from tests.support.faults import CoordinatorKilled, Storm, opened
+from tests.support.harness import LossyEngine
+from tests.support.hospitals import silos, small
 
 FOUR = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
 # In round 2, hospital-4 is not heard from any more once the first sum was opened.

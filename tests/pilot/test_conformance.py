@@ -21,23 +21,23 @@ import pytest
 from secure_fl import Federation
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
-from secure_fl.config_build import RunSettings
-from secure_fl.engines.certificates import make_kits
-from secure_fl.engines.flare import FlareHub
-from secure_fl.engines.flare_party import FlareParty
+from secure_fl.config.build import RunSettings
+from secure_fl.data.silo import Silo
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.engines.flare.party import FlareParty
 from secure_fl.errors import CohortError
-from secure_fl.pilot.lead import Lead
-from secure_fl.recorder import Recorder
-from secure_fl.result import summarise
-from secure_fl.runs import EVENTS, RESULT, SETTINGS
+from secure_fl.events import EventLog
+from secure_fl.pilot.certificates import make_kits
+from secure_fl.pilot.lead import RunLeader
+from secure_fl.policy.rules import Plan
+from secure_fl.protocol.frames import Frame
+from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
+from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
-from secure_fl.silo import Silo
-from secure_fl.site_rules import Plan
-from secure_fl.wire import Frame
 from tests.engines import free_url
-from tests.hospitals import HOST, members, silos
-from tests.pilot.faults import Storm
-from tests.pilot.hospitals import Town, plan_of
+from tests.support.faults import Storm
+from tests.support.hospitals import HOST, members, silos
+from tests.support.town import Town, plan_of
 
 # Settings that make models small or tiers known, for whichever algorithm has them.
 SMALL = {"student_layers": 1, "tiers": {"weak": 1, "strong": 2}, "columns": 2000}
@@ -124,8 +124,8 @@ class Line:
     def carry(self, town: Town) -> None:
         """Lead a town's run to its end."""
         self.town = town
-        recorder = Recorder("coordinator", town.events.append)
-        Lead(self, town.coordinator, town.roster, town.plan, recorder).run()
+        recorder = EventLog("coordinator", town.events.append)
+        RunLeader(self, town.coordinator, town.roster, town.plan, recorder).run()
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def result(run: Path) -> dict[str, Any]:
 
 def own_part(whole: dict[str, Any], name: str) -> dict[str, Any]:
     """What one hospital must find, given the result of all: what is said of itself."""
-    recorder = Recorder(name)
+    recorder = EventLog(name)
     for entry in whole["history"]:
         if entry["party"] == name:
             recorder.history.append({key: entry[key] for key in entry if key != "party"})

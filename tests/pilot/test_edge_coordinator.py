@@ -7,13 +7,14 @@ from collections import Counter
 
 import pytest
 
-from secure_fl import wire
-from secure_fl.benchmarks.mutants import changed, odd, signed, tree
+from benchmarks.mutants import changed, odd, signed, tree
 from secure_fl.errors import WireError
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.seat import RESTARTED
-from secure_fl.wire import Failed, Gather, Hello, Invite, peek
-from tests.pilot.edge import SAMPLES, Asker
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import peek
+from secure_fl.protocol.messages import Failed, Gather, Hello, Invite
+from tests.support.edge import SAMPLES, Asker
 
 
 @pytest.mark.parametrize("state", ["never invited", "invited", "seated"])
@@ -24,7 +25,7 @@ def test_messages_out_of_place(opened, state):
     for message in SAMPLES if state != "seated" else [SAMPLES[i] for i in (1, 3, 5, 6, 11, 13, 19)]:
         {"never invited": lambda: None, "invited": asker.invite, "seated": asker.seated}[state]()
         answer = asker.throw(asker.link.pack(message).head)
-        from_party = isinstance(message, wire.FromParty)
+        from_party = isinstance(message, messages.FromParty)
         if from_party or (state != "seated" and isinstance(message, Gather)):
             assert answer is None or peek(answer.head).message == Failed("cohort")
             assert answer is None or state == "invited"
@@ -79,4 +80,4 @@ def test_an_old_invitation_ends_nothing(opened):
     asker.seated()
     with pytest.raises(WireError, match="answered before"):
         asker.seat.step(old)
-    assert isinstance(asker.say(SAMPLES[0]), wire.Ready)  # the run goes on
+    assert isinstance(asker.say(SAMPLES[0]), messages.Ready)  # the run goes on

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from secure_fl import wire
-from secure_fl.benchmarks.fuzz import Found, Storm
-from secure_fl.benchmarks.mutants import MUTATORS
+from benchmarks.fuzz import Found, Storm
+from benchmarks.mutants import MUTATORS
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.errors import WireError
-from secure_fl.link import Link
-from secure_fl.wire import Frame, peek
-from tests.pilot.edge import PLAN
-from tests.pilot.hospitals import town
+from secure_fl.protocol import frames
+from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.link import Link
+from tests.support.edge import PLAN
+from tests.support.town import town
 
 
 def weather(folder: Path, mutants: int, seed: int = 0) -> Storm:
@@ -71,23 +71,23 @@ class NoSender(Link):
         super()._expect(field, holds or field == "sender")
 
 
-def any_bulk(frame: Frame, verify: Any) -> wire.Envelope:
+def any_bulk(frame: Frame, verify: Any) -> frames.Envelope:
     """Decode without a look at the bulk."""
     try:
         envelope = peek(frame.head)
     except Exception as error:
         raise WireError("not a frame") from error
-    verify(wire.digest(frame.head[:-64]), frame.head[-64:])
+    verify(frames.digest(frame.head[:-64]), frame.head[-64:])
     return envelope
 
 
-def fragile(frame: Frame, verify: Any) -> wire.Envelope:
+def fragile(frame: Frame, verify: Any) -> frames.Envelope:
     """Decode, and let errors fly."""
     peek(frame.head)
     return DECODE(frame, verify)
 
 
-DECODE = wire.decode
+DECODE = frames.decode
 
 
 def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
@@ -99,7 +99,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     elif bug == "signature":
         patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
     else:
-        patch.setattr(wire, "decode", any_bulk if bug == "bulk" else fragile)
+        patch.setattr(frames, "decode", any_bulk if bug == "bulk" else fragile)
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from secure_fl import wire
+from benchmarks.mutants import changed, head_of, signed, tree
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.benchmarks.mutants import changed, head_of, signed, tree
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.errors import SecureFLError
+from secure_fl.events import EventLog
 from secure_fl.pilot.seat import rules_of_roster
-from secure_fl.recorder import Recorder
+from secure_fl.protocol import frames
+from secure_fl.protocol.frames import Frame, peek
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.totals import blind_totals
-from secure_fl.wire import Frame, peek
-from tests.pilot.edge import envelope_of
-from tests.pilot.hospitals import Town, plan_of, town
+from tests.support.edge import envelope_of
+from tests.support.town import Town, plan_of, town
 
 
 def another(rng: random.Random, message: Any) -> Any:
@@ -60,7 +60,7 @@ class Echo:
             rng = self.lie[2]
             envelope[-1] = another(rng, envelope[-1])
             bulk = rng.choice((bulk, bulk, bulk[:-4], bulk + b"x", b"", rng.randbytes(len(bulk))))
-            envelope[5:7] = [len(bulk), wire.digest(bulk)]
+            envelope[5:7] = [len(bulk), frames.digest(bulk)]
         return Frame(signed(envelope, self.made.keys[party].identity), bulk)
 
 
@@ -93,7 +93,7 @@ def insiders(folder: Path, runs: int, mode: Protection = "he+secagg") -> Counter
             hub.lie = rng.randrange(len(answers)), rng.choice(made.roster.names), rng
         links = {name: made.lead()._link(run, name) for name in made.roster.names}
         totals = blind_totals(plan.protection, made.roster.names, rules, run)
-        coordinator = Coordinator(links, hub, rules, totals, Recorder("coordinator"))
+        coordinator = Coordinator(links, hub, rules, totals, EventLog("coordinator"))
         try:
             coordinator.run()
             outcomes["ended"] += 1

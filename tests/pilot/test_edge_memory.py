@@ -8,15 +8,15 @@ import time
 import msgspec
 import pytest
 
-from secure_fl import wire
-from secure_fl.benchmarks.mutants import head_of, nested
+from benchmarks.mutants import head_of, nested
 from secure_fl.crypto.blind_sum import ClearTotal
 from secure_fl.crypto.identity import Identity
-from secure_fl.engines.flare_parcel import HEADER, Kind, Parcel, StepId
+from secure_fl.engines.flare.parcel import HEADER, Kind, Parcel, StepId
 from secure_fl.errors import SecureFLError, WireError
-from secure_fl.link import Link
-from secure_fl.wire import Frame, peek
-from tests.pilot.edge import envelope_of, peak
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.link import Link
+from tests.support.edge import envelope_of, peak
 
 
 def test_memory_and_time_stay_bounded(opened):
@@ -45,7 +45,7 @@ def test_memory_and_time_stay_bounded(opened):
             declared = start + bytes([0x92, kind]) + huge + b"\xff\xff\xff\xff" + b"s" * 64
             assert peak(step, Frame(declared)) < 2**16
             assert peak(link.unpack, Frame(declared)) < 2**16
-    too_large = Frame(bytes([wire.VERSION]) * (wire.MAX_HEAD + 65))
+    too_large = Frame(bytes([frames.VERSION]) * (frames.MAX_HEAD + 65))
     assert peak(step, too_large) < 2**16  # not even hashed
     assert peak(link.unpack, too_large) < 2**16
     bulk = Frame(head_of(envelope_of([28, "x"]), b"s" * 64), bytes(2**24))
@@ -81,7 +81,7 @@ def test_a_wrong_kind_does_not_move_the_counter():
     asks = Link(b"r" * 16, server, party.public, asks=True, exchange=98)
     answers = Link(b"r" * 16, party, server.public, asks=False)
     with pytest.raises(WireError, match="kind"):
-        answers.unpack(asks.pack(wire.Done()))
+        answers.unpack(asks.pack(messages.Done()))
     assert answers.exchange == 0
 
 
@@ -96,7 +96,7 @@ def test_a_code_is_a_code_to_its_last_byte(message):
 def test_clear_sums_of_unequal_sizes_are_a_disagreement(sizes):
     """Protection "none": one hospital could have ended the coordinator's process."""
     total = ClearTotal()
-    first, second = (wire.Segment(b"k" * 32, size) for size in sizes)
+    first, second = (messages.Segment(b"k" * 32, size) for size in sizes)
     total.add("a", (first,), bytes(first.size))
     with pytest.raises(SecureFLError):
         total.add("b", (second,), bytes(second.size))

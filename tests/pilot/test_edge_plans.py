@@ -10,15 +10,15 @@ from functools import partial
 
 import pytest
 
-from secure_fl import wire
-from secure_fl.benchmarks.mutants import head_of, signed, tree
+from benchmarks.mutants import head_of, signed, tree
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.plan import read_plan, write_plan
-from secure_fl.site_policy import DPLimits, SitePolicy
-from secure_fl.site_rules import Company, Plan, check
-from secure_fl.wire import Failed, Gather, Hello, Stop
-from tests.pilot.edge import PLAN, Asker
-from tests.pilot.hospitals import Town
+from secure_fl.policy.file import DPLimits, SitePolicy
+from secure_fl.policy.rules import Company, Plan, check
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol.messages import Failed, Gather, Hello, Stop
+from tests.support.edge import PLAN, Asker
+from tests.support.town import Town
 
 
 def _allow(policy: SitePolicy, company: Company, plan: Plan) -> None:
@@ -89,7 +89,7 @@ SMUGGLED: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("what", SMUGGLED)
 def test_smuggled_settings_are_refused_with_a_code(opened, what):
     text, code = SMUGGLED[what]
-    assert text != TEXT and len(text) <= wire.MAX_PLAN
+    assert text != TEXT and len(text) <= messages.MAX_PLAN
     made = opened()
     lawful(made)
     asker, began = Asker(made), time.thread_time()
@@ -106,13 +106,13 @@ def test_smuggled_settings_are_refused_with_a_code(opened, what):
 def test_plans_beyond_the_limit_and_broken_text_do_not_decode(opened):
     made = opened()
     asker = Asker(made)
-    padded = TEXT + "\n#" + "x" * (wire.MAX_PLAN - len(TEXT))
+    padded = TEXT + "\n#" + "x" * (messages.MAX_PLAN - len(TEXT))
     for message in ([31, padded], [31, padded * 8], [31, b"\xff\xfe"], [31, TEXT, "more"], [31, 7]):
         frame = asker.link.pack(Stop("x"))
         head = signed([*tree(frame)[:-1], message], made.coordinator)
         assert asker.throw(head) is None
     raw = head_of([*tree(frame)[:-1], [31, "z" * 8]], b"").replace(b"z" * 8, b"\xff\xfe" * 4)
-    assert asker.throw(raw + made.coordinator.sign(wire.digest(raw))) is None
+    assert asker.throw(raw + made.coordinator.sign(frames.digest(raw))) is None
     assert made.seen("invited") == []
 
 

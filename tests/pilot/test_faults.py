@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl import checkpoint
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.feddf import FedDF
 from secure_fl.algorithms.baselines.feddropout import FedDropout
@@ -25,19 +24,15 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.crypto.ledger import load_chain
+from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError
-from secure_fl.private_scope import LEDGER
-from secure_fl.settings import (
-    DPSettings,
-    ModelSettings,
-    ProtectionSettings,
-    TrainingSettings,
-)
-from secure_fl.silo import Silo
-from secure_fl.site_rules import Plan
-from tests.hospitals import HOST, members, silos
-from tests.pilot.faults import CoordinatorKilled, Storm, opened
-from tests.pilot.hospitals import plan_of
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.policy.rules import Plan
+from secure_fl.runs import checkpoint
+from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
+from tests.support.faults import CoordinatorKilled, Storm, opened
+from tests.support.hospitals import HOST, members, silos
+from tests.support.town import plan_of
 
 TIERS = ("weak", "strong")
 DEPTHS = {"weak": 1, "strong": 2}

@@ -18,12 +18,12 @@ from secure_fl.crypto.hostkey import sign_host_key
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.vault import Cost
 from secure_fl.errors import CohortError, KeyringError
+from secure_fl.pilot.keys import require_host_key, site_keys
 from secure_fl.pilot.kits import HOST_KEY, load_kit
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from secure_fl.site_keys import require_host_key, site_keys
-from tests.hospitals import HOST
-from tests.pilot.clinic import HUB, PASSPHRASE, Clinic
-from tests.pilot.hospitals import plan_of
+from tests.support.clinic import HUB, PASSPHRASE, Clinic
+from tests.support.hospitals import HOST
+from tests.support.town import plan_of
 
 MODES: list[dict[str, Any]] = [{}, {"host_sums": "sealed"}, {"mode": "he"}]  # {}: as it comes
 

@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster import Member, Roster, make_roster
+from secure_fl.crypto.roster_files import roster_bytes
 from secure_fl.crypto.vault import Cost
-from secure_fl.engines import certificates
 from secure_fl.errors import KeyringError
+from secure_fl.pilot import certificates
 from secure_fl.pilot.kits import load_kit, write_kits
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.roster import Member, Roster, make_roster
-from secure_fl.roster_files import roster_bytes
-from tests.pilot.hospitals import plan_of
+from tests.support.town import plan_of
 
 
 def roster(days: float = 365) -> Roster:

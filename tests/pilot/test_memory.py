@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.raw import _planes, _words
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot import lead as leading
 from secure_fl.pilot.memory import Memory
-from secure_fl.site_rules import Plan
-from secure_fl.totals import blind_totals
-from tests.pilot.hospitals import Town, plan_of, town
-from tests.security.attacker import tampering
+from secure_fl.policy.rules import Plan
+from tests.support.attacker import tampering
+from tests.support.town import Town, plan_of, town
 
 
 def named(plan: Plan, name: str, **run: Any) -> Plan:

@@ -15,11 +15,11 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import RunError
+from secure_fl.events import Event, EventLog
 from secure_fl.pilot import metrics
-from secure_fl.pilot.lead import Lead
+from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.metrics import HERE, LONGEST, Meter, serving
-from secure_fl.recorder import Event, Recorder
-from tests.pilot.hospitals import plan_of, town
+from tests.support.town import plan_of, town
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
         noted.append(event)
         meter.note(event)
 
-    recorder = Recorder("coordinator", record)
-    lead = Lead(made, made.coordinator, made.roster, made.plan, recorder, sleep=made.nap)
+    recorder = EventLog("coordinator", record)
+    lead = RunLeader(made, made.coordinator, made.roster, made.plan, recorder, sleep=made.nap)
     lead.run()
 
     def seen(kind: str) -> list[Event]:

@@ -17,11 +17,12 @@ from secure_fl.crypto.ledger_view import totals
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import read_plan, write_plan
+from secure_fl.policy.rules import Plan, PolicyRefusal
+from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from secure_fl.site_rules import Plan, PolicyRefusal
-from secure_fl.wire import Frame, Gather, Hello, Invite, Stop, peek
-from tests.hospitals import silos, small
-from tests.pilot.hospitals import Town, plan_of, town
+from tests.support.hospitals import silos, small
+from tests.support.town import Town, plan_of, town
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

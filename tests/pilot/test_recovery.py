@@ -11,13 +11,13 @@ import pytest
 
 from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.errors import CohortError, RunError
-from secure_fl.openings import Openings
-from secure_fl.recorder import Event
-from secure_fl.runs import RunFolder
-from tests.hospitals import silos, small
-from tests.pilot.faults import CoordinatorKilled, Storm
+from secure_fl.events import Event
+from secure_fl.party.opened_sums import Openings
+from secure_fl.runs.folder import RunFolder
+from tests.federation.test_resume import Killed
 from tests.pilot.test_faults import kept, require_no_second_sum, same, storm, undisturbed
-from tests.test_resume import Killed
+from tests.support.faults import CoordinatorKilled, Storm
+from tests.support.hospitals import silos, small
 
 Plot = Sequence[tuple[str, str, str]]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, RunError
-from secure_fl.pilot.lead import Lead
+from secure_fl.events import Event, EventLog
+from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.recorder import Event, Recorder
-from secure_fl.runs import RunFolder
-from secure_fl.silo import Silo
-from secure_fl.site_rules import Plan, PolicyRefusal
-from tests.pilot.hospitals import Town, plan_of, town
+from secure_fl.policy.rules import Plan, PolicyRefusal
+from secure_fl.runs.folder import RunFolder
+from tests.support.town import Town, plan_of, town
 
 BAD, GOOD = plan_of(FedAvg(rounds=3)), plan_of(FedAvg(rounds=1))
 
@@ -35,8 +35,8 @@ def coordinate(made: Town, plan: Plan, out: Path) -> None:
         run.record(event)
 
     try:
-        recorder = Recorder("coordinator", record)
-        lead = Lead(made, made.coordinator, made.roster, plan, recorder, patience=0)
+        recorder = EventLog("coordinator", record)
+        lead = RunLeader(made, made.coordinator, made.roster, plan, recorder, patience=0)
         lead.run()
         run.finish(lead.document())
     finally:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from secure_fl import wire
-from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Reply, Step
+from secure_fl.coordinator.steps import AgreeStep
 from secure_fl.errors import Disagreement
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol import messages
 from secure_fl.settings import Protection
-from secure_fl.step import Reply, Step
-from secure_fl.steps import AgreeStep
-from tests.harness import Program, federate
-from tests.security.attacker import NAMES, lying
+from tests.support.attacker import NAMES, lying
+from tests.support.harness import Program, federate
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
 
@@ -46,10 +46,10 @@ def test_a_false_agreement_is_found_by_every_party(mode: Protection) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_proofs_of_an_earlier_agreement_prove_nothing(mode: Protection) -> None:
-    earlier: list[wire.Agreed] = []
+    earlier: list[messages.Agreed] = []
 
     def again(party: str, message: Any) -> Any:
-        if isinstance(message, wire.Agreed):
+        if isinstance(message, messages.Agreed):
             earlier.append(message)
             return earlier[0]
         return message

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.cohort import Cohort, Reveal
 from secure_fl.crypto import secret
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.roster import Roster
 from secure_fl.errors import KeyringError, SecureFLError
-from secure_fl.roster import Roster
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.pilot.keys import site_keys
 from secure_fl.settings import Protection
-from secure_fl.site_keys import site_keys
-from tests.crypto.sites import CHEAP, signed, site
-from tests.harness import Program, federate
+from tests.support.harness import Program, federate
+from tests.support.key_sites import CHEAP, signed, site
 
 NAMES = ("east", "hub-host", "north", "west")
 HOST = "hub-host"
@@ -40,7 +40,7 @@ def program(name: str) -> Program:
     async def run(cohort: Cohort) -> Any:
         values = {"x": np.full(20, 0.25)}
         shared = await cohort.sum({} if name == HOST else values)
-        hosted = await cohort.sum(values, reveal=Reveal.HOST, bound=1.0)
+        hosted = await cohort.sum(values, reveal=Audience.HOST, bound=1.0)
         return shared, hosted
 
     return run

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl import InclusiveFL, wire
+from secure_fl import InclusiveFL
 from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.algorithms.factors import Joint
 from secure_fl.algorithms.lowrank import Subspace, orthonormal
 from secure_fl.algorithms.updates import Update
-from secure_fl.cohort import Cohort
 from secure_fl.crypto.layout import Layout
 from secure_fl.crypto.scales import Scales
 from secure_fl.errors import TooFewParties
-from secure_fl.recorder import Recorder
+from secure_fl.events import EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol import messages
 from secure_fl.settings import Protection, ProtectionSettings
-from tests.harness import LossyEngine, Program, federate
-from tests.hospitals import silos, small
-from tests.security.attacker import NAMES, Wiretap
+from tests.support.attacker import NAMES, Wiretap
+from tests.support.harness import LossyEngine, Program, federate
+from tests.support.hospitals import silos, small
 
 VICTIM = "west"
 
@@ -61,7 +62,7 @@ def test_factors_of_who_leaves_are_not_the_difference_of_two_sums(
         async def run(cohort: Cohort) -> Any:
             rng = np.random.default_rng(NAMES.index(name))
             G = {"w": torch.from_numpy(rng.normal(size=(40, 24)).astype(np.float32))}
-            way = Curious(cohort, Recorder(name), G, 0, None)
+            way = Curious(cohort, EventLog(name), G, 0, None)
             await way.mean(G, 1.0, 0.6)
             return way.difference(drawn[-1])
 
@@ -98,7 +99,7 @@ def test_a_sum_that_follows_from_the_last_is_over_the_same_parties_or_stays_mask
         dict.fromkeys(NAMES, run), mode="he+secagg", engine=lambda s: Losing(s, lose=lost)
     )
     assert list(out.results.values()) == [[{"x": 10.0}, {}, {"y": 3.0}]] * 3
-    shares = [bool(h.message.seeds) for h in tap.of(wire.Reveal)]
+    shares = [bool(h.message.seeds) for h in tap.of(messages.UnmaskShares)]
     assert shares == [True] * 4 + [False] * 3 + [True] * 3
     everybody = federate(dict.fromkeys(NAMES, run), mode="he+secagg").results["east"]
     assert everybody == [{"x": 10.0}, {"x": 10.0}, {"y": 4.0}]

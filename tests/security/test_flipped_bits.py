@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from secure_fl.errors import SecureFLError
-from secure_fl.session import Session
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
-from secure_fl.wire import Frame
-from tests.harness import federate
-from tests.security.attacker import NAMES, summing
+from tests.support.attacker import NAMES, summing
+from tests.support.harness import federate
 
 
 @dataclass

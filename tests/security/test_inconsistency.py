@@ -15,21 +15,22 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl import wire
-from secure_fl.cohort import Cohort, Reveal
+from secure_fl.coordinator.step import Reply, Step
+from secure_fl.coordinator.steps import AgreeStep
 from secure_fl.crypto import masking, public, secret, tags
 from secure_fl.crypto.blind_sum import from_parts, to_parts, to_slots
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seen import Seen
 from secure_fl.errors import SecureFLError
-from secure_fl.protection import make_keys
-from secure_fl.runs import PartyCheckpoints
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Bulk, Frame, peek
+from secure_fl.protocol.messages import SumInput
+from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.settings import Protection
-from secure_fl.step import Reply, Step
-from secure_fl.steps import AgreeStep
-from secure_fl.wire import Bulk, Frame, SumInput
-from tests.harness import Federated, LossyEngine, Program, federate
-from tests.security.attacker import NAMES, Liar, Wiretap, lying, told
+from tests.support.attacker import NAMES, Liar, Wiretap, lying, told
+from tests.support.harness import Federated, LossyEngine, Program, federate
 
 COLLUDER, VICTIM = "east", "west"
 SMALL = ("x-one", "x-three", "x-two")  # have smaller models
@@ -88,7 +89,7 @@ def for_a_host(name: str, models: dict[str, list[Any]]) -> Program:
         opened = await cohort.sum(mine, bound=BOUND)
         models[name].append(models[name][-1] + opened.get("m", np.zeros(SIZE)) / 4)
         values = {"u": np.zeros(SIZE) if cohort.is_host else update(name, models[name][-1])}
-        return await cohort.sum(values, bound=BOUND, reveal=Reveal.HOST)
+        return await cohort.sum(values, bound=BOUND, reveal=Audience.HOST)
 
     return run
 
@@ -127,15 +128,15 @@ class Deceiver(Liar):
 
     def _exchange(self, reply: Reply) -> Step:
         kind = next(iter(reply.messages.values()))
-        if isinstance(kind, wire.Owners) and kind.readers.get("upper") and not self._sums:
+        if isinstance(kind, messages.Owners) and kind.readers.get("upper") and not self._sums:
             self._lonely = True
             alone = {n: structs.replace(kind, readers={"upper": (n,)}) for n in NAMES}
             reply = replace(reply, messages=dict(reply.messages) | alone)
-        if isinstance(kind, wire.Total):
+        if isinstance(kind, messages.Total):
             self._sums += 1
             if self._sums == 1:
                 reply = self._with_a_dead_model(reply)
-        if isinstance(kind, wire.Agreed):
+        if isinstance(kind, messages.Agreed):
             self._agreements += 1
             reply = replace(reply, messages={name: self._proofs(name) for name in NAMES})
         step = super()._exchange(reply)
@@ -167,12 +168,12 @@ class Deceiver(Liar):
         total.add(secret.seal(keys.cohort, np.append(slots, np.uint64(tag % t))))
         return from_parts(total.result())
 
-    def _proofs(self, to: str) -> wire.Agreed:
+    def _proofs(self, to: str) -> messages.Agreed:
         """That all have the model that this party has; the colluder could compute them all."""
         state, number = digest(self._models[to][-1]), self._agreements
         context = (f"{number} model {name}".encode() for name in NAMES)
         proofs = (self._colluder.fingerprint(state, one) for one in context)
-        return wire.Agreed(dict(zip(NAMES, proofs, strict=True)))
+        return messages.Agreed(dict(zip(NAMES, proofs, strict=True)))
 
     def _add(self, step: Any, party: str, message: Any, bulk: bytes, answers: Any) -> Any:
         if isinstance(message, SumInput):
@@ -210,7 +211,7 @@ class Deceiver(Liar):
         return self._sums_of(COLLUDER)
 
 
-def _key(segment: wire.Segment) -> bytes:
+def _key(segment: messages.Segment) -> bytes:
     return hashlib.sha256(" ".join(segment.owners).encode()).digest()
 
 
@@ -258,7 +259,7 @@ def test_an_update_is_read_off_by_dead_models_where_masks_are_not_bound(
     if attack == "all":
         monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
     if attack == "readers":
-        monkeypatch.setattr(wire.Owners, "plain", lambda self: b"")
+        monkeypatch.setattr(messages.Owners, "plain", lambda self: b"")
     else:
         monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
     _, found = deceive(*ATTACKS[attack])
@@ -279,7 +280,7 @@ class Losing(LossyEngine):
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         for party, frame in super().exchange(frames, deadline):
-            message = wire.peek(frame.head).message
+            message = peek(frame.head).message
             if party == VICTIM and isinstance(message, SumInput):
                 self.given = getattr(self, "given", 0) + 1
                 if self.given == 2:
@@ -331,7 +332,7 @@ def test_a_host_cannot_broadcast_one_thing_to_one_party(mode: Protection, lied: 
         async def run(cohort: Cohort) -> Any:
             for number in range(2):
                 value = {"u": np.ones(8)}
-                await cohort.sum(value, reveal=Reveal.HOST, bound=1.0)
+                await cohort.sum(value, reveal=Audience.HOST, bound=1.0)
                 if number:
                     break
                 if cohort.is_host:
@@ -344,11 +345,11 @@ def test_a_host_cannot_broadcast_one_thing_to_one_party(mode: Protection, lied: 
 
     class TwoTongued(Liar):
         def _exchange(self, reply: Reply) -> Step:
-            if lied and isinstance(reply.messages.get(VICTIM), wire.Relayed):
+            if lied and isinstance(reply.messages.get(VICTIM), messages.Relayed):
                 message = structs.replace(reply.messages[VICTIM], sizes=(len(sealed[0]),))
-                messages = {**reply.messages, VICTIM: message}
+                told = {**reply.messages, VICTIM: message}
                 reply = replace(
-                    reply, messages=messages, bulks={**reply.bulks, VICTIM: Bulk.of(sealed[0])}
+                    reply, messages=told, bulks={**reply.bulks, VICTIM: Bulk.of(sealed[0])}
                 )
             return super()._exchange(reply)
 
@@ -369,7 +370,7 @@ def test_a_host_cannot_broadcast_one_thing_to_one_party(mode: Protection, lied: 
 
 
 def _payload(value: float) -> bytes:
-    from secure_fl.payload import pack
+    from secure_fl.protocol.arrays import pack
 
     return pack({"w": np.full(4, value)})
 
@@ -404,7 +405,7 @@ def test_a_party_that_is_told_another_round_is_in_no_sum_of_this_one(
     options: dict[str, Any] = {"mode": "he+secagg", "keys": keys, "kept": kept, "catch": True}
     federate({name: program(name, 4) for name in NAMES}, **options)
     assert all(kept[name].available() == (2, 3) for name in NAMES)
-    lie = told(wire.Begin, lambda _, begin: structs.replace(begin, after_round=2), VICTIM)
+    lie = told(messages.Begin, lambda _, begin: structs.replace(begin, after_round=2), VICTIM)
 
     class Blind(Liar):  # for its own check of what parties count
         def _add(self, step: Any, party: str, message: Any, bulk: bytes, answers: Any) -> Any:
@@ -430,12 +431,12 @@ def test_a_party_that_is_told_of_fewer_members_is_in_no_sum_of_the_others(lied: 
 
         return run
 
-    def lie(_: str, message: wire.Continue) -> wire.Continue:
+    def lie(_: str, message: messages.Continue) -> messages.Continue:
         fewer = tuple(name for name in message.members if name != DECEIVED[0])
         return structs.replace(message, members=fewer)
 
     tap = Wiretap()
-    lead = lying(told(wire.Continue, lie, VICTIM) if lied else lambda _, m: m)
+    lead = lying(told(messages.Continue, lie, VICTIM) if lied else lambda _, m: m)
     programs = {name: program(name) for name in NAMES}
     out = federate(programs, mode="he+secagg", engine=tap, lead=lead, catch=True)
     first, second = keys_of(tap, 0), keys_of(tap, 1)

@@ -11,21 +11,23 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from secure_fl import FedAvg, federation
-from secure_fl.coordinator import Coordinator
+from secure_fl import FedAvg
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.step import Reply, Rules, Step
+from secure_fl.coordinator.steps import HandoverStep
 from secure_fl.crypto.clear_sum import ClearSum
-from secure_fl.door.handover import Handover
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
-from secure_fl.protection import make_keys, party_sum
-from secure_fl.protocol import PartySum
-from secure_fl.session import Session
+from secure_fl.federation import federation
+from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.party.joining import Handover
+from secure_fl.party.session import Session
+from secure_fl.protocol.frames import Bulk
+from secure_fl.protocol.messages import Begin, HandedOver
+from secure_fl.protocol.ports import PartySum
 from secure_fl.settings import ProtectionSettings
-from secure_fl.step import Reply, Rules, Step
-from secure_fl.steps import HandoverStep
-from secure_fl.wire import Begin, Bulk, HandedOver
-from tests.hospitals import small
-from tests.security.attacker import Liar, Wiretap, lying, told
-from tests.test_joining import FOUR, LATE, THREE, after, kept, stopped, tampered
+from tests.federation.test_joining import FOUR, LATE, THREE, after, kept, stopped, tampered
+from tests.support.attacker import Liar, Wiretap, lying, told
+from tests.support.hospitals import small
 
 FIRST, SECOND, THIRD = (silo.name for silo in THREE)
 Lead = Callable[..., Coordinator]

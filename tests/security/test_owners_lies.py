@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl import wire
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator
+from secure_fl.coordinator.machine import Coordinator
 from secure_fl.crypto import masking
 from secure_fl.crypto.circle import Circle
 from secure_fl.errors import TooFewParties
-from secure_fl.ground_rules import statement_of_some
-from secure_fl.runs import PartyCheckpoints
+from secure_fl.federation.ground_rules import statement_of_some
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol import messages
+from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.settings import Protection
-from tests.harness import LossyEngine, Program, federate
-from tests.security.attacker import Liar, Lie, Wiretap, told
-from tests.security.collusion import LENGTH, MODULUS, PLACE, SEGMENT, MaskedStep
+from tests.support.attacker import Liar, Lie, Wiretap, told
+from tests.support.collusion import LENGTH, MODULUS, PLACE, SEGMENT, MaskedStep
+from tests.support.harness import LossyEngine, Program, federate
 
 HOST = "hub"
 NAMES = ("east", "north", "south")
@@ -51,7 +51,7 @@ def giving(value: float) -> Program:
 def test_the_host_is_no_contributor_to_hide_behind(mode: Protection) -> None:
     """It masks with nobody: a party "alone with the host" would send its own value."""
 
-    def lie(party: str, message: wire.Owners) -> wire.Owners:
+    def lie(party: str, message: messages.Owners) -> messages.Owners:
         return structs.replace(message, owners={"x": (party, HOST)})
 
     tap = Wiretap()
@@ -62,11 +62,11 @@ def test_the_host_is_no_contributor_to_hide_behind(mode: Protection) -> None:
         host=HOST,
         min_cohort=2,
         engine=tap,
-        lead=careless(told(wire.Owners, lie)),
+        lead=careless(told(messages.Owners, lie)),
         catch=True,
     )
     assert isinstance(out.sessions["east"].error, TooFewParties)
-    assert not any(h.bulk for h in tap.of(wire.SumInput))
+    assert not any(h.bulk for h in tap.of(messages.SumInput))
 
 
 def test_nobody_is_in_a_sum_without_somebody_to_mask_with() -> None:
@@ -109,7 +109,7 @@ def test_two_of_forty_eight_that_do_not_mask_send_nothing(lost: bool) -> None:
     options: dict[str, Any] = {"mode": "secagg", "threshold": 33, "run": run, "catch": True}
     out = federate({n: program(n) for n in names}, engine=engine, **options)
     assert isinstance(out.sessions[me].error, TooFewParties) and out.results == {}
-    assert not any(h.bulk for h in tap.of(wire.SumInput, me))
+    assert not any(h.bulk for h in tap.of(messages.SumInput, me))
 
 
 class Nothing:
@@ -148,13 +148,13 @@ def repeated(lie: Lie, folder: Path, lose: Mapping[str, int]) -> dict[str, list[
     return learnt
 
 
-def without_west(party: str, message: wire.Owners) -> wire.Owners:
+def without_west(party: str, message: messages.Owners) -> messages.Owners:
     """West is there, and "does not contribute": the two sums would differ by its input."""
     owners = ("south", "west") if party == "west" else ("east", "north", "south")
     return structs.replace(message, owners={"x": owners})
 
 
-def with_scales(_party: str, message: wire.Owners) -> wire.Owners:
+def with_scales(_party: str, message: messages.Owners) -> messages.Owners:
     """A sum more, over all; then the values are another sum than they were, without west."""
     return structs.replace(message, unscaled=("x",))
 
@@ -163,7 +163,7 @@ def with_scales(_party: str, message: wire.Owners) -> wire.Owners:
 def test_a_repeated_round_is_summed_as_it_was_or_not_at_all(
     tmp_path: Path, lie: Lie, lose: Mapping[str, int]
 ) -> None:
-    learnt = repeated(told(wire.Owners, lie), tmp_path, lose)
+    learnt = repeated(told(messages.Owners, lie), tmp_path, lose)
     assert learnt == {name: [15] for name in FOUR}
     honest = repeated(lambda _, said: said, tmp_path, {})
     assert honest == {name: [15, 15] for name in FOUR}
@@ -173,20 +173,20 @@ def test_a_coalition_of_min_cohort_less_one_can_single_somebody_out() -> None:
     """The limit that is documented: who contributes a name is what the coordinator says."""
     honest, colluders = "east", ("north", "south")
 
-    def lie(party: str, message: wire.Owners) -> wire.Owners:
+    def lie(party: str, message: messages.Owners) -> messages.Owners:
         owners = FOUR if party not in (honest, *colluders) else (honest, *colluders)
         return structs.replace(message, owners={"x": tuple(owners)})
 
     programs = {name: giving(2.0 ** FOUR.index(name)) for name in FOUR}
     options: dict[str, Any] = {"mode": "he+secagg", "min_cohort": 3, "catch": True}
-    out = federate(programs, lead=careless(told(wire.Owners, lie)), **options)
+    out = federate(programs, lead=careless(told(messages.Owners, lie)), **options)
     assert round(float(out.results[honest]["x"].mean())) == 1 + 2 + 4  # less what two know: 1
     assert "west" not in out.results
 
-    def fewer(party: str, message: wire.Owners) -> wire.Owners:
+    def fewer(party: str, message: messages.Owners) -> messages.Owners:
         return structs.replace(message, owners={"x": (honest, "north")})
 
-    out = federate(programs, lead=careless(told(wire.Owners, fewer)), **options)
+    out = federate(programs, lead=careless(told(messages.Owners, fewer)), **options)
     assert out.results == {}  # with one colluder, `min_cohort` of 3 stands in the way
 
 
@@ -195,7 +195,7 @@ def test_the_result_states_that_limit(min_cohort: int, against: int) -> None:
     assert f"against {against} of them" in statement_of_some("he+secagg", min_cohort)
     assert f"fewer than {min_cohort} of one tier" in statement_of_some("he+secagg", min_cohort)
     assert not statement_of_some("none", min_cohort)
-    partial = {name for name, entry in ALGORITHMS.items() if entry.some}
+    partial = {name for name, entry in ALGORITHMS.items() if entry.partial_sums}
     assert partial == {"inclusivefl", "heterofl", "alllarge", "allsmall", "exclusivefl"}
 
 

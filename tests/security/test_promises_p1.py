@@ -12,32 +12,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl import wire
-from secure_fl.cohort import Reveal
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ProtectedTotal, to_parts, to_slots
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError, SecureFLError
-from secure_fl.protection import make_keys
-from secure_fl.protocol import Offered
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Audience
+from secure_fl.protocol import messages
+from secure_fl.protocol.ports import Offered
 from secure_fl.settings import Protection
-from tests.harness import federate
-from tests.security.attacker import NAMES, Wiretap, looks_uniform, marked, summing
+from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
+from tests.support.harness import federate
 
 BLIND = (
-    "import sys, secure_fl.coordinator, secure_fl.totals, secure_fl.crypto.blind_sum, "
-    "secure_fl.crypto.public;"
+    "import sys, secure_fl.coordinator.machine, secure_fl.coordinator.totals;"
+    "import secure_fl.crypto.blind_sum, secure_fl.crypto.public;"
     "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
-    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', 'secure_fl.protection', "
-    "'secure_fl.algorithms', 'secure_fl.models'} & set(sys.modules)))"
+    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', 'secure_fl.federation.keys', "
+    "'secure_fl.algorithms', 'secure_fl.learning.models'} & set(sys.modules)))"
 )
 
 
 def test_a_coordinators_process_never_loads_what_could_open() -> None:
     done = subprocess.run([sys.executable, "-c", BLIND], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    party = BLIND.replace("import sys,", "import sys, secure_fl.protection,")
+    party = BLIND.replace("import sys,", "import sys, secure_fl.federation.keys,")
     done = subprocess.run([sys.executable, "-c", party], capture_output=True, text=True, check=True)
     assert "secure_fl.crypto.secret" in done.stdout  # the check can fail
 
@@ -68,7 +68,7 @@ def listen(mode: Protection, **options: Any) -> tuple[Wiretap, Any]:
 
 
 def upload(tap: Wiretap, party: str) -> tuple[bytes, int]:
-    heard = next(h for h in tap.of(wire.SumInput, party))
+    heard = next(h for h in tap.of(messages.SumInput, party))
     return heard.bulk, heard.message.segments[0].slots
 
 
@@ -86,7 +86,7 @@ def test_without_protection_the_coordinator_reads_every_update() -> None:
 
 def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
     tap, _ = listen("secagg")
-    total = tap.of(wire.Total, "east")[0].bulk
+    total = tap.of(messages.Total, "east")[0].bulk
     _data, count = upload(tap, "east")
     assert packed(to_slots(total, count)[:-1])  # the sum is there to be read
     for name in NAMES:
@@ -95,7 +95,7 @@ def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
 
 def test_with_both_the_coordinator_reads_neither() -> None:
     tap, _ = listen("he+secagg")
-    total = tap.of(wire.Total, "east")[0].bulk
+    total = tap.of(messages.Total, "east")[0].bulk
     for data in (total, upload(tap, "east")[0]):
         bytes_seen = np.frombuffer(b"".join(p[1:20000] for p in to_parts(data)), np.uint8)
         assert looks_uniform(bytes_seen.astype(np.uint64), 256)
@@ -140,8 +140,8 @@ def test_two_runs_with_other_inputs_look_alike(mode: Protection) -> None:
 
 def host_run(mode: Protection) -> tuple[Wiretap, Any]:
     tap = Wiretap()
-    parties = marked(reveal=Reveal.HOST)
-    hub = summing({"x": np.zeros(4000, np.float32)}, reveal=Reveal.HOST, bound=8.0)
+    parties = marked(reveal=Audience.HOST)
+    hub = summing({"x": np.zeros(4000, np.float32)}, reveal=Audience.HOST, bound=8.0)
     keys = make_keys(mode, (*NAMES, "hub"), "hub")
     out = federate(parties | {"hub": hub}, host="hub", mode=mode, engine=tap, keys=keys)
     np.testing.assert_allclose(out.results["hub"][0]["x"], np.full(4000, 10.0), atol=1e-2)
@@ -150,15 +150,15 @@ def host_run(mode: Protection) -> tuple[Wiretap, Any]:
 
 def test_without_protection_a_host_sum_is_read_on_its_way() -> None:
     tap, _ = host_run("none")
-    total = np.frombuffer(tap.of(wire.Total, "hub")[0].bulk, "<f4")
+    total = np.frombuffer(tap.of(messages.Total, "hub")[0].bulk, "<f4")
     np.testing.assert_array_equal(total, np.full(4000, 10.0))
 
 
 @pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
 def test_a_host_sum_is_noise_to_the_coordinator_and_to_the_other_parties(mode: Protection) -> None:
     tap, keys = host_run(mode)
-    assert all(h.bulk == b"" for n in NAMES for h in tap.of(wire.Total, n))
-    data, count = tap.of(wire.Total, "hub")[0].bulk, tap.of(wire.SumInput, "hub")[0].message
+    assert all(h.bulk == b"" for n in NAMES for h in tap.of(messages.Total, n))
+    data, count = tap.of(messages.Total, "hub")[0].bulk, tap.of(messages.SumInput, "hub")[0].message
     slots = to_slots(data, count.segments[0].slots)
     assert looks_uniform(slots, COHORT.modulus)
     if mode == "he+secagg":  # a party's own key does not help
@@ -168,8 +168,8 @@ def test_a_host_sum_is_noise_to_the_coordinator_and_to_the_other_parties(mode: P
 
 def test_a_sealed_host_sum_opens_with_the_hosts_key_only() -> None:
     tap, keys = host_run("he")
-    data = tap.of(wire.Total, "hub")[0].bulk
-    count = tap.of(wire.SumInput, "hub")[0].message.segments[0].slots
+    data = tap.of(messages.Total, "hub")[0].bulk
+    count = tap.of(messages.SumInput, "hub")[0].message.segments[0].slots
     opened = secret.open_host(keys["hub"].host_secret, to_parts(data), count)
     assert packed(opened[:-1])  # whoever had this key could read it
     assert all(keys[name].host_secret is None for name in NAMES)

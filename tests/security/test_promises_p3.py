@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl import wire
 from secure_fl.crypto import masking
 from secure_fl.errors import CohortError, TooFewParties
+from secure_fl.protocol import messages
 from secure_fl.thresholds import collusion_bound, default_threshold, holders
-from tests.harness import federate
-from tests.security.attacker import Wiretap, lying, summing, told
-from tests.security.collusion import MaskedStep
+from tests.support.attacker import Wiretap, lying, summing, told
+from tests.support.collusion import MaskedStep
+from tests.support.harness import federate
 
 SMALL = [(n, t) for n in range(3, 9) for t in range(n // 2 + 1, n + 1)]
 
@@ -160,12 +160,12 @@ def test_names_of_a_subset_are_protected_against_min_cohort_less_two(
     """
 
     def lie(party: str, owners: Any) -> Any:
-        return wire.Owners({"x": (*colluders, "p6")})
+        return messages.Owners({"x": (*colluders, "p6")})
 
     tap = Wiretap()
     programs = {f"p{k}": summing({"x": np.ones(20)}, partial=True, bound=2.0) for k in range(7)}
-    lead = lying(told(wire.Owners, lie, "p6"))
+    lead = lying(told(messages.Owners, lie, "p6"))
     out = federate(programs, mode="secagg", min_cohort=3, engine=tap, lead=lead, catch=True)
-    owners = [h.message.segments[0].owners for h in tap.of(wire.SumInput, "p6")]
+    owners = [h.message.segments[0].owners for h in tap.of(messages.SumInput, "p6")]
     assert owners == ([(*colluders, "p6")] if sent else [])
     assert isinstance(out.sessions["p6"].error, CohortError if sent else TooFewParties)

@@ -14,18 +14,19 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from secure_fl import ProtectionSettings, wire
+from secure_fl import ProtectionSettings
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.cohort import Cohort
 from secure_fl.crypto.blind_sum import SLOT_BYTES, to_slots
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import SecureFLError
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol import messages
 from secure_fl.settings import Protection
-from tests.harness import Program, federate
-from tests.hospitals import HOST, hosted, members
-from tests.noised import account, forced
-from tests.security.attacker import Wiretap, looks_uniform
+from tests.support.attacker import Wiretap, looks_uniform
+from tests.support.harness import Program, federate
+from tests.support.hospitals import HOST, hosted, members
+from tests.support.noised import account, forced
 
 PARTIES = [f"hospital-{i}" for i in (1, 2, 3)]
 D0, CLASSES = 160, 2
@@ -76,7 +77,7 @@ def overheard(mode: Protection, cfg: FedID | None = None) -> Wiretap:
 
 def upload(tap: Wiretap, party: str) -> bytes:
     """A party's first contribution to a sum for the host."""
-    sums = tap.of(wire.SumInput, party)
+    sums = tap.of(messages.SumInput, party)
     return next(h.bulk for h in sums if h.direction == "out" and h.message.audience == "host")
 
 
@@ -120,7 +121,7 @@ def test_what_a_party_sends_is_noise_to_the_coordinator() -> None:
     for party in PARTIES:
         assert not bytes_look_uniform(upload(clear, party))
         assert looks_uniform(slots(upload(masked, party)), COHORT.modulus)
-    total = next(h.bulk for h in masked.of(wire.Total, HOST) if h.bulk)
+    total = next(h.bulk for h in masked.of(messages.Total, HOST) if h.bulk)
     assert looks_uniform(slots(total), COHORT.modulus)  # the host's own mask is still on it
 
 
@@ -128,10 +129,10 @@ def test_what_the_host_tells_the_parties_is_sealed_on_its_way(said: Said) -> Non
     """The ensemble and the feedback, for the parties alone."""
     clear, sealed = (overheard(mode) for mode in ("none", "he+secagg"))
     for tap, readable in ((clear, True), (sealed, False)):
-        told = [h.bulk for h in tap.of(wire.Broadcast, HOST) if h.direction == "out" and h.bulk]
+        told = [h.bulk for h in tap.of(messages.Broadcast, HOST) if h.direction == "out" and h.bulk]
         assert len(told) == 1 and (b'"y"' in told[0]) == readable
         assert bytes_look_uniform(told[0]) != readable
-        relayed = [h for h in tap.of(wire.Relayed) if h.direction == "in" and h.bulk]
+        relayed = [h for h in tap.of(messages.Relayed) if h.direction == "in" and h.bulk]
         assert {h.party for h in relayed} >= set(PARTIES)
 
 
@@ -205,7 +206,7 @@ def test_differences_of_uploads_are_noise_too() -> None:
             if one is not other:
                 difference = (one + (modulus - other)) % modulus
                 assert looks_uniform(difference, COHORT.modulus)
-    totals = [h for party in PARTIES for h in tap.of(wire.Total, party)]
+    totals = [h for party in PARTIES for h in tap.of(messages.Total, party)]
     assert len(totals) == 3 and not any(h.bulk for h in totals)  # nor does a party get the sum
 
 

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from secure_fl import wire
 from secure_fl.crypto.masking import public_key
 from secure_fl.errors import CohortError, SecureFLError
-from secure_fl.wire import Offer
-from tests.harness import federate
-from tests.security.attacker import Lie, Wiretap, lying, marked, told
-from tests.security.collusion import MaskedStep
+from secure_fl.protocol import messages
+from secure_fl.protocol.messages import Offer
+from tests.support.attacker import Lie, Wiretap, lying, marked, told
+from tests.support.collusion import MaskedStep
+from tests.support.harness import federate
 
 VICTIM = "east"
 change = msgspec.structs.replace
@@ -72,32 +72,32 @@ def twice_named(_party: str, unmask: Any) -> Any:
 
 
 def too_few(_party: str, unmask: Any) -> Any:
-    return wire.Unmask(unmask.survivors[:2], unmask.survivors[2:])
+    return messages.Unmask(unmask.survivors[:2], unmask.survivors[2:])
 
 
 def gone_yourself(_party: str, unmask: Any) -> Any:
     rest = tuple(p for p in unmask.survivors if p != VICTIM)
-    return wire.Unmask(rest, (VICTIM,))
+    return messages.Unmask(rest, (VICTIM,))
 
 
 def gone_to_one(_party: str, unmask: Any) -> Any:
-    return wire.Unmask(unmask.survivors[:-1], unmask.survivors[-1:])
+    return messages.Unmask(unmask.survivors[:-1], unmask.survivors[-1:])
 
 
 LIES: dict[str, tuple[Lie, str]] = {
-    "all keys withheld": (told(wire.Begin, without_keys, VICTIM), "withholds keys"),
-    "one key withheld": (told(wire.Begin, without_one_key, VICTIM), "withholds keys"),
-    "members left out": (told(wire.Begin, alone, VICTIM), "threshold is 3"),
-    "a key of its own": (told(wire.Begin, other_key, VICTIM), "swapped"),
-    "keys crossed": (told(wire.Begin, crossed_keys, VICTIM), "does not open"),
-    "shares crossed": (told(wire.Begin, crossed_shares, VICTIM), "does not open"),
-    "a stranger's key": (told(wire.Begin, stranger, VICTIM), "withholds keys"),
-    "a stranger": (told(wire.Begin, more_members, VICTIM), "did not begin with"),
-    "lists overlap": (told(wire.Unmask, overlapping, VICTIM), "overlap or miss"),
-    "lists miss one": (told(wire.Unmask, incomplete, VICTIM), "overlap or miss"),
-    "one named twice": (told(wire.Unmask, twice_named, VICTIM), "overlap or miss"),
-    "below the threshold": (told(wire.Unmask, too_few, VICTIM), "threshold is 3"),
-    "a live party is gone": (told(wire.Unmask, gone_yourself, VICTIM), "this party is gone"),
+    "all keys withheld": (told(messages.Begin, without_keys, VICTIM), "withholds keys"),
+    "one key withheld": (told(messages.Begin, without_one_key, VICTIM), "withholds keys"),
+    "members left out": (told(messages.Begin, alone, VICTIM), "threshold is 3"),
+    "a key of its own": (told(messages.Begin, other_key, VICTIM), "swapped"),
+    "keys crossed": (told(messages.Begin, crossed_keys, VICTIM), "does not open"),
+    "shares crossed": (told(messages.Begin, crossed_shares, VICTIM), "does not open"),
+    "a stranger's key": (told(messages.Begin, stranger, VICTIM), "withholds keys"),
+    "a stranger": (told(messages.Begin, more_members, VICTIM), "did not begin with"),
+    "lists overlap": (told(messages.Unmask, overlapping, VICTIM), "overlap or miss"),
+    "lists miss one": (told(messages.Unmask, incomplete, VICTIM), "overlap or miss"),
+    "one named twice": (told(messages.Unmask, twice_named, VICTIM), "overlap or miss"),
+    "below the threshold": (told(messages.Unmask, too_few, VICTIM), "threshold is 3"),
+    "a live party is gone": (told(messages.Unmask, gone_yourself, VICTIM), "this party is gone"),
 }
 
 
@@ -111,7 +111,7 @@ def test_a_lie_is_refused_by_the_party_it_is_told_to(name: str, mode: Any) -> No
     assert isinstance(out.sessions[VICTIM].error, SecureFLError)
     assert why in str(out.sessions[VICTIM].error)
     said = [h for h in tap.heard if h.party == VICTIM and h.direction == "out"]
-    assert not any(isinstance(h.message, wire.Reveal) for h in said)
+    assert not any(isinstance(h.message, messages.UnmaskShares) for h in said)
 
 
 def test_withheld_keys_would_expose_the_victim() -> None:
@@ -126,22 +126,22 @@ def test_withheld_keys_would_expose_the_victim() -> None:
 
 def test_different_lists_to_different_parties_stop_before_anything_is_revealed() -> None:
     tap = Wiretap()
-    lie = told(wire.Unmask, gone_to_one, VICTIM)  # to the others, everybody is there
+    lie = told(messages.Unmask, gone_to_one, VICTIM)  # to the others, everybody is there
     out = federate(marked(size=20), mode="secagg", engine=tap, lead=lying(lie), catch=True)
     assert out.error is not None and out.results == {}
-    assert not tap.of(wire.Reveal, VICTIM)
+    assert not tap.of(messages.UnmaskShares, VICTIM)
 
 
 def test_all_told_that_a_live_party_is_gone_get_the_sum_of_the_others_and_no_second_one() -> None:
     """That is what a dropout looks like; the victim's input stays masked."""
 
     def lie(party: str, message: Any) -> Any:
-        if isinstance(message, wire.Unmask):
+        if isinstance(message, messages.Unmask):
             return None if party == "west" else gone_to_one(party, message)
         return message
 
     tap = Wiretap()
     out = federate(marked(size=20), mode="secagg", engine=tap, lead=lying(lie), catch=True)
-    reveals = [h.message for h in tap.of(wire.Reveal)]
-    assert len(reveals) == len(tap.of(wire.Confirm)) == 3 and not out.results.get("west")
+    reveals = [h.message for h in tap.of(messages.UnmaskShares)]
+    assert len(reveals) == len(tap.of(messages.Confirm)) == 3 and not out.results.get("west")
     assert all(set(r.keys) == {"west"} and "west" not in r.seeds for r in reveals)

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl import totals
+from secure_fl.coordinator import totals
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
 from secure_fl.crypto.masking import Place
-from secure_fl.crypto.raw import Channel
+from secure_fl.crypto.raw import MemoryFile
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import read_sum
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.step import Rules
-from tests.harness import Program, federate
-from tests.security.attacker import NAMES, summing, tampering
+from tests.support.attacker import NAMES, summing, tampering
+from tests.support.harness import Program, federate
 
 M = np.uint64(COHORT.modulus)
 Totals = dict[bytes, bytes]
@@ -41,7 +41,7 @@ def on_ciphertexts(change: Callable[[public.Sum], None]) -> Callable[[bytes], by
     def apply(data: bytes) -> bytes:
         context = public.make_context(COHORT)
         total = public.Sum(context)
-        with Channel() as channel:
+        with MemoryFile() as channel:
             sealed = [read_sum(context, channel, part, len(NAMES)) for part in to_parts(data)]
             total.add([public.serialize(context, channel, part) for part in sealed])
         change(total)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl import wire
-from secure_fl.cohort import Reveal
 from secure_fl.crypto.scheme import largest_cohort
 from secure_fl.errors import CohortError, CryptoError, TooFewParties
-from secure_fl.protection import make_keys
-from secure_fl.runs import OPENED, PartyCheckpoints
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Audience
+from secure_fl.protocol import messages
+from secure_fl.runs.folder import OPENED, PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.thresholds import default_threshold
-from tests.harness import LossyEngine, Program, federate
-from tests.security.attacker import summing
+from tests.support.attacker import summing
+from tests.support.harness import LossyEngine, Program, federate
 
 MASKED = ("secagg", "he+secagg")
 
@@ -115,9 +115,9 @@ def test_partial_sums_with_a_dropout(mode: Protection, exchange: int) -> None:
 @pytest.mark.parametrize("mode", MASKED)
 @pytest.mark.parametrize("exchange", range(2, 5))
 def test_host_sums_with_a_dropout(mode: Protection, exchange: int) -> None:
-    values = {p: summing(v, 2, bound=50.0, reveal=Reveal.HOST) for p, v in powers(5).items()}
+    values = {p: summing(v, 2, bound=50.0, reveal=Audience.HOST) for p, v in powers(5).items()}
     blank = {"who": 0.0, "x": np.zeros(20)}
-    programs = values | {"hub": summing(blank, 2, bound=50.0, reveal=Reveal.HOST)}
+    programs = values | {"hub": summing(blank, 2, bound=50.0, reveal=Audience.HOST)}
     out = federate(programs, host="hub", mode=mode, engine=losing({"p002": exchange}))
     sums = out.results["hub"]
     assert contributors(float(sums[-1]["who"]), 5) == set(names(5)) - {"p002"}
@@ -209,9 +209,9 @@ def test_a_repeated_round_opens_over_the_same_parties_or_not_at_all(tmp_path: Pa
 
 
 def test_no_confirmation_is_asked_for_while_everybody_is_there() -> None:
-    from tests.security.attacker import Wiretap
+    from tests.support.attacker import Wiretap
 
     tap = Wiretap()
     federate({p: summing(v, 2, bound=50.0) for p, v in powers(4).items()}, mode="secagg",
              engine=tap)  # fmt: skip
-    assert not tap.of(wire.Confirm) and len(tap.of(wire.Reveal)) == 8
+    assert not tap.of(messages.Confirm) and len(tap.of(messages.UnmaskShares)) == 8

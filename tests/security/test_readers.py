@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl import wire
 from secure_fl.crypto.secure_sum import SecureSum
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties
-from secure_fl.protocol import Sealed
+from secure_fl.protocol import messages
+from secure_fl.protocol.ports import Sealed
 from secure_fl.settings import Protection
-from tests.harness import Program, federate
-from tests.security.attacker import Wiretap, lying, told
+from tests.support.attacker import Wiretap, lying, told
+from tests.support.harness import Program, federate
 
 SEALED = ["secagg", "he", "he+secagg"]
 NAMES = ("east", "north", "south", "west")
@@ -53,8 +53,8 @@ def test_a_reader_that_contributes_is_refused(
         )
         return Sealed(segments, sealed.data)
 
-    def replace_size(segment: wire.Segment, size: int) -> wire.Segment:
-        return wire.Segment(segment.key, size, segment.slots, segment.owners)
+    def replace_size(segment: messages.Segment, size: int) -> messages.Segment:
+        return messages.Segment(segment.key, size, segment.slots, segment.owners)
 
     without = federate(programs(), mode=mode, min_cohort=1).results["west"]
     np.testing.assert_allclose(without["low"], np.full(50, 3.0), atol=1e-3)
@@ -66,16 +66,16 @@ def test_a_reader_that_contributes_is_refused(
 
 @pytest.mark.parametrize("mode", SEALED)
 def test_a_coordinator_that_calls_a_reader_a_contributor_is_refused(mode: Protection) -> None:
-    def lie(party: str, message: wire.Owners) -> wire.Owners:
+    def lie(party: str, message: messages.Owners) -> messages.Owners:
         owners = {name: tuple(sorted({*who, "west"})) for name, who in message.owners.items()}
         return structs.replace(message, owners=owners)
 
-    lead = lying(told(wire.Owners, lie))
+    lead = lying(told(messages.Owners, lie))
     out = federate(programs(), mode=mode, min_cohort=1, lead=lead, catch=True)
     assert isinstance(out.sessions["west"].error, CohortError)
     assert "the wrong contributors" in str(out.sessions["west"].error) and out.results == {}
     # Told to the others only, their sums do not fit the reader's, and nothing is opened.
-    others = lying(told(wire.Owners, lambda p, m: m if p == "west" else lie(p, m)))
+    others = lying(told(messages.Owners, lambda p, m: m if p == "west" else lie(p, m)))
     out = federate(programs(), mode=mode, min_cohort=1, lead=others, catch=True)
     assert isinstance(out.error, SecureFLError) and out.results == {}
 
@@ -86,15 +86,15 @@ def test_a_reader_is_never_shown_a_sum_below_min_cohort(mode: Protection) -> Non
     tap = Wiretap()
     out = federate(programs(), mode=mode, min_cohort=2, engine=tap, catch=True)
     assert isinstance(out.sessions["east"].error, TooFewParties) and out.results == {}
-    assert tap.of(wire.Declare) and not [h for h in tap.of(wire.SumInput) if h.bulk]
+    assert tap.of(messages.Declare) and not [h for h in tap.of(messages.SumInput) if h.bulk]
 
-    def lie(party: str, message: wire.Owners) -> wire.Owners:  # the coordinator claims more
+    def lie(party: str, message: messages.Owners) -> messages.Owners:  # the coordinator claims more
         owners = {
             n: ("north", "south", "west") if n == "other" else w for n, w in message.owners.items()
         }
         return structs.replace(message, owners=owners)
 
-    lead = lying(told(wire.Owners, lie, to="east"))
+    lead = lying(told(messages.Owners, lie, to="east"))
     out = federate(programs(), mode=mode, min_cohort=2, lead=lead, catch=True)
     assert isinstance(out.error, SecureFLError) and "east" not in out.results
 
@@ -103,7 +103,7 @@ def test_a_reader_is_never_shown_a_sum_below_min_cohort(mode: Protection) -> Non
 def test_a_reader_sends_nothing_for_what_it_reads(mode: Protection) -> None:
     tap = Wiretap()
     federate(programs(), mode=mode, min_cohort=1, engine=tap)
-    (sent,) = tap.of(wire.SumInput, "west")
+    (sent,) = tap.of(messages.SumInput, "west")
     by_owners = {s.owners: s.size for s in sent.message.segments}
     assert by_owners["east", "north", "south"] == 0 < by_owners["west",]
     assert len(sent.bulk) == sum(by_owners.values())

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl import wire
 from secure_fl.errors import CohortError, TamperError, WireError
-from secure_fl.session import Session
-from secure_fl.wire import Frame
-from tests.harness import LossyEngine, federate
-from tests.security.attacker import NAMES, Liar, Wiretap, lying, marked, summing, told
+from secure_fl.party.session import Session
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Frame
+from tests.support.attacker import NAMES, Liar, Wiretap, lying, marked, summing, told
+from tests.support.harness import LossyEngine, federate
 
 VICTIM = "east"
 
@@ -25,7 +25,7 @@ def test_unmasking_is_answered_once() -> None:
     class Insistent(Liar):
         def _exchange(self, reply: Any) -> Any:
             step = super()._exchange(reply)
-            if any(isinstance(m, wire.Unmask) for m in reply.messages.values()):
+            if any(isinstance(m, messages.Unmask) for m in reply.messages.values()):
                 return super()._exchange(reply)  # the same lists again, in fresh frames
             return step
 
@@ -38,7 +38,7 @@ def test_unmasking_is_answered_once() -> None:
     assert "Unmask where Total belongs" in str(out.sessions[VICTIM].error)
 
 
-@pytest.mark.parametrize("kind", [wire.Start, wire.Begin])
+@pytest.mark.parametrize("kind", [messages.Start, messages.Begin])
 def test_a_failed_program_is_never_begun_again(kind: type) -> None:
     """The same inputs, summed again over fewer parties, would show who is missing."""
     begun: list[str] = []
@@ -52,11 +52,13 @@ def test_a_failed_program_is_never_begun_again(kind: type) -> None:
             try:
                 return super()._exchange(reply)
             except CohortError:
-                if any(isinstance(m, wire.Begin) for m in reply.messages.values()):
-                    again = wire.Start(NAMES) if kind is wire.Start else reply.messages[VICTIM]
+                if any(isinstance(m, messages.Begin) for m in reply.messages.values()):
+                    again = (
+                        messages.Start(NAMES) if kind is messages.Start else reply.messages[VICTIM]
+                    )
                     frame = self._links[VICTIM].pack(again)
                     answer = self._links[VICTIM].unpack(out_sessions[VICTIM].step(frame))
-                    assert isinstance(answer, wire.Failed)
+                    assert isinstance(answer, messages.Failed)
                 raise
 
     tap = Wiretap()
@@ -83,12 +85,12 @@ def test_a_value_passed_on_late_or_not_at_all_is_noticed() -> None:
         return await cohort.share({"v": np.ones(2)}), await cohort.share({"v": np.ones(2)})
 
     def silent(_party: str, relayed: Any) -> Any:
-        return wire.Relayed(relayed.senders[1:], relayed.sizes[1:])
+        return messages.Relayed(relayed.senders[1:], relayed.sizes[1:])
 
     out = federate(
         dict.fromkeys(NAMES, sharing),
         mode="secagg",
-        lead=lying(told(wire.Relayed, silent, VICTIM)),
+        lead=lying(told(messages.Relayed, silent, VICTIM)),
         catch=True,
     )
     assert isinstance(out.sessions[VICTIM].error, CohortError)
@@ -131,7 +133,7 @@ def test_the_wire_delivers_the_right_frame_or_nothing(swap: Any) -> None:
 def test_a_party_never_sends_its_values_again_because_scales_were_claimed() -> None:
     """Only the host waits for a second sum; a party that did would repeat its input."""
     tap = Wiretap()
-    lie = told(wire.Total, lambda _, m: structs.replace(m, scales=True), VICTIM)
+    lie = told(messages.Total, lambda _, m: structs.replace(m, scales=True), VICTIM)
     out = federate(marked(size=20), mode="secagg", engine=tap, lead=lying(lie), catch=True)
-    sent = [h for h in tap.heard if h.party == VICTIM and isinstance(h.message, wire.SumInput)]
+    sent = [h for h in tap.heard if h.party == VICTIM and isinstance(h.message, messages.SumInput)]
     assert len(sent) == 1 and isinstance(out.sessions[VICTIM].error, CohortError)

@@ -14,9 +14,9 @@ from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.sampling import sampled
-from secure_fl.outcome import protection_of
+from secure_fl.federation.outcome import protection_of
 from secure_fl.settings import DPSettings
-from tests.hospitals import HOST, hosted, members
+from tests.support.hospitals import HOST, hosted, members
 
 SEED = 0
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from secure_fl import wire
-from secure_fl.cohort import Cohort
-from secure_fl.coordinator import Coordinator, Engine
+from secure_fl.coordinator.machine import Coordinator, Engine
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
 from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
@@ -17,11 +16,13 @@ from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.public import PublicContext, RealSum, Sum
 from secure_fl.crypto.secret import HostPublicKey, HostSecretKey, RealSecretKey, SecretKey
-from secure_fl.link import Link
-from secure_fl.protocol import Group, NewTotal, Offered, Rule, Vector
-from secure_fl.recorder import Recorder
-from secure_fl.step import Rules
-from secure_fl.wire import Bulk, Frame, Segment
+from secure_fl.events import EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Bulk, Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import Segment
+from secure_fl.protocol.ports import Group, NewTotal, Offered, Rule, Vector
 
 
 def clear_values_to_a_coordinator(
@@ -39,12 +40,12 @@ def clear_values_to_a_coordinator(
 
 
 def clear_values_on_the_wire(link: Link, values: Slots) -> None:
-    message = wire.SumInput("parties", ())
+    message = messages.SumInput("parties", ())
     link.pack(message, Bulk.of(b"sealed"))
     link.pack(message, values)  # expect: error
     link.pack(message, b"without a digest")  # expect: error
     link.pack({"loss": 0.3})  # expect: error
-    wire.SumInput("parties", ({"layer.weight": values},))  # expect: error
+    messages.SumInput("parties", ({"layer.weight": values},))  # expect: error
     Frame(b"head", values)  # expect: error
 
 
@@ -121,7 +122,7 @@ def another_partys_keys(me: Identity, card: PublicIdentity, key: SecretKey) -> N
 def a_coordinator_made_of_party_things(
     links: dict[str, Link], engine: Engine, rules: Rules, totals: NewTotal, keys: PartyKeys
 ) -> None:
-    recorder = Recorder("coordinator")
+    recorder = EventLog("coordinator")
     Coordinator(links, engine, rules, totals, recorder)
     Coordinator({"north": keys}, engine, rules, totals, recorder)  # expect: error
     Coordinator(links, engine, rules, keys, recorder)  # expect: error

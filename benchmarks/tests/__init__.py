@@ -1,0 +1,1 @@
+"""Tests of the benchmarks: run by `make slow` and by hand, not by `make test`."""

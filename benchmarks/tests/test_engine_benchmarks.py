@@ -1,0 +1,72 @@
+"""What `bench engine` measures: rounds and a start over FLARE, and frames that nobody sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import engine, engine_round
+from benchmarks.engine_round import FLARE, IN_PROCESS, PIPES, Round
+from benchmarks.fuzz import Found, Storm
+from benchmarks.hospitals import Hospitals, plan_of
+from benchmarks.mutants import MUTATORS
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.cli.bench import bench
+from secure_fl.crypto.identity import PublicIdentity
+
+
+def test_mutants_are_counted_by_the_command() -> None:
+    said = CliRunner().invoke(bench, ["engine", "--fuzz", "3000", "--json"])
+    assert said.exit_code == 0, said.output
+    found = json.loads(said.output)
+    assert found["thrown"] == sum(found["at"].values()) >= 3000
+    assert found["kinds"] == len(MUTATORS)
+    assert (found["accepted"], found["crashes"], found["unfinished_seats"]) == (0, 0, 0)
+    assert found["peak_bytes"] >= found["peak_bytes_calm"] > 0
+    assert all(target["met"] for target in found["targets"])
+
+
+@pytest.mark.parametrize(("kind", "crashes"), [("accepted", 0), ("ZeroDivisionError", 1)])
+def test_accepted_and_crashed_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, crashes: int
+) -> None:
+    """The storm sees both, where a check is off and where it breaks."""
+
+    def verify(self: PublicIdentity, digest: bytes, signature: bytes) -> None:
+        if crashes and len(storm.found) == 0 and storm.thrown:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(PublicIdentity, "verify", verify)
+    town = Hospitals(tmp_path, plan_of(FedAvg(rounds=1)), 8)
+    storm = Storm(town, 100, eager=True)
+    with pytest.raises(Found, match=kind):
+        storm.lead().run()
+    assert (len(storm.found), storm.crashes) == (1, crashes)
+
+
+def test_what_is_beyond_is_counted_in_rounds_of_the_third() -> None:
+    mine, other, unit = Round(3.0, 5.0), Round(2.0, 4.0), Round(4.0, 2.0)
+    assert engine_round._beyond([mine], [other], [unit]) == [Round(0.25, 0.5)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_rounds_of_fedkd_and_a_start() -> None:
+    """Small: figures are not looked at, but that three engines end with the same bits is."""
+    report = engine.measure(repeats=2, large_repeats=1, records=16, epochs=1, turns=1)
+    found = json.loads(json.dumps(report.document()))
+    cores = sorted({row["cores"] for row in found["fedkd_rounds"]})
+    assert [(row["way"], row["cores"]) for row in found["fedkd_rounds"]] == [
+        (way, count) for count in cores for way in (IN_PROCESS, PIPES, FLARE)
+    ]
+    for row in found["fedkd_rounds"]:
+        assert row["rounds"] == engine.ROUNDS - 1
+        assert row["median"]["seconds"] > 0 < row["median"]["cpu_seconds"]
+        if row["way"] == IN_PROCESS:
+            assert row["beyond_in_process"] == {"seconds": 0, "cpu_seconds": 0}
+    pilot = found["pilot_seconds"]
+    assert 0 < pilot["first_exchange"] < pilot["one_round_and_end"]
+    assert len(found["targets"]) == 5

@@ -1,0 +1,45 @@
+"""Who may watch a run from its borders: an audit's recording, or nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from secure_fl.coordinator.machine import Engine
+from secure_fl.protocol.ports import PartySum
+
+if TYPE_CHECKING:
+    from secure_fl.crypto.party_keys import PartyKeys
+
+
+class Capture(Protocol):
+    """Wraps what stands at the border; it changes nothing of what passes."""
+
+    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
+        """A run begins, or begins again after a crash, with fresh keys."""
+
+    def engine(self, engine: Engine) -> Engine:
+        """Watch the coordinator's wires."""
+
+    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
+        """Watch one party's sums."""
+
+    def close(self) -> None:
+        """The run is over, or failed."""
+
+
+class NoCapture:
+    """Watches nothing."""
+
+    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
+        """Nothing is noted."""
+
+    def engine(self, engine: Engine) -> Engine:
+        """As it is."""
+        return engine
+
+    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
+        """As they are."""
+        return sums
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,229 @@
+"""A party's view: what it put into each sum, and what was opened to it.
+
+The layout of a sum (names, sizes, where each value lies in the slots) is the same at all parties
+and public; the values are this party's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.capture.blobs import Blobs, Journal, Span, lines
+from secure_fl.crypto.layout import Field, Layout
+from secure_fl.crypto.packing import Codec
+from secure_fl.crypto.secure_sum import SecureSum
+from secure_fl.protocol import arrays as payload
+from secure_fl.protocol.messages import SumId
+from secure_fl.protocol.ports import Audience, Group, PartySum, Rule, Sealed
+
+STEM = "notes"
+
+
+class LayoutLine(msgspec.Struct, frozen=True):
+    """How a protected segment lies in slots."""
+
+    fields: tuple[tuple[str, int, float | None, bool], ...]
+    bits: int
+    parties: int
+    modulus: int
+    extra: int
+
+
+class SegmentLine(msgspec.Struct, frozen=True):
+    """One segment of a sum."""
+
+    key: str
+    owners: tuple[str, ...]
+    vectors: tuple[tuple[str, int], ...]
+    layout: LayoutLine | None  # None: in the clear, one float after the other
+
+
+class SumLine(msgspec.Struct, frozen=True, tag="sum"):
+    """One sum, as it was sealed."""
+
+    session: int
+    number: int  # sums of this session, from 1, those of scales among them
+    audience: str
+    grid: float | None  # steps per unit of noised values
+    segments: tuple[SegmentLine, ...]
+    given: dict[str, Span]
+
+
+class OpenedLine(msgspec.Struct, frozen=True, tag="opened"):
+    """The same sum, as it was opened to this party."""
+
+    session: int
+    number: int
+    survivors: tuple[str, ...]
+    values: dict[str, Span]
+
+
+class ToldLine(msgspec.Struct, frozen=True, tag="told"):
+    """A value that another member shared with all parties, as this party opened it."""
+
+    session: int
+    context: str  # the kind, a number, and who sent it
+    data: Span
+
+
+AnyLine = SumLine | OpenedLine | ToldLine
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment of a sum: whose values, which, and how they lie."""
+
+    key: str
+    owners: tuple[str, ...]
+    sizes: Mapping[str, int]
+    layout: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The grid that noised values lie on: all that decoding needs to know of their noise."""
+
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A value that another member shared with all parties."""
+
+    session: int
+    kind: str  # "broadcast" or "share"
+    sender: str
+    values: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SumNote:
+    """One sum as one party saw it."""
+
+    session: int
+    number: int
+    audience: Audience
+    noise: Grid | None  # None: nothing was added
+    segments: tuple[Segment, ...]
+    given: Mapping[str, NDArray[np.float32]]
+    opened: Mapping[str, NDArray[np.float32]] | None = None  # None: not to this party
+    survivors: tuple[str, ...] = ()
+
+
+class WatchedSum:
+    """The party's half of a run's sums (a `PartySum`), with what it gives and gets written down."""
+
+    def __init__(self, inner: PartySum, journal: Journal, session: int) -> None:
+        self._inner, self._journal, self._session = inner, journal, session
+        self._number = 0
+
+    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
+        """Seal, and note what."""
+        sealed = self._inner.seal(groups, rule, at)
+        self._number += 1
+        layouts: Sequence[Layout | None] = [None] * len(groups)
+        if isinstance(self._inner, SecureSum):
+            layouts = self._inner.layouts()
+        segments = tuple(
+            SegmentLine(segment.key.hex(), group.owners, _sizes(group), _line(layout))
+            for segment, group, layout in zip(sealed.segments, groups, layouts, strict=True)
+        )
+        given = {
+            name: self._put(vector)
+            for segment, group in zip(sealed.segments, groups, strict=True)
+            if segment.size  # else this party only reads the sum
+            for name, vector in group.vectors.items()
+        }
+        grid = None if rule.noise is None else rule.noise.scale
+        line = SumLine(self._session, self._number, rule.audience, grid, segments, given)
+        self._journal.line(line)
+        return sealed
+
+    def open(
+        self, data: Sequence[bytes], survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Open, and note what came out."""
+        opened = self._inner.open(data, survivors)
+        values = {name: self._put(vector) for name, vector in opened.items()}
+        line = OpenedLine(self._session, self._number, tuple(survivors), values)
+        self._journal.line(line)
+        return opened
+
+    def unwrap(self, data: bytes, context: bytes) -> bytes:
+        """Open what another member shared with all, and note it."""
+        value = self._inner.unwrap(data, context)
+        self._journal.line(ToldLine(self._session, context.decode(), self._journal.put(value)))
+        return value
+
+    def _put(self, vector: NDArray[Any]) -> Span:
+        return self._journal.put(vector.astype("<f4").tobytes())
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the inner half's."""
+        return getattr(self._inner, name)
+
+
+def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
+    """All sums of a recorded run as one party saw them, and what others told it."""
+    stem = folder / STEM
+    blobs = Blobs(stem)
+
+    def values(spans: Mapping[str, Span]) -> dict[str, NDArray[np.float32]]:
+        return {name: np.frombuffer(blobs[span], "<f4") for name, span in spans.items()}
+
+    found: dict[tuple[int, int], SumNote] = {}
+    told: list[Told] = []
+    for line in lines(stem, cast("type[Any]", AnyLine)):
+        if isinstance(line, ToldLine):
+            told += _told(line, blobs[line.data])
+            continue
+        at = (line.session, line.number)
+        if isinstance(line, SumLine):
+            found[at] = SumNote(
+                line.session,
+                line.number,
+                cast("Audience", line.audience),
+                None if line.grid is None else Grid(line.grid),
+                tuple(map(_segment, line.segments)),
+                values(line.given),
+            )
+        elif at in found:
+            opened = values(line.values)
+            found[at] = replace(found[at], opened=opened, survivors=line.survivors)
+    return tuple(found.values()), tuple(told)
+
+
+def _told(line: ToldLine, data: bytes) -> list[Told]:
+    """What a door's envelope held; a state for newcomers is none, and all hold it alike."""
+    kind, _, rest = line.context.partition(" ")
+    if kind not in ("broadcast", "share"):
+        return []
+    sender = rest.partition(" ")[2]
+    return [Told(line.session, kind, sender, payload.unpack(data))]
+
+
+def _sizes(group: Group) -> tuple[tuple[str, int], ...]:
+    return tuple((name, vector.size) for name, vector in group.vectors.items())
+
+
+def _line(layout: Layout | None) -> LayoutLine | None:
+    if layout is None:
+        return None
+    fields = tuple((f.name, f.size, f.clip, f.norm) for f in layout.fields)
+    codec = layout.codec
+    return LayoutLine(fields, codec.bits, codec.parties, codec.modulus, codec.extra)
+
+
+def _segment(line: SegmentLine) -> Segment:
+    layout = None
+    if (known := line.layout) is not None:
+        codec = Codec(known.bits, known.parties, known.modulus, known.extra)
+        layout = Layout(tuple(Field(*found) for found in known.fields), codec)
+    return Segment(line.key, line.owners, dict(line.vectors), layout)

@@ -1,0 +1,93 @@
+"""Records every role's view of a run in its folder.
+
+RUN/views/run.jsonl              who took part, under which protection
+RUN/views/wire.{jsonl,bin}       the coordinator's: all frames
+RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys it opens sums with
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from secure_fl.capture import notes, wire
+from secure_fl.capture.blobs import Journal, lines
+from secure_fl.coordinator.machine import Engine
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.errors import RunError
+from secure_fl.protocol.ports import PartySum
+
+VIEWS, VIEW, RUN = "views", "view", "run"
+COHORT_KEY, HOST_KEY = "cohort-{}.key", "host-{}.key"  # of each session
+
+
+class SessionLine(msgspec.Struct, frozen=True):
+    """One beginning of the run."""
+
+    session: int
+    mode: str
+    host: str | None
+    members: tuple[str, ...]
+    run: str
+
+
+class FolderCapture:
+    """A witness that writes everything down."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._journals: dict[Path, Journal] = {}
+        self._session = max((line.session for line in sessions(folder)), default=0)
+
+    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
+        """Note who takes part."""
+        self._session += 1
+        line = SessionLine(self._session, mode, host, members, run.hex())
+        self._journal(self._folder / VIEWS / RUN).line(line)
+
+    def engine(self, engine: Engine) -> Engine:
+        """Watch the coordinator's wires."""
+        journal = self._journal(self._folder / VIEWS / wire.STEM)
+        return wire.WatchedEngine(engine, journal, self._session)
+
+    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
+        """Watch one party's sums, and keep the keys that it opens them with."""
+        folder = view_of(self._folder, keys.identity.name)
+        journal = self._journal(folder / notes.STEM)
+        for name, key in ((COHORT_KEY, keys.cohort), (HOST_KEY, keys.host_secret)):
+            if key is not None:
+                _write(folder / name.format(self._session), key.to_bytes())
+        return cast("PartySum", notes.WatchedSum(sums, journal, self._session))
+
+    def close(self) -> None:
+        """Close all files."""
+        for journal in self._journals.values():
+            journal.close()
+        self._journals.clear()
+
+    def _journal(self, stem: Path) -> Journal:
+        if stem not in self._journals:
+            self._journals[stem] = Journal(stem)
+        return self._journals[stem]
+
+
+def view_of(folder: Path, party: str) -> Path:
+    """Where a party's view lies in a run's folder."""
+    return folder / "parties" / party / VIEW
+
+
+def sessions(folder: Path) -> tuple[SessionLine, ...]:
+    """How often a recorded run began, and with whom; none: nothing was recorded."""
+    return tuple(lines(folder / VIEWS / RUN, SessionLine))
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
+            handle.write(data)
+    except OSError as error:
+        what = f"a view's key cannot be written ({error.strerror})"
+        raise RunError(what, file=file) from error

@@ -1,0 +1,170 @@
+"""From TOML's tables to one validated `Settings` tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import SerializeAsAny
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.config.data import FORMS, Data, fault, parties
+from secure_fl.config.errors import NONE, nearest, nullable, validate
+from secure_fl.config.toml import Table, Text, odd_values
+from secure_fl.settings import (
+    ModelSettings,
+    PolicySettings,
+    ProtectionSettings,
+    Section,
+    TaskSettings,
+    TrainingSettings,
+)
+
+# They add nothing over parties, so no rule about sums concerns them.
+WITHOUT_SUMS = frozenset({"local", "centralized"})
+
+
+class RunSettings(Section):
+    """A run's name, its seed, and where its folder goes."""
+
+    name: str = "run"
+    seed: int = 0
+    folder: str | None = None  # None: runs/NAME
+    record: bool = False  # what every role sees, for `secure-fl audit`; as secret as the records
+
+
+class Settings(Section):
+    """Everything that a run depends on."""
+
+    run: RunSettings = RunSettings()
+    task: TaskSettings = TaskSettings()
+    data: Data
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    protection: ProtectionSettings = ProtectionSettings()
+    policy: PolicySettings = PolicySettings()
+    algorithm: SerializeAsAny[Algorithm]  # one of algorithms.registry.ALGORITHMS
+
+
+_SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
+    {
+        "run": RunSettings,
+        "task": TaskSettings,
+        "model": ModelSettings,
+        "training": TrainingSettings,
+        "protection": ProtectionSettings,
+        "policy": PolicySettings,
+    }
+)
+
+
+def build(tree: Table, text: Text, base: Path | None) -> Settings:
+    """Validate tables; relative paths are taken from `base`, or stay as they are."""
+    for key, found in odd_values(tree):
+        raise text.error(f"{found}; no field takes that", key)
+    _check_sections(tree, text)
+    parts: dict[str, Any] = {
+        name: validate(cls, tree.get(name, {}), (name,), text, base)
+        for name, cls in _SIMPLE.items()
+    }
+    parts["data"] = validate(_form(tree["data"], text), tree["data"], ("data",), text, base)
+    cls = algorithm_settings(tree["algorithm"], text)
+    parts["algorithm"] = validate(cls, tree["algorithm"], ("algorithm",), text, base)
+    settings = Settings(**{name: _place_models(part, base) for name, part in parts.items()})
+    _check(settings, text)
+    return settings
+
+
+def plain(section: Section) -> Table:
+    """Turn a section into what TOML can hold: nothing is left out if it is the default."""
+    table: Table = {}
+    for name, field in type(section).model_fields.items():
+        value = _plain(getattr(section, name))
+        if value is not None:
+            table[name] = value
+        elif field.default is not None and nullable(field.annotation):
+            table[name] = NONE
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return plain(value)
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _check_sections(tree: Table, text: Text) -> None:
+    allowed = list(Settings.model_fields)
+    for name, value in tree.items():
+        if name not in allowed:
+            raise text.error("there is no such section", (name,), fix=nearest(name, allowed))
+        if not isinstance(value, dict):
+            what = f"found {value!r}; allowed: a table"
+            raise text.error(what, (name,), fix=f"write [{name}] on a line of its own")
+    for name, field in {"data": 'corpus = "ade"', "algorithm": 'name = "fedavg"'}.items():
+        if name not in tree:
+            fix = f"add [{name}] and below it {field}; secure-fl init writes a whole file"
+            raise text.error(f"the section [{name}] is missing", (name,), fix=fix)
+
+
+def _form(raw: Table, text: Text) -> type[Section]:
+    found = [name for name in FORMS if name in raw]
+    if len(found) == 1:
+        return FORMS[found[0]]
+    what = f"found {' and '.join(found)} together" if found else "no records are named"
+    fix = 'give one of corpus = "...", source = "..." or tables [[data.party]]'
+    raise text.error(what, ("data", *found[-1:]), fix=fix)
+
+
+def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
+    """The settings of the algorithm that a table names."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    name = raw.get("name")
+    if isinstance(name, str) and name in ALGORITHMS:
+        return ALGORITHMS[name].settings
+    what = "this field is missing" if name is None else f"found {name!r}"
+    raise text.error(what, ("algorithm", "name"), fix=nearest(str(name), list(ALGORITHMS)))
+
+
+def _place_models(part: Any, base: Path | None) -> Any:
+    """Make models' folders absolute, wherever in a section they stand."""
+    if base is None:
+        return part
+    if isinstance(part, ModelSettings):
+        here = base / Path(part.name).expanduser()
+        own = part.name != "tiny" and here.is_dir()
+        return part.model_copy(update={"name": str(here)}) if own else part
+    if isinstance(part, tuple):
+        return tuple(_place_models(entry, base) for entry in part)
+    if isinstance(part, Section):
+        inner = {name: getattr(part, name) for name in type(part).model_fields}
+        return part.model_copy(update={n: _place_models(v, base) for n, v in inner.items()})
+    return part
+
+
+def _check(settings: Settings, text: Text) -> None:
+    """Look at what concerns several sections."""
+    wrong = fault(settings.data)
+    if wrong:
+        key, what = wrong
+        raise text.error(what, ("data", *key))
+    if settings.algorithm.name in WITHOUT_SUMS:
+        return
+    protection, everyone = settings.protection, parties(settings.data)
+    count = len(everyone)
+    shown = ", ".join(everyone[:8]) + (", ..." if len(everyone) > 8 else "")
+    who = f"{count} part{'y' if count == 1 else 'ies'} ({shown})"
+    if protection.min_cohort > count:
+        what = f"found {protection.min_cohort} with {who}: no sum could ever be opened"
+        fix = (
+            f"add parties, or set min_cohort = {count} knowingly: a sum over one hospital IS that "
+            "hospital, and of a sum over two each sees the other's part"
+        )
+        raise text.error(what, ("protection", "min_cohort"), fix=fix)
+    if protection.threshold is not None and protection.threshold > count:
+        what = f"found {protection.threshold} with {who}: so many can never answer"
+        fix = f"take 1 to {count}, or leave it out"
+        raise text.error(what, ("protection", "threshold"), fix=fix)

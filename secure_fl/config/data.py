@@ -1,0 +1,183 @@
+"""The [data] of a settings file: three ways to say which records each party has.
+
+corpus = "ade"                         a built-in corpus, written for each party
+source = "notes.csv"                   one file or data set, spread over parties: experiments
+[[data.party]]                         each party's own files, as in a real federation
+
+Each may say which records are public, without labels and the same at all members, and so where a
+host comes from: the member that keeps the central model and labelled records of its own.
+
+public = 240, labelled = 60            corpus: so many are written, in no hospital's voice
+public = 0.5, labelled = 0.1           source: shares, of the records and of the public ones
+public = "public.jsonl"                party: a file; the host is the party with role = "host"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from secure_fl.settings import ModelSettings, Positive, Section
+
+HUB = "hub:"
+HOST = "host"  # the name of the one that is made
+KEPT = 0.1  # of the public records, by the host
+
+
+def located(text: str, base: Path) -> str:
+    """Take a path as relative to a folder; names of the hub stay."""
+    return text if text.startswith(HUB) else str(base / Path(text).expanduser())
+
+
+def _beside_the_file(text: str, info: ValidationInfo) -> str:
+    base = (info.context or {}).get("base")
+    return text if base is None else located(text, base)
+
+
+Source: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+PartyName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class ColumnSettings(Section):
+    """Which column holds which field; left out: the first of the usual names that is there."""
+
+    id: str | None = None
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+    tokens: str | None = None
+    tags: str | None = None
+    history: str | None = None
+    candidates: str | None = None
+    clicks: str | None = None
+
+
+class CorpusData(Section):
+    """A built-in corpus."""
+
+    corpus: str
+    parties: Positive = 3
+    size: Positive | tuple[Positive, ...] | None = None  # training examples, for all or for each
+    shift: Annotated[float, Field(ge=0, le=1)] | None = None  # 0: hospitals alike; 1: different
+    public: Count = 0  # records without labels that all members hold
+    labelled: Count = 0  # training records of a host; 0: there is none
+
+
+class SourceData(Section):
+    """One source, spread over parties."""
+
+    source: Source
+    format: str | None = None  # None: by suffix or content
+    columns: ColumnSettings = ColumnSettings()
+    partition: Literal["iid", "dirichlet_class", "dirichlet_client"] = "iid"
+    parties: Positive = 3
+    alpha: Annotated[float, Field(gt=0)] = 1.0  # of the Dirichlet draws; smaller is more skewed
+    minimum: Positive = 10  # records that every party must get
+    dev: Fraction = 0.1  # share of each party's records that compares rounds
+    test: Fraction = 0.2  # share that results are reported on
+    public: Fraction = 0.0  # share that all members hold, without labels; the rest is spread
+    labelled: Fraction | None = None  # share of it that a host keeps; None: 0.1; 0: no host
+
+
+class PartyFiles(Section):
+    """One party's files."""
+
+    name: PartyName
+    train: Source
+    dev: Source | Fraction = 0.1  # a file, or a share of the training records
+    test: Source | Fraction = 0.2
+    role: Literal["party", "host"] = "party"
+    tier: str | None = None
+    model: ModelSettings | None = None  # its own architecture, where an algorithm allows that
+
+
+class PartyData(Section):
+    """Files per party."""
+
+    party: Annotated[tuple[PartyFiles, ...], Field(min_length=1)]
+    public: Source | None = None  # records that all members hold; labels are not read
+    format: str | None = None
+    columns: ColumnSettings = ColumnSettings()
+
+
+Fault: TypeAlias = tuple[tuple[str | int, ...], str] | None  # (field, what is wrong)
+Data: TypeAlias = CorpusData | SourceData | PartyData
+
+FORMS: Mapping[str, type[Section]] = MappingProxyType(
+    {"corpus": CorpusData, "source": SourceData, "party": PartyData}
+)  # by the field that tells them apart
+
+
+def parties(data: Data) -> tuple[str, ...]:
+    """Name the parties: all members but a host."""
+    if isinstance(data, PartyData):
+        return tuple(party.name for party in data.party if party.role != "host")
+    return tuple(f"hospital-{k + 1}" for k in range(data.parties))
+
+
+def names(data: Data) -> tuple[str, ...]:
+    """Name the members; a host that is made comes last."""
+    if isinstance(data, PartyData):
+        return tuple(party.name for party in data.party)
+    return (*parties(data), HOST) if labelled(data) else parties(data)
+
+
+def labelled(data: CorpusData | SourceData) -> float:
+    """How much a host gets to learn from, as a number or a share; 0: there is no host."""
+    return (KEPT if data.public else 0) if data.labelled is None else data.labelled
+
+
+def fault(data: Data) -> Fault:
+    """Find what no single field can know."""
+    if isinstance(data, PartyData):
+        wrong = _member_fault(data)
+    else:
+        wrong = _corpus_fault(data) if isinstance(data, CorpusData) else _share_fault(data)
+        if wrong is None and data.labelled and not data.public:
+            what = f"found {data.labelled:g} without public records; give public, or leave it out"
+            return ("labelled",), what
+    if wrong is not None or isinstance(data, CorpusData) or data.format is None:
+        return wrong
+    return _format_fault(data.format)
+
+
+def _corpus_fault(data: CorpusData) -> Fault:
+    from secure_fl.corpora import NAMES
+
+    if data.corpus not in NAMES:
+        return ("corpus",), f"found {data.corpus!r}; allowed: {', '.join(NAMES)}"
+    if isinstance(data.size, tuple) and len(data.size) != data.parties:
+        return ("size",), f"found {len(data.size)} sizes for {data.parties} parties"
+    return None
+
+
+def _share_fault(data: SourceData) -> Fault:
+    taken = data.dev + data.test
+    if taken < 1:
+        return None
+    return ("dev",), f"dev and test take {taken:g} of the records, nothing is left"
+
+
+def _member_fault(data: PartyData) -> Fault:
+    known, hosts = set[str](), [party.name for party in data.party if party.role == "host"]
+    for index, party in enumerate(data.party):
+        if party.name in known:
+            return ("party", index, "name"), f"found {party.name!r} a second time"
+        if party.role == "host" and party.name != hosts[0]:
+            return ("party", index, "role"), f"found a second host; {hosts[0]} is one already"
+        known.add(party.name)
+    return None
+
+
+def _format_fault(format: str) -> Fault:
+    from secure_fl.data.loaders import FORMATS
+
+    if format in FORMATS:
+        return None
+    return ("format",), f"found {format!r}; allowed: {', '.join(FORMATS)}"

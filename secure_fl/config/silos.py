@@ -1,0 +1,167 @@
+"""From [data] to each member's records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from secure_fl import corpora
+from secure_fl.config.data import (
+    HOST,
+    ColumnSettings,
+    CorpusData,
+    Data,
+    PartyData,
+    PartyFiles,
+    SourceData,
+    labelled,
+    parties,
+)
+from secure_fl.data.examples import Example
+from secure_fl.data.partition import partition
+from secure_fl.data.public import without_labels
+from secure_fl.data.silo import Silo
+from secure_fl.data.splits import Columns, Splits, load, split
+from secure_fl.errors import DataError
+from secure_fl.seeds import seed_for
+from secure_fl.settings import Kind, TaskSettings
+
+Examples = tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Records as they are spread: each party's, those that all hold, and a host's."""
+
+    parties: tuple[Splits, ...]
+    public: Examples = ()
+    host: Splits | None = None
+
+
+def read(data: Data, task: TaskSettings, seed: int) -> list[Silo]:
+    """Read or write (a built-in corpus) the records of every member."""
+    if isinstance(data, PartyData):
+        return _brought(data, task.kind, seed)
+    if isinstance(data, CorpusData):
+        dealt = written(data, seed)
+    else:
+        dealt = spread(data, task.kind, seed)
+    named = zip(parties(data), dealt.parties, strict=True)
+    made = [Silo(n, s.train, s.dev, s.test, public=dealt.public) for n, s in named]
+    if (host := dealt.host) is not None:
+        made.append(Silo(HOST, host.train, host.dev, host.test, role="host", public=dealt.public))
+    return made
+
+
+def written(data: CorpusData, seed: int) -> Dealt:
+    """Write a built-in corpus: all public records and the host's are drawn at once, then cut."""
+    made = tuple(
+        corpora.make(data.corpus, parties=data.parties, seed=seed, size=data.size, shift=data.shift)
+    )
+    if not data.public:
+        return Dealt(made)
+    sizes = [data.labelled, max(1, data.labelled // 4), max(1, data.labelled // 2)]
+    own = sizes if data.labelled else []
+    drawn = corpora.public(data.corpus, seed=seed, size=sum(own) + data.public)
+    ends = np.cumsum(own).tolist()  # the host's come first: it keeps them as D⁰ grows
+    parts = [drawn[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
+    return Dealt(made, without_labels(parts[-1]), Splits(*parts[:-1]) if own else None)
+
+
+def spread(data: SourceData, kind: Kind, seed: int) -> Dealt:
+    """Make a share of a source public, spread the rest over parties, and split each one's part."""
+    examples = load(data.source, kind, format=data.format, columns=columns(data.columns))
+    private, public = _cut(examples, data.public, seed, "public")
+    if data.public and len(private) < data.parties * data.minimum:
+        raise DataError(
+            f"{len(private)} records are left for {data.parties} parties, and each needs "
+            f"{data.minimum}: the other {len(public)} became public",
+            fix="lower data.public or data.minimum, or take fewer parties",
+            field="data.public",
+        )
+    shares = partition(
+        data.partition,
+        [private],
+        data.parties,
+        np.random.default_rng(seed),
+        alpha=data.alpha,
+        minimum=data.minimum,
+    )
+    parts = zip(parties(data), shares, strict=True)
+    dealt = Dealt(tuple(_split(name, share, data, seed) for name, share in parts))
+    if not labelled(data):
+        return replace(dealt, public=without_labels(public))
+    measured = _split(HOST, public, data, seed_for(seed, HOST))
+    unlabelled, own = _cut(measured.train, labelled(data), seed, "labelled")
+    return replace(dealt, public=without_labels(unlabelled), host=replace(measured, train=own))
+
+
+def columns(settings: ColumnSettings) -> Columns:
+    """Name columns as the loaders take them."""
+    return Columns(**settings.model_dump())
+
+
+def _cut(examples: Examples, share: float, seed: int, field: str) -> tuple[Examples, Examples]:
+    """Part the rest from a share; a record's side depends on its id, the seed and the field."""
+    if not share:
+        return examples, ()
+    try:
+        # Another seed than that of dev and test: these are to be a part of each side.
+        parts = split(examples, dev=0.0, test=share, seed=seed_for(seed, field))
+    except DataError as error:
+        raise DataError(error.what, fix=error.fix, field=f"data.{field}") from None
+    return parts.train, parts.test
+
+
+def _split(name: str, share: Sequence[Example], data: SourceData, seed: int) -> Splits:
+    try:
+        return split(share, dev=data.dev, test=data.test, seed=seed)
+    except DataError as error:
+        raise error.at(party=name) from None
+
+
+def _brought(data: PartyData, kind: Kind, seed: int) -> list[Silo]:
+    """Read each member's own files, and the public ones once."""
+    public: Examples = ()
+    if data.public is not None:
+        how = columns(data.columns)
+        try:
+            public = load(data.public, kind, format=data.format, columns=how, labelled=False)
+        except DataError as error:
+            raise error.at(split="public") from None
+    return [_silo(party, data, kind, seed, public) for party in data.party]
+
+
+def _silo(party: PartyFiles, data: PartyData, kind: Kind, seed: int, public: Examples) -> Silo:
+    try:
+        parts = _party(party, data, kind, seed)
+        return Silo(
+            party.name,
+            parts.train,
+            parts.dev,
+            parts.test,
+            role=party.role,
+            tier=party.tier,
+            model=party.model,
+            public=public,
+        )
+    except DataError as error:
+        raise error.at(party=party.name) from None
+
+
+def _party(party: PartyFiles, data: PartyData, kind: Kind, seed: int) -> Splits:
+    """Read a party's files; a share instead of a file is taken from the training records."""
+
+    def file(source: str) -> Examples:
+        return load(source, kind, format=data.format, columns=columns(data.columns))
+
+    dev = party.dev if isinstance(party.dev, float) else 0.0
+    test = party.test if isinstance(party.test, float) else 0.0
+    parts = split(file(party.train), dev=dev, test=test, seed=seed)
+    if isinstance(party.dev, str):
+        parts = replace(parts, dev=file(party.dev))
+    if isinstance(party.test, str):
+        parts = replace(parts, test=file(party.test))
+    return parts

@@ -1,0 +1,216 @@
+"""The blind sum machine: it relays, counts and adds, whatever is being trained.
+
+It knows public metadata only (`wire` lists it) and imports neither torch, nor an algorithm, nor
+anything that could use a secret key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from secure_fl.coordinator.resume import OpenedSums
+from secure_fl.coordinator.step import Reply, Rules, Step, StepContext
+from secure_fl.coordinator.steps import open_step
+from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties, WireError
+from secure_fl.events import EventLog
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.ports import NewTotal, Offered
+
+
+class Engine(Protocol):
+    """Carries frames: all an engine has to do."""
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Deliver a frame to each party and yield answers as they arrive.
+
+        A party that does not answer within `deadline` seconds is simply not yielded.
+        """
+
+
+class _Outbox(Mapping[str, Frame]):
+    """The frames of one exchange, each made when the engine takes it, and alike if taken again.
+
+    A frame may list all members: those of a large cohort, all at once, would not fit the memory.
+    """
+
+    def __init__(self, links: Mapping[str, Link], reply: Reply) -> None:
+        self._links, self._reply = links, reply
+        self._asked: set[str] = set()
+
+    def __getitem__(self, party: str) -> Frame:
+        link, bulk = self._links[party], self._reply.bulks.get(party)
+        again = party in self._asked
+        self._asked.add(party)
+        return link.pack(self._reply.messages[party], bulk, again=again)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reply.messages)
+
+    def __len__(self) -> int:
+        return len(self._reply.messages)
+
+
+class Coordinator:
+    """Runs one federation from `Start` to the last `Done`."""
+
+    def __init__(
+        self,
+        links: Mapping[str, Link],
+        engine: Engine,
+        rules: Rules,
+        new_total: NewTotal,
+        recorder: EventLog,
+        between: Callable[[tuple[str, ...], tuple[str, ...]], None] = lambda members, new: None,
+    ) -> None:
+        """Before each round `between` gets the members and the newcomers, and may stop the run."""
+        self._between = between
+        self._links = dict(sorted(links.items()))
+        self._engine, self._rules, self._new_total = engine, rules, new_total
+        self._recorder = recorder
+        self.members = tuple(self._links)
+        self.round = 0
+        self._again: tuple[OpenedSums, ...] = ()  # sums that are repeated, the next one first
+        self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
+        self._offered = Offered()
+
+    @property
+    def repeating(self) -> bool:
+        """Whether sums follow that were opened before: over whom is settled."""
+        return bool(self._again)
+
+    def run(self) -> None:
+        """Ask, collect, answer, until every party is done; a failure stops everybody."""
+        reply: Reply | None = Reply({m: messages.Start(self.members) for m in self.members})
+        try:
+            while reply is not None:
+                step = self._exchange(reply)
+                self._drop(step)
+                with self._recorder.phase("answer"):
+                    reply = step.reply(self.members)
+                if step.round is not None:
+                    here = (sums for sums in self._again if sums.round >= step.round)
+                    self._again = step.again or tuple(here)
+                    self._between(self.members, step.newcomers)
+                    self._enter(step.round)
+                if step.newcomers:
+                    self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
+                self._offered = step.offered or self._offered
+        except SecureFLError as error:
+            self._stop(error)
+            raise
+
+    def _enter(self, round: int) -> None:
+        self.round = round
+        for link in self._links.values():
+            link.round = round
+        self._recorder.event("round", round=round, members=list(self.members))
+
+    def _exchange(self, reply: Reply) -> Step:
+        frames = _Outbox(self._links, reply)
+        context = StepContext(
+            self._rules, self.members, self._new_total, self._offered, reply.pending
+        )
+        step: Step | None = None
+        awaited, left = set(frames), list[str]()
+        self._bad.clear()
+        for party, frame in self._engine.exchange(frames, self._rules.deadline):
+            if party not in awaited:
+                continue  # an engine may deliver twice; a sum that counts twice is wrong
+            try:
+                message = self._links[party].unpack(frame)
+            except SecureFLError as error:  # not its answer: that one may still come
+                self._refuse(party, error)
+                continue
+            awaited.remove(party)
+            if isinstance(message, messages.Failed):
+                raise PartyFailed(
+                    f"this party cannot go on ({message.code})",
+                    fix="its own log says why; nothing of this step was released",
+                    party=party,
+                    round=self.round or None,
+                    reason=message.code,
+                )
+            if self._left_out(party, message):
+                left.append(party)
+                continue
+            with self._recorder.phase("add"):
+                step = self._add(step, party, message, frame.bulk, context)
+        if left:
+            self._recorder.event("left out", round=self.round, parties=sorted(left))
+            self.members = tuple(m for m in self.members if m not in left)
+        if step is None:
+            raise TooFewParties("no party answered", round=self.round or None)
+        return step
+
+    def _add(
+        self,
+        step: Step | None,
+        party: str,
+        message: messages.FromParty,
+        bulk: bytes,
+        context: StepContext,
+    ) -> Step | None:
+        """Take one answer; one that contradicts itself is not added, and does not count."""
+        taking = open_step(step, message, context, party)
+        try:
+            taking.add(party, message, bulk)
+        except WireError as error:
+            self._refuse(party, error)
+            return step
+        return taking
+
+    def _refuse(self, party: str, error: SecureFLError) -> None:
+        self._bad[party] = error
+        self._recorder.event("refused", round=self.round, parties=[party], code=error.code)
+
+    def _left_out(self, party: str, message: messages.FromParty) -> bool:
+        """Whether this sum was opened before, and without this party: it was lost, and is again."""
+        if not isinstance(message, messages.Declare | messages.SumInput):
+            return False
+        sums = (sums for sums in self._again if (sums.round, sums.upto) >= message.at)
+        before = next(sums, None)
+        return before is not None and party not in before.who
+
+    def _drop(self, step: Step) -> None:
+        if step.at is not None:
+            later = (sums for sums in self._again if (sums.round, sums.upto) >= step.at)
+            self._again = tuple(later)
+        heard = set(step.heard)
+        lost = [m for m in self.members if m not in heard]
+        if not lost:
+            return
+        self._recorder.event("lost", round=self.round, parties=lost)
+        self.members = tuple(m for m in self.members if m in heard)
+        parties = [m for m in self.members if m != self._rules.host]
+        why = ", ".join(f"{m} {self._silence(m)}" for m in lost)
+        if self._again and not self._again[0].who.isdisjoint(lost):
+            # Before some agree to a sum that others must refuse.
+            raise TooFewParties(
+                f"{why}, and this round can be repeated only with all who were in it",
+                fix="bring them back and resume the run",
+                round=self.round,
+            )
+        if len(parties) < self._rules.threshold or self._rules.host in lost:
+            raise TooFewParties(
+                f"{len(parties)} parties are left ({why}); "
+                f"the threshold is {self._rules.threshold}",
+                fix="bring them back and resume the run",
+                round=self.round or None,
+            )
+
+    def _silence(self, party: str) -> str:
+        bad = self._bad.get(party)
+        return "did not answer" if bad is None else f"sent what does not count ({bad.what})"
+
+    def _stop(self, error: SecureFLError) -> None:
+        party = str(error.where.get("party", ""))
+        stop = {
+            m: self._links[m].pack(messages.Stop(error.code, party if party in self._links else ""))
+            for m in self.members
+        }
+        for _ in self._engine.exchange(stop, self._rules.deadline):
+            pass  # parties close their programs; there is nothing left to say
+        self._recorder.event("stopped", code=error.code, at=party)

@@ -1,0 +1,113 @@
+"""Data sets of the `datasets` library: hub names, and local folders that it saved or can load."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from secure_fl.data.rows import Row, shown
+from secure_fl.errors import DataError
+
+PREFIX = "hub:"
+
+
+def hub_rows(source: str) -> Iterator[Row]:
+    """Read "hub:NAME[/config][:split]" or "FOLDER[:split]"."""
+    if source.startswith(PREFIX):
+        name, _, split = source.removeprefix(PREFIX).partition(":")
+        yield from _rows(_fetch(name), source, split)
+        return
+    folder, split = folder_and_split(source)
+    # The library would copy a hospital's records into its cache at home, and leave them there.
+    with tempfile.TemporaryDirectory() as cache:
+        yield from _rows(_open(folder, cache), str(folder), split)
+
+
+def folder_and_split(source: str) -> tuple[Path, str]:
+    """Take "FOLDER:split" apart, unless the whole is a path that exists."""
+    folder, mark, split = source.rpartition(":")
+    if mark and not Path(source).exists() and Path(folder).is_dir():
+        return Path(folder), split
+    return Path(source), ""
+
+
+def _fetch(name: str) -> Any:
+    import datasets
+
+    parts = [part for part in name.split("/") if part]
+    if not 1 <= len(parts) <= 3:
+        raise DataError("no data set is named", fix="write hub:NAME[/config][:split]", source=name)
+    # "a/b" is an owner and a name on today's hub, and was a name and a configuration before.
+    tries: list[tuple[str, str | None]] = [("/".join(parts[:2]), None)]
+    if len(parts) == 2:
+        tries.append((parts[0], parts[1]))
+    if len(parts) == 3:
+        tries = [("/".join(parts[:2]), parts[2])]
+    failures = []
+    for path, config in tries:
+        try:
+            return datasets.load_dataset(path, config)
+        except Exception as error:  # the hub's clients raise errors of half a dozen libraries
+            failures.append(type(error).__name__)
+            if isinstance(error, ConnectionError):
+                break  # the library has retried for half a minute already
+    what = f"{name} is not available offline or on the hub ({', '.join(failures)})"
+    fix = (
+        "where there is a network, run datasets.load_dataset(NAME).save_to_disk(FOLDER), bring "
+        "the folder here and give its path; if there is one, check the name, or add /CONFIG"
+    )
+    raise DataError(what, fix=fix, source=PREFIX + name)
+
+
+def _open(folder: Path, cache: str) -> Any:
+    import datasets
+
+    saved = any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))
+    load: Callable[[], Any] = (
+        (lambda: datasets.load_from_disk(str(folder)))
+        if saved
+        else (lambda: datasets.load_dataset(str(folder), cache_dir=cache))
+    )
+    try:
+        return load()
+    except Exception as error:  # as above; its text may quote a record, so it is not passed on
+        what = f"no data set can be loaded from this folder ({type(error).__name__})"
+        fix = (
+            "give a folder of save_to_disk, of parquet, csv or json files, of BRAT's .txt and "
+            ".ann, or MIND's news.tsv and behaviors.tsv; or name a single file"
+        )
+        raise DataError(what, fix=fix, file=folder) from None
+
+
+def _rows(loaded: Any, source: str, split: str) -> Iterator[Row]:
+    import datasets
+
+    if isinstance(loaded, datasets.DatasetDict):
+        names = list(loaded)
+        chosen = split or (names[0] if len(names) == 1 else "")
+        if chosen not in names:
+            what = f"no such split; found: {', '.join(map(shown, names))}"
+            raise DataError(what, fix=f"add :SPLIT to {source}", file=source, split=chosen or None)
+        loaded = loaded[chosen]
+    elif split:
+        what = "this folder holds one data set without splits"
+        raise DataError(what, fix=f"leave out :{split}", file=source)
+    decoders = {name: _decoder(feature) for name, feature in loaded.features.items()}
+    for number, values in enumerate(loaded, 1):
+        decoded = {name: decoders[name](value) for name, value in values.items()}
+        yield Row(decoded, source, number, "row")
+
+
+def _decoder(feature: Any) -> Callable[[Any], object]:
+    # Classes stay numbers, as in every other format; tags are of no use without their names.
+    import datasets
+
+    inner = getattr(feature, "feature", None)
+    if isinstance(inner, datasets.ClassLabel):
+        names: Mapping[int, str] = dict(enumerate(inner.names))
+        return lambda value: None if value is None else [names.get(k) for k in value]
+    if isinstance(feature, datasets.ClassLabel):
+        return lambda value: None if value == -1 else value  # the library's "unlabelled"
+    return lambda value: value

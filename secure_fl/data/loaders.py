@@ -1,0 +1,119 @@
+"""Read a file, a folder or a data set of the hub into examples.
+
+    load("notes.csv", "classification")
+    load("corpus/", "ner")                                     # BRAT: .txt beside .ann
+    load("pairs.tsv", "pair", columns=Columns(text="question", pair="answer"))
+    load("hub:owner/name:train", "classification")
+
+Records without an id are numbered by position; give an id column if the file may grow later,
+so that a record stays on its side of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from secure_fl.data.brat import brat_rows
+from secure_fl.data.examples import Example
+from secure_fl.data.hub import PREFIX, folder_and_split, hub_rows
+from secure_fl.data.mind import mind_rows
+from secure_fl.data.records import build
+from secure_fl.data.rows import USUAL, Columns, Row
+from secure_fl.data.tables import conll_rows, csv_rows, json_rows, parquet_rows, reading, tsv_rows
+from secure_fl.errors import DataError
+from secure_fl.settings import Kind
+
+__all__ = ["FORMATS", "SUFFIXES", "Columns", "load"]
+
+FORMATS: Mapping[str, Callable[[str], Iterator[Row]]] = MappingProxyType(
+    {
+        "csv": csv_rows,
+        "tsv": tsv_rows,
+        "jsonl": json_rows,
+        "parquet": parquet_rows,
+        "conll": conll_rows,
+        "brat": brat_rows,
+        "mind": mind_rows,
+        "datasets": hub_rows,
+    }
+)
+
+SUFFIXES: Mapping[str, str] = MappingProxyType(
+    {
+        ".csv": "csv",
+        ".tsv": "tsv",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".json": "jsonl",
+        ".parquet": "parquet",
+        ".conll": "conll",
+        ".iob": "conll",
+        ".iob2": "conll",
+        ".bio": "conll",
+        ".bioes": "conll",
+    }
+)
+
+
+def load(
+    source: str | Path,
+    kind: Kind,
+    *,
+    format: str | None = None,
+    columns: Columns | None = None,
+    labelled: bool = True,
+) -> tuple[Example, ...]:
+    """Read all examples of a source; the format goes by suffix or content, unless forced.
+
+    `labelled=False` looks at no label and no tag, whether or not there are any.
+    """
+    name = str(source)
+    if not name.startswith(PREFIX):
+        name = str(Path(name).expanduser())
+    chosen = format or _detect(name)
+    if chosen not in FORMATS:
+        allowed = f"allowed: {', '.join(FORMATS)}"
+        raise DataError("the format is unknown", fix=allowed, file=name, field="format")
+    rows, columns = FORMATS[chosen](name), columns or Columns()
+    if not labelled:
+        rows, columns = _unlabelled(rows, columns), replace(columns, label=None, tags=None)
+    examples = build(rows, kind, columns)
+    if not examples:
+        raise DataError("holds no record", fix="check that the export is complete", file=name)
+    return examples
+
+
+def _unlabelled(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
+    hidden = {*USUAL["label"], *USUAL["tags"], columns.label, columns.tags}
+    hidden -= {columns.id, columns.text, columns.pair, columns.tokens}
+    for row in rows:
+        yield replace(row, values={k: v for k, v in row.values.items() if k not in hidden})
+
+
+def _detect(source: str) -> str:
+    if source.startswith(PREFIX):
+        return "datasets"
+    path, _ = folder_and_split(source)
+    with reading(path):
+        path.stat()
+        if path.is_dir():
+            names = {entry.name for entry in path.iterdir()}
+            return _folder_format(names)
+    bare = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    suffix = bare.suffix.lower()
+    if suffix not in SUFFIXES:
+        what = "the suffix does not tell the format"
+        fix = f"name it with one of {', '.join(SUFFIXES)}, or force one of {', '.join(FORMATS)}"
+        raise DataError(what, fix=fix, file=source)
+    return SUFFIXES[suffix]
+
+
+def _folder_format(names: set[str]) -> str:
+    if {"news.tsv", "behaviors.tsv"} <= names:
+        return "mind"
+    if any(name.endswith(".ann") for name in names):
+        return "brat"
+    return "datasets"

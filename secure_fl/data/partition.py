@@ -1,0 +1,194 @@
+"""How the examples of an experiment come to be spread over parties, evenly or skewed.
+
+    iid              parties of equal size and, but for chance, of equal mixture
+    dirichlet_class  shares of each class over the parties ~ Dir(α)
+    dirichlet_client class mixture of each party ~ Dir(α·p), parties of equal size;
+                     drawn without replacement (Hsu et al., arXiv 1909.06335, section 3)
+    one_corpus_each  every corpus is one party
+
+Each is a true partition: every example goes to exactly one party. The smaller α, the more skew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.data.examples import Example, Tagged, Text
+from secure_fl.errors import DataError
+
+Corpus: TypeAlias = Sequence[Example]
+Parties: TypeAlias = list[tuple[Example, ...]]
+Indices: TypeAlias = NDArray[np.intp]
+Partitioner: TypeAlias = Callable[[Sequence[Corpus], int, np.random.Generator, float, int], Parties]
+
+BINS = 10  # of a regression's scores, which stand in for classes
+
+
+def iid(examples: Corpus, n: int, rng: np.random.Generator, *, minimum: int = 1) -> Parties:
+    """Shuffle and cut into parts whose sizes differ by one at most."""
+    _check(examples, n, minimum)
+    return _gather(examples, np.array_split(rng.permutation(len(examples)), n), minimum)
+
+
+def dirichlet_class(
+    examples: Corpus, n: int, rng: np.random.Generator, *, alpha: float, minimum: int = 1
+) -> Parties:
+    """Cut each class by its own shares ~ Dir(α): sizes and mixtures of parties both differ."""
+    _check(examples, n, minimum, alpha)
+    codes = classes(examples)
+    owners = np.empty(len(examples), dtype=np.intp)
+    for code in range(int(codes.max()) + 1):
+        members = rng.permutation(np.flatnonzero(codes == code))
+        shares = _dirichlet(np.full(n, alpha), rng)
+        cuts = np.floor(np.cumsum(shares)[:-1] * len(members))
+        owners[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
+    return _gather(examples, [np.flatnonzero(owners == party) for party in range(n)], minimum)
+
+
+def dirichlet_client(
+    examples: Corpus, n: int, rng: np.random.Generator, *, alpha: float, minimum: int = 1
+) -> Parties:
+    """Let parties of equal size draw from their own mixture q ~ Dir(α·p), p the global one."""
+    _check(examples, n, minimum, alpha)
+    codes = classes(examples)
+    left = np.bincount(codes)
+    pools = [rng.permutation(np.flatnonzero(codes == code)) for code in range(len(left))]
+    p = left / len(examples)
+    parts = []
+    for part in np.array_split(np.arange(len(examples)), n):
+        taken = _draw(left, len(part), _dirichlet(alpha * p, rng), rng)
+        left = left - taken
+        pieces = [pool[rest : rest + k] for pool, rest, k in zip(pools, left, taken, strict=True)]
+        parts.append(np.concatenate(pieces))
+    return _gather(examples, parts, minimum)
+
+
+def one_corpus_each(corpora: Sequence[Corpus], n: int, *, minimum: int = 1) -> Parties:
+    """Give party k the whole of corpus k."""
+    if len(corpora) != n:
+        fix = "name one corpus for each party, or choose another partition"
+        raise DataError(f"{len(corpora)} corpora for {n} parties", fix=fix, field="partition")
+    parties = [tuple(corpus) for corpus in corpora]
+    _enforce([len(party) for party in parties], minimum)
+    return parties
+
+
+def _pool(corpora: Sequence[Corpus]) -> Corpus:
+    return tuple(chain.from_iterable(corpora))
+
+
+PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(
+    {
+        "iid": lambda corpora, n, rng, alpha, minimum: iid(_pool(corpora), n, rng, minimum=minimum),
+        "dirichlet_class": lambda corpora, n, rng, alpha, minimum: dirichlet_class(
+            _pool(corpora), n, rng, alpha=alpha, minimum=minimum
+        ),
+        "dirichlet_client": lambda corpora, n, rng, alpha, minimum: dirichlet_client(
+            _pool(corpora), n, rng, alpha=alpha, minimum=minimum
+        ),
+        "one_corpus_each": lambda corpora, n, rng, alpha, minimum: one_corpus_each(
+            corpora, n, minimum=minimum
+        ),
+    }
+)
+
+
+def partition(
+    how: str,
+    corpora: Sequence[Corpus],
+    n: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 1.0,
+    minimum: int = 1,
+) -> Parties:
+    """Spread corpora (pooled first, unless each is a party) in the way that a setting names."""
+    if how not in PARTITIONERS:
+        fix = f"allowed: {', '.join(PARTITIONERS)}"
+        raise DataError("the partition is unknown", fix=fix, field="partition")
+    return PARTITIONERS[how](corpora, n, rng, alpha, minimum)
+
+
+def classes(examples: Corpus) -> Indices:
+    """Give a number to what each example is balanced by, from 0 and without gaps.
+
+    That is the label, a score's quantile bin, or a sentence's first entity type (else "O").
+    Unlabelled examples are a class of their own, and so are all impressions.
+    """
+    scores = np.array([_score(example) for example in examples])
+    scored = ~np.isnan(scores)
+    bins = np.zeros(len(examples), dtype=np.intp)
+    if scored.any():
+        inner = np.unique(np.quantile(scores[scored], np.linspace(0, 1, BINS + 1)[1:-1]))
+        bins[scored] = 1 + np.searchsorted(inner, scores[scored], side="right")
+    _, names = np.unique([_class(example) for example in examples], return_inverse=True)
+    _, codes = np.unique(names * (BINS + 2) + bins, return_inverse=True)
+    return np.asarray(codes, dtype=np.intp)
+
+
+def _score(example: Example) -> float:
+    if isinstance(example, Text) and isinstance(example.label, float):
+        return example.label
+    return float("nan")
+
+
+def _class(example: Example) -> str:
+    if isinstance(example, Text) and isinstance(example.label, str):
+        return example.label
+    if isinstance(example, Tagged) and example.tags is not None:
+        return next((tag[1:] for tag in example.tags if tag != "O"), "O")
+    return ""
+
+
+def _dirichlet(concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        drawn = rng.dirichlet(concentration)
+    if not np.isfinite(drawn).all():
+        what = "is too extreme for a Dirichlet draw in floating point"
+        raise DataError(what, fix="take an alpha between 0.001 and 1000000", field="alpha")
+    return drawn
+
+
+def _draw(
+    left: NDArray[np.intp], size: int, q: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.intp]:
+    # What falls on a class that has run out is drawn again from q over the other classes.
+    taken = np.zeros_like(left)
+    while (missing := size - int(taken.sum())) > 0:
+        open_ = taken < left
+        weights = np.where(open_, q, 0.0)
+        if weights.sum() < 1e-12:
+            weights = (left - taken).astype(float)  # q lives on classes that are gone
+        drawn = rng.multinomial(missing, weights / weights.sum())
+        taken = np.minimum(left, taken + drawn)
+    return taken
+
+
+def _gather(examples: Corpus, parts: Sequence[Indices], minimum: int) -> Parties:
+    _enforce([len(part) for part in parts], minimum)
+    return [tuple(examples[k] for k in np.sort(part).tolist()) for part in parts]
+
+
+def _enforce(sizes: Sequence[int], minimum: int) -> None:
+    for party, size in enumerate(sizes):
+        if size < minimum:
+            what = f"would get {size} examples, the minimum is {minimum}"
+            fix = "take a larger alpha, fewer parties, more examples or a smaller minimum"
+            raise DataError(what, fix=fix, party=party)
+
+
+def _check(examples: Corpus, n: int, minimum: int, alpha: float = 1.0) -> None:
+    if n < 1:
+        raise DataError(f"is {n}", fix="take one party or more", field="parties")
+    if minimum < 0:
+        raise DataError(f"is {minimum}", fix="take 0 or more", field="minimum")
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise DataError(f"is {alpha}", fix="take a finite number above 0", field="alpha")
+    if not examples:
+        raise DataError("there are no examples to spread over parties", fix="check the data")

@@ -1,0 +1,191 @@
+"""From a row of a file to an example of the task's kind.
+
+Every reader yields `Row`s; what a row must hold is decided here, once for all formats. An error
+names the place and the field, and never quotes what stands there: it may be a patient's record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from secure_fl.data.examples import Example, Impression, Tagged, Text
+from secure_fl.data.rows import Columns, Field, Row, optional, required
+from secure_fl.data.tagging import ALLOWED, first_fault, scheme_of, to_iob2, well_formed
+from secure_fl.settings import Kind
+
+
+def build(rows: Iterable[Row], kind: Kind, columns: Columns) -> tuple[Example, ...]:
+    """Make an example of every row."""
+    if kind == "ner":
+        return _tagged(list(rows), columns)
+    return tuple(BUILDERS[kind](row, k, columns) for k, row in enumerate(rows))
+
+
+def _pair_text(row: Row, position: int, columns: Columns) -> Text:
+    example = _classified(row, position, columns)
+    if example.pair is None:
+        required(row, "pair", columns)
+        raise row.error("the second text is missing", field="pair", fix="pair tasks need both")
+    return example
+
+
+def _classified(row: Row, position: int, columns: Columns) -> Text:
+    return _text(row, position, columns, _class)
+
+
+def _scored(row: Row, position: int, columns: Columns) -> Text:
+    return _text(row, position, columns, _score)
+
+
+def _text(
+    row: Row, position: int, columns: Columns, label: Callable[[Row, object], str | float | None]
+) -> Text:
+    text = _string(row, "text", required(row, "text", columns))
+    pair = optional(row, "pair", columns)
+    return Text(
+        _id(row, position, columns),
+        text,
+        None if pair is None or pair == "" else _string(row, "pair", pair),
+        label(row, optional(row, "label", columns)),
+    )
+
+
+def _impression(row: Row, position: int, columns: Columns) -> Impression:
+    history = _titles(row, "history", required(row, "history", columns))
+    candidates = _titles(row, "candidates", required(row, "candidates", columns))
+    clicks = required(row, "clicks", columns)
+    if not candidates:
+        raise row.error("no title is offered", field="candidates", fix="drop such rows")
+    if not isinstance(clicks, list | tuple) or any(c not in (0, 1) for c in clicks):
+        raise row.error("not a list of true/false or 1/0", field="clicks")
+    if len(clicks) != len(candidates):
+        counts = f"{len(clicks)} clicks for {len(candidates)} candidates"
+        raise row.error(counts, field="clicks", fix="give one click, 0 or 1, for each candidate")
+    return Impression(
+        _id(row, position, columns), history, candidates, tuple(bool(c) for c in clicks)
+    )
+
+
+BUILDERS: Mapping[Kind, Callable[[Row, int, Columns], Text | Impression]] = MappingProxyType(
+    {
+        "classification": _classified,
+        "pair": _pair_text,
+        "regression": _scored,
+        "ranking": _impression,
+    }
+)
+
+
+def _tagged(rows: Sequence[Row], columns: Columns) -> tuple[Tagged, ...]:
+    tokens = [_words(row, "tokens", required(row, "tokens", columns)) for row in rows]
+    tags = [_tags(row, words, columns) for row, words in zip(rows, tokens, strict=True)]
+    scheme = scheme_of(found for found in tags if found is not None)
+    for row, found in zip(rows, tags, strict=True):
+        fault = first_fault(found or (), scheme)
+        if fault is not None:
+            what = f"the tag of token {fault + 1} cannot stand where it does"
+            fix = f"read as {scheme}; the tags of one file follow one of IOB2, IOB1, BIOES, BILOU"
+            raise row.error(what, field="tags", fix=fix)
+    return tuple(
+        Tagged(_id(row, k, columns), words, None if found is None else to_iob2(found, scheme))
+        for k, (row, words, found) in enumerate(zip(rows, tokens, tags, strict=True))
+    )
+
+
+def _tags(row: Row, tokens: Sequence[str], columns: Columns) -> tuple[str, ...] | None:
+    value = optional(row, "tags", columns)
+    if value is None or value == "":
+        return None
+    tags = _words(row, "tags", value)
+    if len(tags) != len(tokens):
+        counts = f"{len(tags)} tags for {len(tokens)} tokens"
+        raise row.error(counts, field="tags", fix="give exactly one tag for each token")
+    for k, tag in enumerate(tags):
+        if not well_formed(tag):
+            raise row.error(f"the tag of token {k + 1} is none", field="tags", fix=ALLOWED)
+    return tags
+
+
+def _id(row: Row, position: int, columns: Columns) -> str:
+    value = optional(row, "id", columns)
+    if value is None or value == "":
+        return str(position)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise row.error(f"found {_kind(value)}, allowed are text and whole numbers", field="id")
+    return str(value)
+
+
+def _string(row: Row, field: Field, value: object) -> str:
+    if not isinstance(value, str):
+        raise row.error(f"found {_kind(value)}, allowed is text", field=field)
+    if not value.strip():
+        raise row.error("the text is empty", field=field, fix="drop such rows, or fill them")
+    return _encodable(row, field, value)
+
+
+def _encodable(row: Row, field: Field, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise row.error("half a surrogate pair, which no tokenizer takes", field=field) from None
+    return value
+
+
+def _words(row: Row, field: Field, value: object) -> tuple[str, ...]:
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple):
+        raise row.error(f"found {_kind(value)}, allowed is a list of texts", field=field)
+    if not words:
+        raise row.error("the list is empty", field=field, fix="drop such rows")
+    for k, word in enumerate(words):
+        if not isinstance(word, str) or not word.strip():
+            what = f"entry {k + 1} is {_kind(word)}, allowed is text that is not empty"
+            raise row.error(what, field=field)
+        _encodable(row, field, word)
+    return tuple(words)
+
+
+def _titles(row: Row, field: Field, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(title, str) for title in value):
+        raise row.error("not a list of titles", field=field)
+    return tuple(_encodable(row, field, title) for title in value)
+
+
+def _class(row: Row, value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return (value or "").strip() or None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):
+        return str(int(value))
+    fix = "classes are text, whole numbers or true/false; null is unlabelled; scores: regression"
+    raise row.error(f"found {_kind(value)}", field="label", fix=fix)
+
+
+def _score(row: Row, value: object) -> float | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError
+        score = float(value)
+    except (ValueError, OverflowError):
+        fix = "regression labels are finite numbers; leave unlabelled ones empty or null"
+        raise row.error(f"found {_kind(value)}, no number", field="label", fix=fix) from None
+    if not math.isfinite(score):
+        fix = "give a finite number; leave unlabelled ones empty or null"
+        raise row.error("the score is NaN or infinite", field="label", fix=fix)
+    return score
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN or infinity"
+    names = {bool: "true/false", str: "text", int: "a whole number", float: "a fraction"}
+    return names.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,1 @@
+"""NVIDIA FLARE as engine: its CellNet carries our frames between machines."""

@@ -1,0 +1,185 @@
+"""One end of NVIDIA FLARE's CellNet: mutual TLS, reconnecting and streaming, and nothing more.
+
+No job layer and no administration run here, so nothing can be pushed to a hospital but parcels.
+FLARE's threads only hand parcels over; what is to be done about them is done elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from secure_fl.engines.flare.parcel import Parcel
+from secure_fl.engines.flare.port import address, require_free, require_listening
+from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.errors import SettingsError, WireError
+
+# Before nvflare is imported: a finished stream is then kept for 2 s and not for 65.
+os.environ["NVFLARE_STREAMING_RETRY_TIMEOUT"] = "1"
+os.environ["NVFLARE_STREAMING_RETRY_WAIT"] = "1"
+
+try:
+    from nvflare.fuel.f3.cellnet.cell import Cell
+    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+    from nvflare.fuel.f3.comm_config import CommConfigurator
+    from nvflare.fuel.f3.message import Message
+    from nvflare.fuel.f3.stats_pool import StatsPool, StatsPoolManager
+    from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
+    from nvflare.fuel.f3.streaming.stream_types import StreamError
+except ModuleNotFoundError:
+    raise SettingsError(
+        "NVIDIA FLARE is not installed",
+        fix="from a checkout: pip install --constraint constraints.txt '.[flare]'",
+    ) from None
+
+from secure_fl.engines.flare.guard import CHANNEL, MAX_CHUNK, TOPIC, Guard
+
+HUB = "server"  # what CellNet calls the root that the others dial
+GRPC = {
+    # Nothing larger than a piece of a stream is ever received: refused before it is in memory.
+    "grpc.max_send_message_length": 2 * MAX_CHUNK,
+    "grpc.max_receive_message_length": 2 * MAX_CHUNK,
+    "grpc.so_reuseport": 0,  # a second coordinator on the port must fail, not share it
+    # A line that swallows everything is noticed after 20 s; the last one decides on gRPC 1.85.
+    "grpc.keepalive_time_ms": 15_000,
+    "grpc.keepalive_timeout_ms": 5_000,
+    "grpc.http2.ping_timeout_ms": 5_000,
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.http2.max_pings_without_data": 0,
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+}
+_OPENING = threading.Lock()
+SETTINGS = {
+    "allow_adhoc_conns": False,  # nobody connects past the coordinator
+    "streaming_window_size": 16 * 2**20,  # what may wait for a slow line
+    "streaming_ack_interval": 4 * 2**20,
+    "streaming_read_timeout": 60,
+    "grpc": {"max_workers": 256, "options": list(GRPC.items())},  # one worker a connection
+}
+
+
+def cell_name(party: str) -> str:
+    """CellNet's name of a party: a dot would make it somebody's child, and `server` is taken."""
+    return f"~{party}" if party == HUB else party.replace(".", "~")
+
+
+class Sending:
+    """A parcel on its way out."""
+
+    def __init__(self, future: Any, connection: str | None) -> None:
+        self.connection = connection
+        self.began, self.ended = time.monotonic(), 0.0
+        self._future = future
+        future.add_done_callback(self._end)
+
+    def done(self) -> bool:
+        """Whether all of it is handed to the line; it has not arrived for that."""
+        return self.ended > 0
+
+    def _end(self) -> None:
+        self.ended = time.monotonic()
+
+    def cancel(self) -> None:
+        """Stop sending; of the task, as the future's own `cancel` waits for itself in 2.9."""
+        self._future.task_handle.cancel()
+
+
+class CellEnd:
+    """A started cell: sends parcels to its peers, and delivers theirs."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        tls: TlsFiles,
+        peers: Mapping[str, str],  # the cells it talks to, and the names in their certificates
+        max_bytes: int,
+        deliver: Callable[[str, Parcel], None],
+    ) -> None:
+        address(url)
+        self._deliver = deliver
+        self._peers = frozenset(peers)
+        self.guard = Guard(name, self._peers, max_bytes)
+        if name == HUB:
+            require_free(url)
+        side = "server" if name == HUB else "client"
+        credentials = {
+            "ca_cert": str(tls.root),
+            f"{side}_cert": str(tls.certificate),
+            f"{side}_key": str(tls.key),
+            "connection_security": "mtls",
+        }
+        self._cell = new_cell(name, url, credentials, peers)
+        core = self._cell.core_cell
+        core.add_incoming_filter("*", "*", self.guard.check)
+        core.set_cell_disconnected_cb(self._disconnected)
+        self._cell.register_blob_cb(CHANNEL, TOPIC, self._arrived)
+        core.start()
+        if name == HUB:
+            require_listening(url)
+
+    def send(self, peer: str, parcel: Parcel) -> Sending:
+        """Start to send; nothing says whether it arrived."""
+        connection, buffers = self.connection(peer), parcel.to_buffers()
+        message = Message({}, buffers if len(buffers) > 1 else buffers[0])
+        future = self._cell.send_blob(CHANNEL, TOPIC, peer, message, optional=True)
+        return Sending(future, connection)
+
+    def connection(self, peer: str) -> str | None:
+        """Which connection there is to this peer now; a new one has a new name."""
+        core = self._cell.core_cell
+        lines = list(core.communicator.conn_manager.get_connections(peer) or ())
+        return str(lines[-1].get_name()) if lines and core.is_cell_connected(peer) else None
+
+    def close(self) -> None:
+        """Leave: close the connections, and end what would hold up the process for a minute."""
+        core = self._cell.core_cell
+        with core.agent_lock:
+            core.agents.clear()  # no goodbyes: who came back at once would stay unknown after one
+        core.stop()
+        for peer in self._peers:
+            self.guard.forget(peer)
+        with ByteStreamer.map_lock:
+            outgoing = [task for task in ByteStreamer.tx_task_map.values() if task.cell is core]
+        for task in outgoing:
+            task.stop(StreamError("closed"), notify=False)
+
+    def _arrived(self, future: Any) -> None:
+        try:
+            parcel = Parcel.from_bytes(future.result())
+        except (StreamError, WireError):
+            self.guard.refused["parcel"] += 1  # cut off on its way, or malformed: as if never sent
+            return
+        self._deliver(future.headers[MessageHeaderKey.ORIGIN], parcel)
+
+    def _disconnected(self, agent: Any) -> None:
+        self.guard.forget(agent.get_fqcn())
+
+
+class _Uncounted:
+    """Stands in for CellNet's statistics, which keep an entry for each name that any site sends."""
+
+    def record_value(self, *_: object, **__: object) -> None:
+        """Count nothing."""
+
+    def increment(self, *_: object, **__: object) -> None:
+        """Count nothing."""
+
+
+def new_cell(name: str, url: str, credentials: Mapping[str, str], peers: Mapping[str, str]) -> Any:
+    """Make a cell that owes nothing to this process: no table, file or folder of it."""
+    with _OPENING:
+        # Otherwise it looks for a file in all folders below this one, and loads what that names.
+        CommConfigurator._configuration, CommConfigurator._config_loaded = SETTINGS, True
+        cell = Cell(name, url, True, dict(credentials), auth_identity_map=dict(peers))
+        # Cells of one process would talk to each other past TLS, and a name could never come back.
+        CoreCell.ALL_CELLS.pop(name)
+        for attribute, pool in list(vars(cell.core_cell).items()):
+            if isinstance(pool, StatsPool):
+                StatsPoolManager.delete_pool(pool.name)
+                setattr(cell.core_cell, attribute, _Uncounted())
+    return cell

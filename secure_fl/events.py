@@ -1,0 +1,70 @@
+"""What a party writes down about its own run; it stays at the party.
+
+Events, metrics, seconds per phase, and every message that crossed its door.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """One message through the door: who may learn what it carries, its size and its digest."""
+
+    round: int
+    exchange: int
+    direction: str  # "out" or "in"
+    kind: str
+    audience: str
+    head_bytes: int
+    bulk_bytes: int
+    digest: str
+
+
+@dataclass(slots=True)
+class EventLog:
+    """Collects what happened and passes each event on as it happens."""
+
+    party: str
+    listener: Callable[[Event], None] | None = None
+    round: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def event(self, kind: str, /, **details: Any) -> None:
+        """Tell the listener (a run's folder, a progress display)."""
+        if self.listener:
+            self.listener({"event": kind, "party": self.party} | details)
+
+    def metrics(self, round: int, values: dict[str, float], **labels: Any) -> None:
+        """Remember a round's metrics; checkpoints keep the history, so a resumed run has it too."""
+        self.history.append({"round": round, **labels, **values})
+        self.event("metrics", round=round, **labels, **values)
+
+    def crossing(self, crossing: Crossing) -> None:
+        """Enter a message into the transcript."""
+        size = crossing.head_bytes + crossing.bulk_bytes
+        if crossing.direction == "out":
+            self.bytes_up += size
+        else:
+            self.bytes_down += size
+        self.event("crossing", **{name: getattr(crossing, name) for name in Crossing.__slots__})
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the seconds spent inside to the phase's total."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent

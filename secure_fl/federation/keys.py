@@ -1,0 +1,64 @@
+"""From the settings' protection mode to keys, and to the party's half of a sum.
+
+The coordinator's half is `totals`: its process never loads this file, which can use secret keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import ENCRYPTED, MASKED
+from secure_fl.crypto import secret
+from secure_fl.crypto.clear_sum import ClearSum
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.secure_sum import SecureSum
+from secure_fl.protocol.ports import PartySum
+from secure_fl.seeds import seed_for
+from secure_fl.settings import Protection, ProtectionSettings
+
+
+def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dict[str, PartyKeys]:
+    """Fresh keys for a federation in one process; hospitals bring theirs from a key ceremony."""
+    identities = {name: Identity.generate(name) for name in members}
+    cards = {name: identity.public for name, identity in identities.items()}
+    cohort = secret.generate() if mode in ENCRYPTED else None
+    host_secret = secret.generate_host() if mode in ENCRYPTED and host else None
+    host_public = host_secret.public() if host_secret else None
+    tag_key, channel_key = os.urandom(32), os.urandom(32)
+    return {
+        name: PartyKeys(
+            identities[name],
+            cards,
+            cohort,
+            tag_key,
+            channel_key,
+            host_public,
+            host_secret if name == host else None,
+        )
+        for name in members
+    }
+
+
+def party_sum(
+    protection: ProtectionSettings, keys: PartyKeys, rules: Rules, *, run: bytes, seed: int
+) -> PartySum:
+    """The party's half of all sums of a run."""
+    name = keys.identity.name
+    if protection.mode == "none":
+        return ClearSum(name)
+    return SecureSum(
+        keys,
+        run,
+        host=rules.host,
+        threshold=rules.threshold,
+        min_cohort=rules.min_cohort,
+        bits=protection.bits,
+        masks=protection.mode in MASKED,
+        host_sums=protection.host_sums,
+        rng=np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name))),
+    )

@@ -1,0 +1,141 @@
+"""What a finished federation hands over: its document, its models, and folders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.algorithms.sampling import round_up
+from secure_fl.coordinator.totals import MASKED
+from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.noise_ledger import document as noise_document
+from secure_fl.federation.ground_rules import statement, statement_of_some
+from secure_fl.learning.dp.account import document as privacy_document
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Task
+from secure_fl.runs.result import SCHEMA, Result, machine, summarise, versions
+from secure_fl.thresholds import CollusionBound, collusion_bound
+
+if TYPE_CHECKING:
+    from secure_fl.coordinator.step import Rules
+    from secure_fl.federation.assembly import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a result says of a run beside what its sites measured."""
+
+    terms: Terms
+    rules: Rules
+    tasks: Mapping[str, Task]
+    parties: tuple[str, ...]  # whose results these are
+    members: int  # that sums are over, the host not counted
+    local_heads: bool = False
+
+
+def document_of(
+    run: Outline,
+    sites: Sequence[Site],
+    seconds: Mapping[str, Any],
+    accounts: Mapping[str, NoiseLedger],
+) -> dict[str, Any]:
+    """What result.json holds."""
+    recorders = [site.recorder for site in sites]
+    metric = next(iter(run.tasks.values())).metric
+    noise, mode = run.terms.protection.noise, run.terms.protection.mode
+    dp = run.terms.training.dp
+    releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
+    spending = {site.name: site.privacy for site in sites if site.privacy is not None}
+    return {
+        "schema": SCHEMA,
+        "status": "finished",
+        "algorithm": run.terms.algorithm.name,
+        "algorithm_settings": run.terms.algorithm.model_dump(mode="json"),
+        "protection": protection_of(run),
+        "privacy": privacy_document(dp, spending) if dp else None,
+        "noise": noise_document(noise, releasing, mode) if noise else None,
+        "task": run.terms.task.model_dump(mode="json"),
+        "model": run.terms.model.model_dump(mode="json"),
+        "parties": list(run.parties),
+        "seed": run.terms.seed,
+        "rounds": run.terms.algorithm.rounds,
+        "main_metric": metric,
+        "local_heads": run.local_heads,
+        "metrics": summarise(recorders, metric),
+        "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
+        "bytes": {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders},
+        "seconds": seconds,
+        "versions": dict(versions()),
+        "machine": dict(machine()),
+    }
+
+
+def protection_of(run: Outline) -> dict[str, Any]:
+    """Against whom the run was protected, in figures and in a sentence."""
+    parties = run.members
+    bound = collusion_bound(parties, run.rules.threshold)
+    mode, some = run.terms.protection.mode, run.terms.entry.partial_sums
+    honest, lying, of_drawn = among_drawn(run, parties, bound)
+    said = [
+        statement(mode, bound.sentence()),
+        statement_of_some(mode, run.rules.min_cohort) if some else "",
+        of_drawn if mode in MASKED else "",
+        run.terms.algorithm.caveat,
+    ]
+    return run.terms.protection.model_dump(mode="json") | {
+        "parties": parties,
+        "threshold": run.rules.threshold,
+        "collusion_bound": {
+            "honest_coordinator": honest,
+            "lying_coordinator": lying,
+        },
+        "statement": " ".join(filter(None, said)),
+    }
+
+
+def among_drawn(run: Outline, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
+    """The bound where a round's sums are over some that are drawn, and what else draws tell.
+
+    All know who is drawn, and that the others add zeros: colluders need only the drawn ones' parts.
+    """
+    share, spare = getattr(run.terms.algorithm, "sample", 1.0), parties - run.rules.threshold
+    drawn = min(parties, max(round_up(share * parties), run.rules.min_cohort + spare))
+    honest, lying = min(bound.honest, drawn - 2), min(bound.lying, drawn - spare - 2)
+    if drawn == parties:
+        return bound.honest, bound.lying, ""
+    said = (
+        f"In each round {drawn} of the {parties} parties are drawn, and the others add nothing: "
+        f"sums over the drawn ones hold against {honest} colluders, and against {lying} if the "
+        "coordinator lies about who dropped out."
+    )
+    return honest, lying, said
+
+
+def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
+    """The result: one shared model of each name, and each party's own beside them."""
+    models: dict[str, Any] = {}
+    tokenizers: dict[str, Any] = {}
+    tasks: dict[str, Task] = {}
+    for site in sites:
+        for name, delivery in site.delivered.items():
+            key = name if delivery.shared else f"{site.name}/{name}"
+            models.setdefault(key, delivery.model)
+            tokenizers.setdefault(key, site.tokenizer)
+            tasks.setdefault(key, site.task)
+    return Result(document, models, tasks, tokenizers)
+
+
+def export_to(run: Path, sites: Sequence[Site]) -> None:
+    """Write every model once: the shared ones, and each party's own into its folder."""
+    from secure_fl.learning.models import export
+
+    shared: set[str] = set()
+    for site in sites:
+        for name, delivery in site.delivered.items():
+            if delivery.shared and name in shared:
+                continue
+            shared |= {name} if delivery.shared else set()
+            folder = run / name if delivery.shared else run / "parties" / site.name / name
+            export(delivery.model, site.tokenizer, folder, site.task)

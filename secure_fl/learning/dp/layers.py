@@ -1,0 +1,81 @@
+"""Which layers DP-SGD can bound per record, and what makes transformers 5 fit Opacus 1.6."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from secure_fl.errors import ModelError
+from secure_fl.learning.anatomy import embeddings
+
+
+def require_rows(found: Any, rows: int, what: str) -> None:
+    """Refuse gradients or losses that are not one per record."""
+    if not isinstance(found, Tensor) or found.shape[:1] != (rows,):
+        raise ModelError(
+            f"{what} does not come one per record, so no record can be bounded",
+            fix="use a task of texts or sentences, and a BERT-like encoder all of whose trained "
+            "weights take part in every batch",
+        )
+
+
+def require_supported(model: nn.Module) -> None:
+    """Refuse what Opacus lets pass and no bound covers."""
+    norms = nn.modules.batchnorm._BatchNorm
+    if any(isinstance(module, norms) for module in model.modules()):
+        raise ModelError(
+            "batch normalisation mixes the records of a batch, even where it is frozen",
+            model=type(model).__name__,
+            fix="use a model with layer normalisation",
+        )
+
+
+def ids_per_record(model: nn.Module) -> Callable[[], None]:
+    """Give all embeddings ids of positions and token types for every record; returns the undoing.
+
+    transformers makes one row of them for the whole batch, which Opacus takes for a batch of one.
+    """
+    found = {id(e := embeddings(m)): e for m in model.modules() if isinstance(m, PreTrainedModel)}
+    undo = [_fill_ids(module) for module in found.values()]
+
+    def undo_all() -> None:
+        for one in undo:
+            one()
+
+    return undo_all
+
+
+def _fill_ids(module: nn.Module) -> Callable[[], None]:
+    signature = inspect.signature(module.forward)
+    own_positions = hasattr(module, "create_position_ids_from_input_ids")  # RoBERTa's, per record
+
+    def fill(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        given = signature.bind(*args, **kwargs).arguments
+        ids = given.get("input_ids")
+        if ids is None:
+            return args, kwargs
+        if given.get("position_ids") is None and not own_positions:
+            places = torch.arange(ids.shape[1], device=ids.device)
+            given["position_ids"] = places.expand(ids.shape).contiguous()
+        if given.get("token_type_ids") is None:
+            given["token_type_ids"] = torch.zeros_like(ids)
+        return (), {name: given[name] for name in given if name in signature.parameters}
+
+    if "position_ids" not in signature.parameters:
+        return lambda: None
+    return module.register_forward_pre_hook(fill, with_kwargs=True).remove
+
+
+def tidy(model: nn.Module) -> None:
+    """Remove what Opacus leaves behind, most of all when a step was interrupted."""
+    for module in model.modules():
+        for name in ("activations", "max_batch_len"):
+            module.__dict__.pop(name, None)
+    for parameter in model.parameters():
+        parameter.grad = None
+        parameter.__dict__.pop("summed_grad", None)

@@ -1,0 +1,146 @@
+"""What DP can protect: for which runs, whose records count as one unit, and in which ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.vault import check_private
+from secure_fl.data.examples import Example
+from secure_fl.data.silo import Silo
+from secure_fl.errors import DataError, KeyringError, SettingsError
+from secure_fl.learning.dp.account import DpAccount, Units
+from secure_fl.settings import DPSettings, NoiseSettings, TrainingSettings
+
+LEDGER, KEY = "ledger.sqlite", "ledger.key"
+
+
+def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str) -> Units:
+    """Rows of each unit: every record by itself, or all records of a patient together.
+
+    A patient's records share what stands before "/" in their ids.
+    """
+    if settings.unit == "record":
+        return [(row,) for row in range(len(examples))]
+    rows: dict[str, list[int]] = {}
+    for row, example in enumerate(examples):
+        patient, slash, _ = example.id.partition("/")
+        if not (patient and slash):
+            raise DataError(
+                "the record does not say whose it is, so patients cannot be protected",
+                fix='give ids as PATIENT/NOTE, or set training.dp.unit = "record": then k records '
+                "of one patient are protected with about k·ε only",
+                party=party,
+                row=row,
+                field="id",
+            )
+        rows.setdefault(patient, []).append(row)
+    return list(rows.values())
+
+
+def require_private(kind: str, algorithm: str, *, through_fit: bool) -> None:
+    """Refuse what DP-SGD could not protect, before anything is computed."""
+    if kind == "ranking":
+        raise SettingsError(
+            "DP-SGD needs a gradient per reader, and rows of a ranking batch are titles",
+            fix="remove training.dp, or choose another task",
+            field="training.dp",
+        )
+    if not through_fit:
+        raise SettingsError(
+            f"{algorithm} steers its models by more than local training, which DP-SGD alone does "
+            "not protect",
+            fix="remove training.dp, or use an algorithm that trains through Site.fit only",
+            field="training.dp",
+        )
+
+
+def privacy_of(
+    silo: Silo,
+    training: TrainingSettings,
+    passes: int,
+    folder: Path | None,
+    identity: Identity | None = None,
+) -> DpAccount | None:
+    """What the party may spend: from its ledger, if the settings or the run's folder have one."""
+    dp = training.dp
+    if dp is None:
+        return None
+    return DpAccount(
+        silo.name,
+        dp,
+        sampling_units(silo.train, dp, silo.name),
+        training.batch_size,
+        passes=passes,
+        ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
+        run=_run_name(folder),
+    )
+
+
+def require_predictions(algorithm: str, *, noised: bool) -> None:
+    """Refuse noise where a host opens other things than predictions: it would seem to protect."""
+    if not noised:
+        raise SettingsError(
+            f"what {algorithm} opens are not only predictions, so noise on those protects nobody",
+            fix="remove protection.noise; [training.dp] protects records in any algorithm that "
+            "trains through Site.fit",
+            field="protection.noise",
+        )
+
+
+def noise_of(
+    silo: Silo,
+    noise: NoiseSettings | None,
+    threshold: int,
+    folder: Path | None,
+    identity: Identity | None = None,
+) -> NoiseLedger | None:
+    """What the party may release under noise; the host releases nothing, so it has no ledger."""
+    if noise is None:
+        return None
+    host = silo.role == "host"
+    ledger = None if host else _ledger_of(silo.name, noise.ledger, folder, identity)
+    return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=_run_name(folder))
+
+
+def _ledger_of(
+    party: str, chosen: str | None, folder: Path | None, identity: Identity | None
+) -> Ledger | None:
+    place = Path(chosen) if chosen else folder and folder / "parties"
+    return open_ledger(place / party, party, identity) if place else None
+
+
+def _run_name(folder: Path | None) -> str:
+    """A name by which a ledger knows a run: the same when it is resumed."""
+    run = os.urandom(8) if folder is None else str(folder.resolve()).encode()
+    return sha256(run).hexdigest()[:16]
+
+
+def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> Ledger:
+    """Open (or begin) the ledger of a party: a hospital's, which signs by its own identity.
+
+    A party that is simulated on this machine has none that lasts. Its signing key lies beside the
+    ledger: that finds damage, not somebody who may write in the folder.
+    """
+    if identity is not None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Ledger(folder / LEDGER, identity)
+    key = folder / KEY
+    if not key.exists():
+        if (folder / LEDGER).exists():
+            raise KeyringError(
+                "the key of this ledger is gone, so nothing can be added to it",
+                fix="put the key back; without it, this budget is closed",
+                party=party,
+                file=key,
+            )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(key, Identity.generate(party).to_private_bytes(), mode=0o600)
+    check_private(key, 0o600)
+    return Ledger(folder / LEDGER, Identity.from_private_bytes(key.read_bytes()))

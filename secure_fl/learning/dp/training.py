@@ -1,0 +1,208 @@
+"""DP-SGD: a party trains so that no one record (or patient) can be told from the result.
+
+Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
+CCS 2016, arXiv 1607.00133, Algorithm 1, by Opacus (arXiv 2109.12298); ghost clipping after Li,
+Tramèr, Liang, Hashimoto, arXiv 2110.05679. What bounds a record is the norm of *its* gradient, so
+a loss must give one value per record that depends on no other record: `neighbour_ratio` tests it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.learning.dp.model import Bounds, Loss, PrivateModel, privately
+from secure_fl.learning.dp.randomness import Coins, PoissonBatches, secret_dropout
+from secure_fl.learning.tasks import Batch
+from secure_fl.learning.training import REPORTS_PER_ROUND, Objective, make_optimizer, task_loss
+
+if TYPE_CHECKING:
+    from secure_fl.learning.dp.account import DpAccount, Spending
+    from secure_fl.learning.site import Site
+
+
+def fit_privately(
+    site: Site,
+    model: nn.Module,
+    epochs: int,
+    objective: Objective | None = None,
+    steps: int | None = None,
+    *,
+    generator: torch.Generator | None = None,
+) -> float:
+    """Run the steps of `epochs` passes over the site's units, reserved before the first of them.
+
+    `objective`: what is minimised, in place of the task's loss; one value per record, from that
+    record alone. Returns NaN: no ε covers the loss, so nothing that is sent may depend on it. The
+    party's own log has it. A generator makes noise that can be repeated, which is for tests only.
+    """
+    privacy = site.privacy
+    if steps is not None:
+        raise SettingsError(
+            "DP-SGD is accounted for in whole passes over the records",
+            fix="leave algorithm.steps out, and set algorithm.epochs",
+            party=site.name,
+            field="algorithm.steps",
+        )
+    if privacy is None or site.task.head == "ranking":
+        raise SettingsError(
+            "this site cannot train by DP-SGD",
+            fix="give the site a `DpAccount`, and a task of texts or sentences",
+            party=site.name,
+            field="training.dp",
+        )
+    coins = Coins.secret() if generator is None else Coins.of(generator)
+    batches = PoissonBatches(len(privacy.units), privacy.steps_per_pass, coins)
+    dp, loss = privacy.settings, objective or task_loss(site)
+    with privacy.spend(epochs, site.recorder.round) as spending:
+        _announce(site, spending, dp.delta)
+        σ = spending.event.noise_multiplier
+        bounds = Bounds(dp.max_grad_norm, σ, dp.accountant, dp.clipping)
+        optimizer = make_optimizer(model, site.training)
+        model.train()
+        with (
+            secret_dropout(coins, site.device),
+            privately(model, optimizer, loss, bounds, batches, state=privacy.opacus) as private,
+        ):
+            _run(site, private, epochs, privacy)
+            privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
+    _require_finite(model, site)
+    return math.nan
+
+
+def _announce(site: Site, spending: Spending, delta: float) -> None:
+    site.recorder.event(
+        "privacy",
+        round=site.recorder.round,
+        noise_multiplier=spending.event.noise_multiplier,
+        sample_rate=spending.event.sample_rate,
+        steps=spending.event.steps,
+        epsilon=spending.epsilon,
+        epsilon_planned=spending.planned,
+        delta=delta,
+    )
+
+
+def _run(site: Site, private: PrivateModel, epochs: int, privacy: DpAccount) -> None:
+    steps = epochs * privacy.steps_per_pass
+    report_every = max(1, steps // REPORTS_PER_ROUND)
+    total, seen, done = torch.zeros((), device=site.device), 0, 0
+    for _ in range(epochs):
+        for drawn in private.batches:
+            losses = _step(site, private, drawn, privacy)
+            total, seen, done = total + losses.sum(), seen + len(losses), done + 1
+            if done % report_every == 0:
+                loss = float(total) / max(seen, 1)
+                if not math.isfinite(loss):
+                    raise _diverged(site, f"the training loss is {loss}").at(step=done)
+                site.recorder.event(
+                    "train", round=site.recorder.round, step=done, steps=steps, loss=loss
+                )
+
+
+def _step(site: Site, private: PrivateModel, drawn: Sequence[int], privacy: DpAccount) -> Tensor:
+    """One step on the drawn units, a part at a time; returns the losses of their records."""
+    torch.manual_seed(private.coins.seed())  # no two steps share a guess at their dropout
+    size = privacy.settings.physical_batch or max(len(drawn), 1)
+    parts = [drawn[start : start + size] for start in range(0, len(drawn), size)] or [[]]
+    losses = []
+    for part in parts:
+        members = [privacy.units[unit] for unit in part]
+        rows = [row for unit in members for row in unit]
+        owners = None
+        if privacy.settings.unit == "patient":
+            sizes = torch.tensor(
+                [len(unit) for unit in members], dtype=torch.long, device=site.device
+            )
+            owners = torch.repeat_interleave(sizes)
+        batch = site.train.batch(rows, site.batches_rng, site.device) if rows else None
+        losses.append(private.step(batch, owners, last=part is parts[-1]))
+    return torch.cat(losses)
+
+
+def _agreed(
+    private: PrivateModel, before: dict[str, object] | None, steps: int
+) -> dict[str, object]:
+    """Return the state of Opacus' accountant, which must have counted what was reserved."""
+    after: dict[str, object] = dict(private.accountant.state_dict())
+    counted = _count(after) - (_count(before) if before else 0)
+    if counted != steps:
+        raise BudgetError(
+            f"{steps} steps were reserved, and {counted} were made: what was spent is not known",
+            fix="do not use this round's model; report this as a bug",
+        )
+    return after
+
+
+def _count(state: dict[str, object]) -> int:
+    history = state["history"]
+    assert isinstance(history, list)  # noqa: S101 - Opacus': (σ, q, steps)
+    return sum(int(entry[2]) for entry in history)
+
+
+def _require_finite(model: nn.Module, site: Site) -> None:
+    """Let no weight out that a single record made infinite."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+            raise _diverged(site, "training made weights that are no numbers")
+
+
+def _diverged(site: Site, what: str) -> TrainingError:
+    return TrainingError(
+        what,
+        fix="lower training.learning_rate, or look at the data; the steps are spent",
+        party=site.name,
+        round=site.recorder.round,
+    )
+
+
+def clipped_sum(model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds) -> Tensor:
+    """Sum the clipped gradients of a batch, as training does before it adds noise: one vector.
+
+    Dropout is off: records that are in both of two batches need equal masks in both.
+    """
+    silent = replace(bounds, noise_multiplier=0.0)
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
+    batches = PoissonBatches(len(next(iter(batch.values()))), 1, Coins.secret())
+    with no_dropout(model), privately(model, optimizer, loss, silent, batches) as private:
+        private.backward(batch)
+        return private.summed()
+
+
+def neighbour_ratio(
+    model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds, without: int = -1
+) -> float:
+    """How far one record moves the clipped sum, in units of the bound C: at most 1 if it is DP.
+
+    Above 1, the loss (or the model) lets records of a batch touch each other, as a weight taken
+    from the whole batch does, and ε of any accountant means nothing.
+    """
+    rows = len(next(iter(batch.values())))
+    kept = [row for row in range(rows) if row != without % rows]
+    smaller = {name: tensor[kept] for name, tensor in batch.items()}
+    moved = clipped_sum(model, loss, batch, bounds) - clipped_sum(model, loss, smaller, bounds)
+    return float(moved.double().norm()) / bounds.max_grad_norm
+
+
+@contextmanager
+def no_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for all modules but those that own weights: Opacus watches them in training.
+
+    Attention drops by its own mode, not by a module's.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = module is model or any(True for _ in module.parameters(recurse=False))
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

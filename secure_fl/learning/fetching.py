@@ -1,0 +1,151 @@
+"""Getting transformers from a folder, the local cache or the hub, and fresh ones from a seed."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from torch import nn
+
+from secure_fl.errors import ModelError
+from secure_fl.learning import builtin
+from secure_fl.learning.anatomy import embeddings, encoder_layers, require_depth
+from secure_fl.settings import ModelSettings
+
+Attention: TypeAlias = Literal["sdpa", "eager", "flash_attention_2"]
+
+
+def instantiate(
+    auto: Any,
+    spec: ModelSettings,
+    tokenizer: Any,
+    seed: int,
+    attention: Attention,
+    fields: dict[str, Any],
+) -> tuple[Any, list[str]]:
+    """Return the model, and the names of the parameters that no checkpoint gave it."""
+    options: dict[str, Any] = {"attn_implementation": attention, "dtype": torch.float32}
+    config = configured(spec, tokenizer, fields)
+    if spec.name == "tiny" or not spec.pretrained:
+        with seeded(seed):
+            model = auto.from_config(config, **options)
+        fresh = [name for name, _ in model.named_parameters()]
+    else:
+        # A head of another size is drawn anew; whatever else does not fit is refused below.
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        with seeded(seed):
+            model, info = fetch(auto.from_pretrained, spec.name, config=config, **options)
+        fresh = sorted({*info["missing_keys"], *(row[0] for row in info["mismatched_keys"])})
+        require_body(model, fresh, spec.name)
+    if len(tokenizer) > model.config.vocab_size:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} entries, the model {model.config.vocab_size}",
+            model=spec.name,
+            fix="use the tokenizer that belongs to the model",
+        )
+    return model, fresh
+
+
+def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> Any:
+    """The model's configuration, already at its depth: layers that are cut are never in memory."""
+    if spec.name == "tiny":
+        config: Any = builtin.tiny_config(len(tokenizer))
+    else:
+        config = fetch(transformers.AutoConfig.from_pretrained, spec.name)
+    config.update(fields)
+    if spec.layers is not None:
+        require_depth(spec.layers, getattr(config, "num_hidden_layers", 0))
+        config.num_hidden_layers = spec.layers
+    return config
+
+
+def require_body(model: nn.Module, fresh: Iterable[str], name: str) -> None:
+    """Refuse a checkpoint without the embeddings or encoder layers: training would hide it."""
+    names = {id(parameter): key for key, parameter in model.named_parameters()}
+    body = (*embeddings(model).parameters(), *encoder_layers(model).parameters())
+    lost = {names[id(parameter)] for parameter in body} & set(fresh)
+    if lost:
+        raise ModelError(
+            f"the checkpoint lacks {len(lost)} weights of the encoder, or holds other shapes",
+            model=name,
+            parameter=min(lost),
+            fix="give a complete checkpoint, or set pretrained = false",
+        )
+
+
+def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
+    """Load from a folder or the local cache; only then, and only if it answers, from the hub."""
+    folder = Path(name).expanduser()
+    known = str(folder) if folder.is_dir() else name
+    failures = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
+    try:
+        with quiet():
+            return load(known, local_files_only=True, **options)
+    except failures as error:
+        if folder.is_dir():
+            raise ModelError(
+                "the folder does not hold a usable model of this kind",
+                model=name,
+                fix="it needs config.json, model.safetensors and tokenizer.json",
+            ) from error
+    if name.count("/") > 1 or name[:1] in "./~" or not hub_answers():
+        raise ModelError(
+            "the model is neither a folder nor in the local cache, and the hub cannot be asked",
+            model=name,
+            fix='set model.name to a folder that holds the model, or to "tiny" (built in)',
+        )
+    try:
+        with quiet():
+            return load(name, **options)
+    except failures as error:
+        raise ModelError(
+            "the hub does not give this model",
+            model=name,
+            fix='check the name, or set model.name to a folder or to "tiny" (built in)',
+        ) from error
+
+
+def hub_answers(timeout: float = 3.0) -> bool:
+    """Whether one request reaches the hub; transformers' own retries would take a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")  # noqa: S310 - the hub's own
+    try:
+        with urllib.request.urlopen(request, timeout=timeout):  # noqa: S310
+            return True
+    except urllib.error.HTTPError:
+        return True  # it answered, if only to refuse
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and load reports of transformers inside."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Set torch's CPU random state to `seed` inside; it is as it was afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would touch the GPUs' too
+        yield

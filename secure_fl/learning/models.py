@@ -1,0 +1,235 @@
+"""Transformers by name or folder: load, cut to a depth, freeze, export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from secure_fl.errors import ModelError
+from secure_fl.learning import builtin
+from secure_fl.learning.anatomy import (
+    body_of,
+    cut,
+    depth,
+    embeddings,
+    encoder_layers,
+    freeze_embeddings,
+    trainable,
+    unwrapped,
+)
+from secure_fl.learning.fetching import Attention, fetch, instantiate, quiet, seeded
+from secure_fl.learning.tasks import KINDS, Task
+from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
+from secure_fl.settings import ModelSettings
+
+__all__ = [
+    "Attention",
+    "Pooling",
+    "cut",
+    "depth",
+    "embeddings",
+    "encoder_layers",
+    "export",
+    "freeze_embeddings",
+    "load_backbone",
+    "load_exported",
+    "load_model",
+    "load_tokenizer",
+    "trainable",
+]
+
+Pooling: TypeAlias = Literal["cls", "attentive"]
+
+CARD = "secure_fl.json"  # the task of an exported model
+HEAD = "head.safetensors"  # weights of a head that transformers does not know
+
+
+def load_tokenizer(spec: ModelSettings) -> Any:
+    """Return the model's own fast tokenizer; its `model_max_length` is what the model can read."""
+    if spec.name == "tiny":
+        return builtin.tiny_tokenizer()
+    tokenizer = fetch(transformers.AutoTokenizer.from_pretrained, spec.name)
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None:
+        raise ModelError(
+            "the tokenizer is not a fast one, or has no padding token",
+            model=spec.name,
+            fix="save it as tokenizer.json with a pad_token",
+        )
+    config = fetch(transformers.AutoConfig.from_pretrained, spec.name)
+    places = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
+    if "roberta" in config.model_type or config.model_type == "camembert":
+        places -= config.pad_token_id + 1  # their positions start behind the padding's
+    tokenizer.model_max_length = min(tokenizer.model_max_length, places)
+    return tokenizer
+
+
+def load_backbone(
+    spec: ModelSettings, tokenizer: Any, seed: int, *, attn_implementation: Attention = "sdpa"
+) -> nn.Module:
+    """Return the encoder without a head (and without BERT's pooler, which nothing would train)."""
+    backbone, fresh = instantiate(
+        transformers.AutoModel, spec, tokenizer, seed, attn_implementation, {}
+    )
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None
+    builtin.redraw(backbone, fresh, seed, backbone.config.initializer_range)
+    return finish(backbone, spec)
+
+
+def load_model(
+    spec: ModelSettings,
+    task: Task,
+    tokenizer: Any,
+    seed: int,
+    *,
+    attn_implementation: Attention = "sdpa",
+    pooling: Pooling | None = None,
+    complete: bool = False,
+) -> nn.Module:
+    """Return the model with the task's head, on the CPU, in evaluation mode and float32.
+
+    What the checkpoint does not hold (the head; everything with `pretrained = false`) depends on
+    `seed` alone, on every machine; the global random state is left as it was. `complete` refuses
+    a checkpoint without this very head.
+    """
+    pooling = pooling or spec.pooling
+    if pooling == "attentive" and task.head == "token":
+        raise ModelError("NER has no pooling", fix="use pooling 'cls' for NER")
+    if task.head == "ranking" or pooling == "attentive":
+        backbone = load_backbone(spec, tokenizer, seed, attn_implementation=attn_implementation)
+        with seeded(seed):
+            model = attach(backbone, task)
+        own = [name for name, _ in model.named_parameters() if not name.startswith("backbone.")]
+        builtin.redraw(model, own, seed, body_of(model).config.initializer_range)
+        return model.eval()
+    auto = {
+        "sequence": transformers.AutoModelForSequenceClassification,
+        "token": transformers.AutoModelForTokenClassification,
+    }[task.head]
+    model, fresh = instantiate(auto, spec, tokenizer, seed, attn_implementation, head_fields(task))
+    if complete and fresh:
+        raise ModelError(
+            "the checkpoint does not hold the head of this task",
+            model=spec.name,
+            parameter=fresh[0],
+            fix="give a folder that `export` wrote for this task",
+        )
+    builtin.redraw(model, fresh, seed, model.config.initializer_range)
+    return finish(model, spec)
+
+
+def attach(backbone: nn.Module, task: Task) -> nn.Module:
+    """Put our own head of the task around a backbone."""
+    if task.head == "ranking":
+        return NewsRanker(backbone)
+    return AttentiveClassifier(backbone, task.outputs_per_row)
+
+
+def head_fields(task: Task) -> dict[str, Any]:
+    """Return what a transformers config says about the head."""
+    names = task.labels or ("score",)
+    fields: dict[str, Any] = {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+    if task.head == "sequence":
+        fields["problem_type"] = "single_label_classification" if task.labels else "regression"
+    return fields
+
+
+def finish(model: Any, spec: ModelSettings) -> nn.Module:
+    """Apply the rest of the settings: a depth that can be told, and frozen embeddings."""
+    if spec.layers is not None:
+        encoder_layers(model)
+    if spec.freeze_embeddings:
+        freeze_embeddings(model)
+    module: nn.Module = model.eval()
+    return module
+
+
+def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
+    """Write a folder that transformers' Auto classes load, and `load_exported` with its task.
+
+    Heads of our own (ranking, attentive pooling) lie beside the backbone in head.safetensors:
+    there `AutoModel` loads the backbone, and only `load_exported` the whole.
+    """
+    folder, model = Path(folder), unwrapped(model)
+    own = isinstance(model, AttentiveClassifier | NewsRanker)
+    body = model.backbone if own else model
+    card = {
+        "version": 1,
+        "kind": task.kind,
+        "labels": list(task.labels),
+        "max_length": task.max_length,
+        "positive": task.positive,
+        "pooling": "attentive" if isinstance(model, AttentiveClassifier) else "cls",
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if own:
+            save_file(head_state(model), folder / HEAD)
+        else:
+            model.config.update(head_fields(task))
+        with quiet():
+            body.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ModelError(
+            "the model cannot be written",
+            folder=folder,
+            fix="choose a writable folder with space",
+        ) from error
+    return folder
+
+
+def head_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of our own head, without the backbone's."""
+    state = model.state_dict()
+    return {k: v.contiguous().cpu() for k, v in state.items() if not k.startswith("backbone.")}
+
+
+def load_exported(
+    folder: str | Path, *, attn_implementation: Attention = "sdpa"
+) -> tuple[nn.Module, Any, Task]:
+    """Model, tokenizer and task of a folder that `export` wrote."""
+    folder = Path(folder)
+    unusable = ModelError(
+        "the folder does not hold a complete exported model",
+        folder=folder,
+        fix="give the folder that `export` wrote, unchanged",
+    )
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        if card.pop("version") != 1:
+            raise unusable
+        pooling = card.pop("pooling")
+        task = KINDS[card["kind"]](**card | {"labels": tuple(card["labels"])})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unusable from error
+    spec = ModelSettings(name=str(folder), freeze_embeddings=False)
+    tokenizer = load_tokenizer(spec)
+    model = load_model(
+        spec,
+        task,
+        tokenizer,
+        0,
+        attn_implementation=attn_implementation,
+        pooling=pooling,
+        complete=True,
+    )
+    if isinstance(model, AttentiveClassifier | NewsRanker):
+        try:
+            state = load_file(folder / HEAD)
+            if set(state) != set(head_state(model)):
+                raise unusable
+            model.load_state_dict(state, strict=False)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise unusable from error
+    return model, tokenizer, task

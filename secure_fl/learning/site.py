@@ -1,0 +1,211 @@
+"""A silo at work: the place where a party program trains, measures and delivers models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.data.public import HOW, digest, overlap
+from secure_fl.data.silo import Silo
+from secure_fl.errors import DataError
+from secure_fl.events import EventLog
+from secure_fl.learning.randomness import Randomness
+from secure_fl.seeds import seed_for
+from secure_fl.settings import ModelSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from secure_fl.learning.dp.account import DpAccount
+    from secure_fl.learning.models import Attention
+    from secure_fl.learning.tasks import Encoded, Task
+    from secure_fl.learning.training import Objective
+
+SPLITS = ("dev", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A model that a run produced."""
+
+    model: torch.nn.Module
+    shared: bool
+
+
+class Site:
+    """A silo at work: what a party program may use besides the cohort.
+
+    It owns the party's randomness: results depend on the seed and the party's name, never on
+    which other party computed before it in the same process.
+    """
+
+    def __init__(
+        self,
+        silo: Silo,
+        task: Task,
+        model: ModelSettings,
+        training: TrainingSettings,
+        seed: int,
+        recorder: EventLog,
+        hospitals: Sequence[Silo] | None = None,
+        privacy: DpAccount | None = None,
+        *,
+        local_head: bool = False,
+    ) -> None:
+        from secure_fl.learning.training import pick_device
+
+        self.name, self.silo, self.task = silo.name, silo, task
+        self.shared_model_settings, self.model_settings = model, silo.model or model
+        self.training, self.seed, self.recorder = training, seed, recorder
+        self.hospitals = (silo,) if hospitals is None else tuple(hospitals)  # who is measured
+        self.device = pick_device(training.device)
+        self.local_head = local_head  # the parties' label sets differ: heads are never sent
+        self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
+        self.delivered: dict[str, Delivery] = {}
+        self._rng = Randomness(seed_for(seed, silo.name), self.device)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of this party's model."""
+        from secure_fl.learning.models import load_tokenizer
+
+        return load_tokenizer(self.model_settings)
+
+    @cached_property
+    def train(self) -> Encoded:
+        """The training records, tokenised once."""
+        return self._encode(self.silo, "train")
+
+    @cached_property
+    def public(self) -> Encoded:
+        """The public records, tokenised once by this party's tokenizer; without labels."""
+        silo = self.silo
+        if not silo.public:
+            what = "there are no public records, and this algorithm distils over them"
+            fix = f"give all members the same: {HOW}"
+            raise DataError(what, fix=fix, party=self.name, split="public")
+        if count := overlap((*silo.train, *silo.dev, *silo.test), silo.public):
+            self.recorder.event("warning", code="public overlap", count=count)
+        return self._encode(silo, "public", labelled=False)
+
+    @property
+    def public_digest(self) -> bytes:
+        """A digest of the public records, which all members must have alike."""
+        return digest(self.silo.public)
+
+    @property
+    def records(self) -> float:
+        """How many training records there are: private, and only ever summed."""
+        return float(len(self.silo.train))
+
+    def model(
+        self,
+        settings: ModelSettings | None = None,
+        *,
+        attention: Attention = "sdpa",
+    ) -> PreTrainedModel:
+        """A fresh model on this party's device; equal settings give equal weights everywhere."""
+        from secure_fl.learning.models import freeze_embeddings, load_model
+
+        settings = settings or self.model_settings
+        with self.recorder.phase("load model"):
+            model = load_model(
+                settings,
+                self.task,
+                self.tokenizer,
+                self.seed,
+                attn_implementation=attention,
+            )
+            if settings.freeze_embeddings:
+                freeze_embeddings(model)
+        return model.to(self.device)
+
+    def fit(
+        self,
+        model: torch.nn.Module,
+        epochs: int,
+        *,
+        objective: Objective | None = None,
+        steps: int | None = None,
+    ) -> float:
+        """Train on the local records with a fresh optimiser; return the mean loss (DP-SGD: NaN).
+
+        `objective` takes the place of the task's loss, `steps` that of whole passes.
+        """
+        from secure_fl.learning.dp.training import fit_privately
+        from secure_fl.learning.training import fit
+
+        with self.recorder.phase("train"):
+            if self.training.dp is None:
+                return fit(self, model, epochs, objective, steps)
+            return fit_privately(self, model, epochs, objective, steps)
+
+    def score(self, model: torch.nn.Module, round: int, label: str = "") -> None:
+        """Evaluate on the dev and test records and write the metrics down, here."""
+        from secure_fl.learning.training import autocast
+
+        named = {"model": label} if label else {}
+        for (hospital, split), encoded in self._measured.items():
+            with self.recorder.phase("evaluate"), autocast(self):
+                values = self.task.evaluate(model, encoded)
+            labels = (
+                {"party": hospital, "split": split} if hospital != self.name else {"split": split}
+            )
+            self.recorder.metrics(round, values, **labels, **named)
+
+    def deliver(self, model: torch.nn.Module, name: str = "model", *, shared: bool = True) -> None:
+        """Name a model as what this run produced: the same for all parties, or this party's."""
+        self.delivered[name] = Delivery(model, shared)
+
+    def fingerprint(self) -> bytes:
+        """What all parties must have in common before they can share a model."""
+        import json
+
+        labels = None if self.local_head else list(self.task.labels)
+        shared = [self.task.kind, labels, self.task.max_length]
+        return json.dumps([*shared, self.model_settings.model_dump()]).encode()
+
+    @property
+    def batches_rng(self) -> torch.Generator:
+        """The generator that orders training batches."""
+        return self._rng.batches
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Use this party's random state (dropout!) inside, and the process's own outside."""
+        with self._rng.active():
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Random state and history, for checkpoints."""
+        state = {"rng": self._rng.state(), "history": list(self.recorder.history)}
+        return state if self.privacy is None else state | {"privacy": self.privacy.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self._rng.restore(state["rng"])
+        self.recorder.history[:] = state["history"]
+        if self.privacy is not None:
+            self.privacy.load_state_dict(state["privacy"])
+
+    @cached_property
+    def _measured(self) -> dict[tuple[str, str], Encoded]:
+        """The records models are measured on, tokenised once: own ones, or every hospital's."""
+        return {
+            (hospital.name, split): self._encode(hospital, split)
+            for hospital in self.hospitals
+            for split in SPLITS
+            if getattr(hospital, split)
+        }
+
+    def _encode(self, silo: Silo, split: str, *, labelled: bool = True) -> Encoded:
+        with self.recorder.phase("tokenise"):
+            try:
+                return self.task.encode(getattr(silo, split), self.tokenizer, labelled=labelled)
+            except DataError as error:
+                error.at(party=silo.name, split=split)
+                raise

@@ -1,0 +1,65 @@
+"""Tasks: classification, pair classification, regression, named entities, news ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secure_fl.data.examples import Example
+from secure_fl.errors import DataError, SettingsError
+from secure_fl.learning.tasks.base import Batch, Encoded, Task
+from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
+from secure_fl.learning.tasks.ranking import Ranking
+from secure_fl.learning.tasks.text import Classification, Regression, class_labels
+from secure_fl.settings import Kind, TaskSettings
+
+__all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task"]
+
+KINDS: dict[Kind, type[Task]] = {
+    "classification": Classification,
+    "pair": Classification,
+    "regression": Regression,
+    "ner": NER,
+    "ranking": Ranking,
+}
+
+
+def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
+    """Return the labels that occur in the data, in the order of their ids (NER: "O" first)."""
+    if kind in ("classification", "pair"):
+        return class_labels(examples)
+    return entity_labels(examples) if kind == "ner" else ()
+
+
+def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) -> Task:
+    """Return the task with its labels: the declared ones, or those that occur in the training data.
+
+    Parties of a federation should declare them: read from data, they differ where data differ.
+    """
+    kind, labels = settings.kind, settings.labels
+    if kind in ("regression", "ranking"):
+        if labels is not None or settings.positive is not None:
+            raise SettingsError(
+                f"a {kind} task has no labels",
+                field="task.labels",
+                fix="remove labels and positive",
+            )
+        return KINDS[kind](kind=kind, max_length=settings.max_length)
+    if labels is None:
+        labels = labels_of(kind, train_examples)
+    elif kind == "ner":
+        labels = tag_labels(labels)
+    if len(set(labels)) < 2 or len(set(labels)) < len(labels):
+        error = DataError if settings.labels is None else SettingsError
+        raise error(
+            f"{len(set(labels))} distinct labels of {len(labels)}; a {kind} task needs at least two"
+            " classes (ner: one entity type), each named once",
+            field="task.labels",
+            fix="declare the labels in [task] labels, equally for all parties",
+        )
+    if settings.positive is not None and (kind == "ner" or settings.positive not in labels):
+        raise SettingsError(
+            "the positive class is not one of the labels",
+            field="task.positive",
+            fix=f"choose one of: {', '.join(labels)}" if kind != "ner" else "remove it",
+        )
+    return KINDS[kind](kind, labels, settings.max_length, settings.positive)

@@ -1,0 +1,207 @@
+"""What every task answers, and what a tokenised data set can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from secure_fl.data.examples import Example
+from secure_fl.errors import DataError
+from secure_fl.settings import Kind
+
+Batch: TypeAlias = dict[str, Tensor]
+Reduction: TypeAlias = Literal["mean", "none"]
+Indices: TypeAlias = Tensor | Sequence[int]
+
+MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class Encoded(ABC):
+    """A data set as integer tensors, tokenised once."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def subset(self, indices: Indices) -> Encoded:
+        """Return the examples at `indices`, in that order."""
+
+    @abstractmethod
+    def batch(
+        self,
+        indices: Indices,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """Return the examples at `indices` as one batch, padded to the longest of them.
+
+        A generator means training: whatever a task samples (negatives) comes from it.
+        """
+
+    @property
+    @abstractmethod
+    def labelled(self) -> bool:
+        """Whether the examples carry labels."""
+
+    def batches(
+        self,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Iterator[Batch]:
+        """All examples once: shuffled by `generator` (on the CPU), or in order without one."""
+        if generator is None:
+            order = torch.arange(len(self))
+        else:
+            order = torch.randperm(len(self), generator=generator)
+        for start in range(0, len(order), batch_size):
+            yield self.batch(order[start : start + batch_size], generator, device)
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """What is learned: how examples become tensors, logits a loss, and logits an answer.
+
+    `labels` are the classes in the order of their ids (NER: "O", then B- and I- of each type;
+    regression and ranking: none).
+    """
+
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    max_length: int = 128
+    positive: str | None = None
+
+    head: ClassVar[Literal["sequence", "token", "ranking"]] = "sequence"
+
+    @property
+    def outputs_per_row(self) -> int:
+        """How many numbers the model's head gives."""
+        return len(self.labels) or 1
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The main metric's name in `evaluate`; higher is better."""
+
+    @abstractmethod
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
+    ) -> Encoded:
+        """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
+
+    def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
+        """Return the model's full output; options such as `output_hidden_states=True` reach it."""
+        return model(**{name: batch[name] for name in MODEL_INPUTS if name in batch}, **options)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the logits: one row per example, ranking: one score per candidate."""
+        logits: Tensor = self.outputs(model, batch).logits
+        return logits
+
+    @abstractmethod
+    def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
+        """Return the loss against the labels; "none": one value per example, "mean": their mean."""
+
+    @abstractmethod
+    def decode(self, logits: Tensor, batch: Batch) -> list[Any]:
+        """One answer per example: label, score, tags of the tokens, scores of the candidates."""
+
+    @abstractmethod
+    def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
+        """Return the metrics over batches and the logits the model gave them, all on the CPU."""
+
+    @abstractmethod
+    def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
+        """Return a readable prediction for one example out of a batch of one."""
+
+    def evaluate(
+        self, model: nn.Module, encoded: Encoded, batch_size: int = 64
+    ) -> dict[str, float]:
+        """Metrics and "loss" in evaluation mode; the model's mode is restored."""
+        if len(encoded) == 0:
+            raise DataError("there is no example to evaluate on", fix="give a larger split")
+        if not encoded.labelled:
+            raise DataError(
+                "examples without labels cannot be evaluated", fix="encode them with labels"
+            )
+        outcomes: list[Tensor] = []
+        batches: list[Batch] = []
+        with inference(model):
+            for batch in encoded.batches(batch_size, device=device_of(model)):
+                outcomes.append(self.forward(model, batch).float().cpu())
+                batches.append({name: tensor.cpu() for name, tensor in batch.items()})
+        return self.score(outcomes, batches) | {"loss": self.mean_loss(outcomes, batches)}
+
+    def mean_loss(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> float:
+        """Return the mean over examples, however they were batched."""
+        losses = [
+            self.loss(z, batch, reduction="none") for z, batch in zip(logits, batches, strict=True)
+        ]
+        return float(torch.cat(losses).double().mean())
+
+    def predict(
+        self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
+    ) -> list[dict[str, Any]]:
+        """Readable predictions, one per example; they hold record text: never log or send them."""
+        encoded = self.encode(examples, tokenizer, labelled=False)
+        found: list[dict[str, Any]] = []
+        with inference(model):
+            for batch in encoded.batches(batch_size, device=device_of(model)):
+                logits = self.forward(model, batch).float().cpu()
+                rows = {name: tensor.cpu() for name, tensor in batch.items()}
+                for i in range(len(logits)):
+                    one = {name: tensor[i : i + 1] for name, tensor in rows.items()}
+                    example = examples[len(found)]
+                    found.append(
+                        {"id": example.id} | self.describe(example, logits[i : i + 1], one)
+                    )
+        return found
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """No gradients and no dropout inside; every module's own mode comes back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's parameters are."""
+    return next(model.parameters()).device
+
+
+def expect(example: Example, shape: type, row: int, kind: str) -> None:
+    """Refuse an example of another task's shape."""
+    if not isinstance(example, shape):
+        raise DataError(
+            f"a {kind} task cannot use an example of shape {type(example).__name__}",
+            row=row,
+            fix=f"load the data for task kind {kind!r}",
+        )
+
+
+def wrong_label(row: int, field: str, allowed: Sequence[str]) -> DataError:
+    """Return the error of a missing or undeclared label; the value may be record text: unsaid."""
+    return DataError(
+        "the label is missing or is not one of the task's labels",
+        row=row,
+        field=field,
+        fix=f"allowed: {', '.join(allowed)}; or declare it in [task] labels",
+    )
+
+
+def move(batch: Mapping[str, Tensor], device: torch.device | str) -> Batch:
+    """Return the batch on its device."""
+    return {name: tensor.to(device) for name, tensor in batch.items()}

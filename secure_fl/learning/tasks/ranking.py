@@ -1,0 +1,237 @@
+"""News ranking in the shape of MIND: which of the titles shown will this reader click."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secure_fl.data.examples import Example, Impression
+from secure_fl.errors import DataError
+from secure_fl.learning import metrics
+from secure_fl.learning.tasks.base import (
+    MODEL_INPUTS,
+    Batch,
+    Encoded,
+    Indices,
+    Reduction,
+    Task,
+    device_of,
+    expect,
+    inference,
+    move,
+)
+from secure_fl.learning.tasks.table import Table, padded, token_columns, tokenise
+
+ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Impressions(Encoded):
+    """Impressions as indices into a table of distinct titles (-1: none there)."""
+
+    titles: Table
+    history: Tensor
+    candidates: Tensor
+    clicks: Tensor | None
+    npratio: int
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether clicks are known."""
+        return self.clicks is not None
+
+    def subset(self, indices: Indices) -> Impressions:
+        """Return the impressions at `indices`; the table of titles is shared."""
+        at = torch.as_tensor(indices, dtype=torch.long)
+        clicks = None if self.clicks is None else self.clicks[at]
+        return Impressions(self.titles, self.history[at], self.candidates[at], clicks, self.npratio)
+
+    def batch(
+        self,
+        indices: Indices,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """All candidates; with a generator, one click and `npratio` others of each impression."""
+        at = torch.as_tensor(indices, dtype=torch.long)
+        batch = self.layout(at) if generator is None else self.sampled(at, generator)
+        shown = torch.cat([batch["history"], batch["candidates"]], 1)
+        present = shown >= 0
+        distinct, positions = torch.unique(shown[present], return_inverse=True)
+        local = torch.full_like(shown, ABSENT).masked_scatter(present, positions)
+        width = batch["history"].shape[1]
+        batch |= {"history": local[:, :width], "candidates": local[:, width:]}
+        return move(self.titles.batch(distinct) | batch, device)
+
+    def layout(self, at: Tensor) -> Batch:
+        """Return indices into the titles, and clicks as "labels", as wide as the widest one."""
+        history, candidates = trimmed(self.history[at]), trimmed(self.candidates[at])
+        batch = {"history": history, "candidates": candidates}
+        if self.clicks is not None:
+            batch["labels"] = self.clicks[at, : candidates.shape[1]]
+        return batch
+
+    def sampled(self, at: Tensor, generator: torch.Generator) -> Batch:
+        """Return a click, then `npratio` candidates not clicked; too few are drawn again."""
+        if self.clicks is None:
+            raise DataError(
+                "impressions without clicks cannot be trained on", fix="encode them with labels"
+            )
+        candidates, clicks = self.candidates[at], self.clicks[at]
+        others = (candidates >= 0) & (clicks == 0)
+        chosen = torch.cat(
+            [draw(clicks > 0, 1, generator), draw(others, self.npratio, generator)], 1
+        )
+        picked = candidates.gather(1, chosen.clamp(min=0)).masked_fill(chosen < 0, ABSENT)
+        labels = (torch.arange(1 + self.npratio) == 0) & (picked >= 0)
+        return {
+            "history": trimmed(self.history[at]),
+            "candidates": picked,
+            "labels": labels.float(),
+        }
+
+
+@dataclass(frozen=True)
+class Ranking(Task):
+    """Clicks on candidates. Training takes one click of an impression, so that it is one record."""
+
+    npratio: int = 4
+    max_history: int = 50
+
+    head: ClassVar[Literal["sequence", "token", "ranking"]] = "ranking"
+
+    @property
+    def metric(self) -> str:
+        """AUC, averaged over impressions."""
+        return "auc"
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
+    ) -> Impressions:
+        """Every distinct title once, and impressions that point at them."""
+        shown = [impression(example, row, labelled) for row, example in enumerate(examples)]
+        recent = [one.history[-self.max_history :] for one in shown]
+        names = chain.from_iterable(
+            (*h, *one.candidates) for h, one in zip(recent, shown, strict=True)
+        )
+        index = {title: at for at, title in enumerate(dict.fromkeys(names))}
+        if index:
+            pieces = tokenise(tokenizer, list(index), None, self.max_length)
+            titles = Table(*token_columns(pieces, tokenizer), {})
+        else:
+            titles = Table({}, torch.zeros(0, dtype=torch.long), {})
+        clicks = padded([one.clicks for one in shown], 0).float() if labelled else None
+        return Impressions(
+            titles,
+            padded([[index[title] for title in past] for past in recent], ABSENT).long(),
+            padded([[index[title] for title in one.candidates] for one in shown], ABSENT).long(),
+            clicks,
+            self.npratio,
+        )
+
+    def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
+        """Return the ranker's full output."""
+        names = (*MODEL_INPUTS, "history", "candidates")
+        return model(**{name: batch[name] for name in names if name in batch}, **options)
+
+    def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
+        """Cross-entropy of the clicks among the candidates; no click, no loss."""
+        clicks = batch["labels"]
+        likely = logits.float().log_softmax(-1)
+        rows = -(likely * clicks).sum(-1) / clicks.sum(-1).clamp(min=1)
+        return rows if reduction == "none" else rows.mean()
+
+    def decode(self, logits: Tensor, batch: Batch) -> list[list[float]]:
+        """Return the score of each candidate."""
+        present = (batch["candidates"] >= 0).tolist()
+        return [
+            [score for score, there in zip(row, seen, strict=True) if there]
+            for row, seen in zip(logits.float().tolist(), present, strict=True)
+        ]
+
+    def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
+        """AUC, MRR, nDCG@5 and nDCG@10: means over impressions with both clicks and others."""
+        totals: list[tuple[float, float, float, float]] = []
+        for z, batch in zip(logits, batches, strict=True):
+            for scores, row in zip(self.decode(z, batch), batch["labels"], strict=True):
+                clicks, values = row.numpy()[: len(scores)], np.asarray(scores)
+                if 0 < clicks.sum() < len(clicks):  # else no order is better than another
+                    totals.append(
+                        (
+                            metrics.auc(clicks, values),
+                            metrics.mrr(clicks, values),
+                            metrics.ndcg(clicks, values, 5),
+                            metrics.ndcg(clicks, values, 10),
+                        )
+                    )
+        means = np.mean(totals, 0).tolist() if totals else [0.0] * 4
+        return dict(zip(("auc", "mrr", "ndcg@5", "ndcg@10"), means, strict=True))
+
+    def evaluate(
+        self, model: nn.Module, encoded: Encoded, batch_size: int = 64
+    ) -> dict[str, float]:
+        """As every task; each distinct title passes the language model once."""
+        if len(encoded) == 0 or not isinstance(encoded, Impressions) or not encoded.labelled:
+            return super().evaluate(model, encoded, batch_size)  # which explains
+        ranker: Any = model
+        device = device_of(model)
+        outcomes: list[Tensor] = []
+        batches: list[Batch] = []
+        with inference(model):
+            pages = encoded.titles.batches(batch_size, device=device)
+            vectors = torch.cat([ranker.titles(**page)[0] for page in pages])
+            for at in torch.split(torch.arange(len(encoded)), batch_size):
+                batch = encoded.layout(at)
+                history, candidates = (batch[name].to(device) for name in ("history", "candidates"))
+                outcomes.append(ranker.rank(vectors, history, candidates).float().cpu())
+                batches.append(batch)
+        return self.score(outcomes, batches) | {"loss": self.mean_loss(outcomes, batches)}
+
+    def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
+        """Candidates from the best down, with scores."""
+        assert isinstance(example, Impression)  # noqa: S101 - for the type checker
+        scores = self.decode(logits, batch)[0]
+        order = sorted(range(len(scores)), key=lambda at: -scores[at])
+        return {
+            "ranking": [
+                {"candidate": at, "title": example.candidates[at], "score": scores[at]}
+                for at in order
+            ]
+        }
+
+
+def impression(example: Example, row: int, labelled: bool) -> Impression:
+    """Return an impression with candidates and, where they are needed, one click flag for each."""
+    expect(example, Impression, row, "ranking")
+    assert isinstance(example, Impression)  # noqa: S101 - for the type checker
+    if not example.candidates or (labelled and len(example.clicks) != len(example.candidates)):
+        raise DataError(
+            f"{len(example.candidates)} candidates have {len(example.clicks)} click flags",
+            row=row,
+            field="clicks",
+            fix="give at least one candidate, and one flag per candidate",
+        )
+    return example
+
+
+def trimmed(rows: Tensor) -> Tensor:
+    """Rows of indices without the columns in which no row has one."""
+    widest = int((rows >= 0).sum(-1).max()) if len(rows) else 1
+    return rows[:, : max(1, widest)]
+
+
+def draw(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` allowed positions of each row, each once before any again; -1 where none is."""
+    order = torch.rand(allowed.shape, generator=generator).masked_fill(~allowed, 2.0).argsort(-1)
+    available = allowed.sum(-1, keepdim=True)
+    turn = torch.arange(count) % available.clamp(min=1)
+    return order.gather(1, turn).masked_fill(available == 0, ABSENT)

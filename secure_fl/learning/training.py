@@ -1,0 +1,158 @@
+"""The local loop: a party trains a model on its own records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from secure_fl.errors import ModelError, SettingsError, TrainingError
+from secure_fl.learning.tasks import Batch
+from secure_fl.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from secure_fl.learning.site import Site
+
+Objective: TypeAlias = Callable[[nn.Module, Batch], Tensor]  # one loss per record of a batch
+Optimizer: TypeAlias = torch.optim.Optimizer
+
+REPORTS_PER_ROUND = 4
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """A model whose parts learn apart: each at its own rate, its gradient clipped by itself."""
+
+    def parts(self) -> Sequence[tuple[nn.Module, float]]:
+        """The parts, and their learning rates."""
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this setting; "auto" takes an accelerator where there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ModelError("no CUDA device here", fix='set training.device = "auto" or "cpu"')
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ModelError("no Apple GPU here", fix='set training.device = "auto" or "cpu"')
+    return torch.device(name)
+
+
+def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
+    """The optimiser of the settings over the parameters that are trained.
+
+    A model whose parts learn apart says so by `parts()`: (module, learning rate) of each.
+    """
+    parts = model.parts() if isinstance(model, InParts) else [(model, settings.learning_rate)]
+    groups = [
+        {"params": [p for p in part.parameters() if p.requires_grad], "lr": rate}
+        for part, rate in parts
+    ]
+    make = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.AdamW
+    # One kernel over all of a tensor: a quarter of the time of AdamW's steps apart.
+    return make(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+
+
+def task_loss(site: Site) -> Objective:
+    """The loss of the site's task against the labels."""
+    task = site.task
+    return lambda model, batch: task.loss(task.forward(model, batch), batch, reduction="none")
+
+
+def fit(
+    site: Site,
+    model: nn.Module,
+    epochs: int,
+    objective: Objective | None = None,
+    steps: int | None = None,
+) -> float:
+    """Train for whole passes over the site's records, or for so many steps; return the mean loss.
+
+    `objective`: what is minimised, in place of the task's own loss.
+    """
+    settings, objective = site.training, objective or task_loss(site)
+    optimizer = make_optimizer(model, settings)
+    planned = steps or epochs * -(-len(site.train) // settings.batch_size)
+    report_every = max(1, planned // REPORTS_PER_ROUND)
+    total = torch.zeros((), device=site.device)
+    model.train()
+    for done, batch in enumerate(islice(endless(site), planned), 1):
+        total += step(site, model, optimizer, batch, objective)
+        if done % report_every == 0:
+            loss = float(total) / done
+            _require_finite(loss, done)
+            site.recorder.event(
+                "train", round=site.recorder.round, step=done, steps=planned, loss=loss
+            )
+    loss = float(total) / planned
+    _require_finite(loss, planned)
+    return loss
+
+
+def endless(site: Site, batch_size: int | None = None) -> Iterator[Batch]:
+    """The site's training batches, pass after pass, each in a new order."""
+    size = batch_size or site.training.batch_size
+    while True:
+        yield from site.train.batches(size, site.batches_rng, site.device)
+
+
+def step(
+    site: Site, model: nn.Module, optimizer: Optimizer, batch: Batch, objective: Objective
+) -> Tensor:
+    """One optimiser step; returns the loss without waiting for the device."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = backward(site, model, batch, objective)
+    clip(site, optimizer)
+    optimizer.step()
+    return loss
+
+
+def backward(site: Site, model: nn.Module, batch: Batch, objective: Objective) -> Tensor:
+    """Leave the gradients of the mean loss in the model; return that loss."""
+    if site.training.dp is not None:
+        raise SettingsError(
+            "this algorithm makes steps of its own, which DP-SGD does not protect",
+            fix="remove training.dp, or use an algorithm that trains by site.fit",
+            field="training.dp",
+        )
+    with autocast(site):
+        loss = objective(model, batch).mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) -> None:
+    """One step on a loss without any private record in it: DP-SGD has nothing to bound here."""
+    optimizer.zero_grad(set_to_none=True)
+    with autocast(site):
+        value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    clip(site, optimizer)
+    optimizer.step()
+
+
+def autocast(site: Site) -> torch.autocast:
+    """The settings' precision, inside."""
+    bf16 = site.training.precision == "bfloat16"
+    return torch.autocast(site.device.type, dtype=torch.bfloat16, enabled=bf16)
+
+
+def clip(site: Site, optimizer: Optimizer) -> None:
+    """Bound the gradient's norm, of each part that learns apart by itself."""
+    if site.training.max_grad_norm is not None:
+        for group in optimizer.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], site.training.max_grad_norm)
+
+
+def _require_finite(loss: float, step: int) -> None:
+    if not torch.isfinite(torch.tensor(loss)):
+        raise TrainingError(
+            f"the training loss is {loss}",
+            fix="lower training.learning_rate, set max_grad_norm, or look at the data",
+            step=step,
+        )

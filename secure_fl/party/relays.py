@@ -1,0 +1,84 @@
+"""What parties tell each other: the coordinator passes it on, and cannot read it."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from secure_fl.errors import CohortError, Disagreement
+from secure_fl.party.exchange import ask
+from secure_fl.party.members import Members
+from secure_fl.protocol import messages
+from secure_fl.protocol.arrays import cut, pack, unpack
+from secure_fl.protocol.ports import PartySum
+
+Told = dict[str, NDArray[Any]]
+
+
+class Relays:
+    """Values in envelopes, and proofs of equal state; each is bound to its place in the run."""
+
+    def __init__(self, who: Members, sums: PartySum) -> None:
+        self._who, self._sums = who, sums
+        self._relayed = 0  # values passed on in this run: no old one can be passed on again
+        self._agreed = 0  # proofs asked for: an old one proves nothing
+
+    async def broadcast(self, value: Mapping[str, Any] | None) -> Told:
+        """See `Cohort.broadcast`."""
+        host = self._who.host
+        if host is None:
+            raise CohortError(
+                "nobody can broadcast: no party has the role host", party=self._who.me
+            )
+        if (value is not None) != self._who.is_host:
+            raise CohortError("a broadcast's value comes from the host, and only from it")
+        context = self._context("broadcast", self._next(), host)
+        bulk = b"" if value is None else self._sums.envelope(pack(value), context)
+        answer, data = await ask(messages.Broadcast(), messages.Relayed, bulk)
+        if answer.senders != (host,):
+            raise CohortError("the broadcast did not come from the host", party=host)
+        plain = self._sums.unwrap(data, context)
+        self._sums.saw(plain, context, host=True)
+        return unpack(plain)
+
+    async def share(self, values: Mapping[str, Any]) -> dict[str, Told]:
+        """See `Cohort.share`."""
+        number = self._next()
+        bulk = self._sums.envelope(pack(values), self._context("share", number, self._who.me))
+        answer, data = await ask(messages.Share(), messages.Relayed, bulk)
+        self._who.enter(answer.senders)  # the coordinator may not leave out whom it does not lose
+        told: dict[str, Told] = {}
+        for sender, part in zip(answer.senders, cut(data, answer.sizes), strict=True):
+            context = self._context("share", number, sender)
+            plain = self._sums.unwrap(part, context)
+            self._sums.saw(plain, context, host=True)
+            told[sender] = unpack(plain)
+        return told
+
+    async def agree(self, fingerprint: bytes, about: str) -> None:
+        """See `Cohort.agree`."""
+        number = self._agreed = self._agreed + 1
+
+        def digest(of: str) -> bytes:
+            return self._sums.fingerprint(fingerprint, f"{number} {about} {of}".encode())
+
+        answer, _ = await ask(messages.Agree(digest(""), digest(self._who.me)), messages.Agreed)
+        self._who.enter(tuple(answer.proofs))
+        for party, proof in answer.proofs.items():
+            if not hmac.compare_digest(proof, digest(party)):
+                raise Disagreement(
+                    f"{about} differs between parties, or the coordinator says what they did not",
+                    fix="compare settings, labels, models and library versions with this party",
+                    party=party,
+                )
+
+    def _next(self) -> int:
+        self._relayed += 1
+        return self._relayed - 1
+
+    @staticmethod
+    def _context(kind: str, number: int, sender: str) -> bytes:
+        return f"{kind} {number} {sender}".encode()

@@ -1,0 +1,154 @@
+"""Drives one party program: a frame in, a frame out.
+
+The engine gives `step` a frame from the coordinator and carries back what it returns. A repeated
+frame gets the same answer again, so an engine may deliver twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from secure_fl.errors import DISTRUST, CohortError, SecureFLError
+from secure_fl.events import Crossing, EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.exchange import Exchange
+from secure_fl.party.rounds import Checkpoints
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol.frames import Bulk, Frame
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.messages import FromCoordinator, FromParty
+from secure_fl.protocol.ports import PartySum
+
+Program = Callable[[Cohort], Coroutine[Exchange, Any, None]]
+
+
+class Session:
+    """One party's side of a run."""
+
+    def __init__(
+        self,
+        program: Program,
+        cohort: Cohort,
+        link: Link,
+        *,
+        sums: PartySum,
+        checkpoints: Checkpoints,
+        recorder: EventLog,
+        surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.party = cohort.me
+        self.error: SecureFLError | None = None
+        self.done = False
+        self.stopped = False  # by the coordinator, before anything failed here
+        self._begun = False
+        self._program, self._cohort, self._link = program, cohort, link
+        self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
+        self._surroundings = surroundings
+        self._running: Coroutine[Exchange, Any, None] | None = None
+        self._last: tuple[bytes, Frame] | None = None
+
+    def step(self, frame: Frame) -> Frame:
+        """Answer one frame of the coordinator."""
+        head = frames.digest(frame.head)
+        if self._last is not None and head == self._last[0]:
+            return self._last[1]
+        message = self._link.unpack(frame)
+        self._note("in", message, frame, head)
+        answer, bulk = self._answer(message, frame.bulk)
+        reply = self._link.pack(answer, Bulk.of(bulk))
+        self._note("out", answer, reply, frames.digest(reply.head))
+        self._last = (head, reply)
+        return reply
+
+    def _answer(self, message: Any, data: bytes) -> tuple[FromParty, bytes]:
+        try:
+            with self._surroundings():
+                return self._advance(message, data)
+        except SecureFLError as error:
+            problem = error.at(party=self.party, round=self._recorder.round or None)
+        except Exception as error:
+            problem = SecureFLError(f"{type(error).__name__}: {error}")
+            problem.at(party=self.party, round=self._recorder.round or None)
+            problem.__cause__ = error
+        self.error = self.error or problem  # the first one is the cause, a stop only follows
+        return messages.Failed(problem.code), b""  # a code, never the text: it may be private
+
+    def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
+        match message:
+            case messages.Stop(code=code, party=party):
+                self._close()
+                self.stopped = self.error is None
+                raise CohortError(
+                    f"the coordinator stopped the run ({code})", party=party or self.party
+                )
+            case messages.Start(members=members) if not self._cohort.members:
+                self._cohort.begin(members)
+                offer = self._sums.offer(members)
+                kept = self._checkpoints
+                return messages.Ready(kept.available(), offer, kept.opened()), b""
+            case messages.Begin() if not self._begun:
+                self._begun = True  # once: the same inputs, summed twice, could be told apart
+                self._cohort.enter(message.members)
+                self._cohort.resume_after = message.after_round
+                self._cohort.newcomers = self._newcomers(message)
+                self._sums.accept(message.offers, message.members)
+                self._running = self._program(self._cohort)
+                return self._resume(None)
+            case _:
+                return self._resume((message, data))
+
+    def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
+        """Who does not have the round to continue after; of itself, this party knows better."""
+        has = message.after_round in (0, *self._checkpoints.available())
+        if has == (self.party in message.newcomers):
+            raise CohortError(
+                f"the coordinator says that this party {'lacks' if has else 'has'} round "
+                f"{message.after_round}, which is not so",
+                fix=DISTRUST,
+            )
+        return message.newcomers
+
+    def _resume(self, answer: tuple[FromCoordinator, bytes] | None) -> tuple[FromParty, bytes]:
+        if self._running is None:
+            raise CohortError("a message came before the run began or after it ended")
+        try:
+            asked = self._running.send(answer)
+        except StopIteration:
+            self._running, self.done = None, True
+            return messages.Done(), b""
+        except BaseException:
+            self._running = None
+            raise
+        return asked.message, asked.bulk
+
+    def _close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def _note(self, direction: str, message: object, frame: Frame, digest: bytes) -> None:
+        audience = getattr(message, "audience", "")
+        self._recorder.crossing(
+            Crossing(
+                self._link.round,
+                self._link.exchange,
+                direction,
+                type(message).__name__,
+                audience or _AUDIENCES.get(type(message), "coordinator"),
+                len(frame.head),
+                len(frame.bulk),
+                digest.hex(),
+            )
+        )
+
+
+_AUDIENCES: dict[type, str] = {
+    messages.Broadcast: "parties",
+    messages.Share: "parties",
+    messages.Relayed: "parties",
+    messages.Handover: "parties",
+    messages.HandedOver: "parties",
+    messages.Total: "parties",
+}

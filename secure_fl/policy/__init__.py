@@ -1,0 +1,1 @@
+"""A hospital's own rules: what a coordinator may ask of it."""

@@ -1,0 +1,241 @@
+"""A hospital's own file: what it lets a coordinator ask for, where its records and keys are.
+
+    [site]                  the policy; what is not allowed in so many words is refused
+    [[data.set]]            the names that a plan may use, and this site's files behind them
+    [keys]                  the folder of `secure-fl keys`
+
+The file never leaves the site and no message changes it; `site_rules.check` holds plans against it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from secure_fl.config import toml as config_toml
+from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Source
+from secure_fl.config.errors import nearest, validate
+from secure_fl.config.toml import Key, Table, Text
+from secure_fl.errors import SettingsError
+from secure_fl.settings import Positive, PositiveReal, Protection, Section
+
+_LIMIT = 1 << 20  # bytes; nobody writes more policy than that
+
+
+def _known(name: str) -> str:
+    """Take a registered algorithm's name; none that would put records in one place."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    allowed = [known for known, entry in ALGORITHMS.items() if not entry.pools_data]
+    if name not in allowed:
+        raise PydanticCustomError("algorithm", "{names}", {"names": ", ".join(allowed)})
+    return name
+
+
+def _spoken(text: str) -> str:
+    groups = text.split()
+    if len(groups) != 8 or not all(g.isascii() and g.isdigit() and len(g) == 5 for g in groups):
+        raise PydanticCustomError("fingerprint", "eight groups of five digits")
+    return " ".join(groups)
+
+
+def _day(value: object) -> object:
+    if isinstance(value, date):
+        return value
+    try:
+        return date.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise PydanticCustomError("day", "a day, as in 2027-03-31") from None
+
+
+AlgorithmName: TypeAlias = Annotated[str, AfterValidator(_known)]
+Fingerprint: TypeAlias = Annotated[str, AfterValidator(_spoken)]
+Day: TypeAlias = Annotated[date, BeforeValidator(_day)]
+Name: TypeAlias = Annotated[str, Field(min_length=1)]
+Share: TypeAlias = Annotated[float, Field(gt=0.5, le=1)]
+Probability: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
+
+
+class DPLimits(Section):
+    """[site.dp]: what DP-SGD on this site's records may cost; the limits hold wherever it is used.
+
+    `max_epsilon` is what the ledger is held to; a run's target only finds the noise.
+    """
+
+    required: bool = True
+    max_epsilon: PositiveReal = 1.0  # of training.dp.epsilon, the ledger's budget
+    max_target_epsilon: PositiveReal | None = None  # of one run's target; None: as max_epsilon
+    max_delta: Probability = 1e-5
+    unit: Literal["record", "patient"] = "patient"  # record: both are allowed
+
+
+class NoiseLimits(Section):
+    """[site.noise]: what the noise on predictions must be before a host opens their sum."""
+
+    required: bool = True  # wherever another site is the host
+    max_epsilon: PositiveReal = 1.0  # of protection.noise.epsilon, the ledger's budget
+    max_target_epsilon: PositiveReal | None = None  # of one run's target; None: as max_epsilon
+    max_delta: Probability = 1e-5
+    min_colluders: Annotated[int, Field(ge=0)] = 1  # that the noise must outlast
+
+
+class SitePolicy(Section):
+    """[site]: what a coordinator may ask of this site. Lists begin empty, and limits tight."""
+
+    algorithms: tuple[AlgorithmName, ...] = ()
+    caveats: tuple[AlgorithmName, ...] = ()  # may show parties more than sums, as FedKD's per_party
+    protection: Protection = "he+secagg"  # at least; secagg and he do not stand in for each other
+    min_cohort: Positive = 3  # at least
+    threshold_share: Share = 2 / 3  # of the parties that a sum needs, at least
+    bits: tuple[Literal[4, 6, 8, 12, 16, 24], ...] = (8,)
+    rosters: tuple[Fingerprint, ...] = ()  # as `secure-fl keys show` prints them
+    hosts: tuple[PartyName, ...] = ()  # other sites that may be the host
+    may_be_host: bool = False  # whether this site may
+    datasets: tuple[PartyName, ...] = ()  # names of [[data.set]]
+    models: tuple[Name, ...] = ()  # "tiny", or names exactly as a plan gives them
+    frozen_embeddings: bool = True  # their rows would tell which words this hospital uses
+    max_rounds: Positive = 10  # exchanges of models; FedKD's gradient steps count as such
+    max_epochs: Positive = 3  # passes in a round, over own or public records
+    max_steps: Positive = 100  # of a round, where an algorithm counts steps
+    max_batch: Positive = 256  # records (or patients) in memory at once, of own or public ones
+    max_values: Positive = 500_000_000  # of the trained model, or of a sketch: memory
+    recording: bool = False  # views of all roles, for audits: as secret as the records
+    not_before: Day | None = None  # the first day, in UTC
+    until: Day | None = None  # the last day, in UTC; None: no run at all until one is named
+    dp: DPLimits = DPLimits()
+    noise: NoiseLimits = NoiseLimits()
+
+
+class DataSet(Section):
+    """[[data.set]]: the files behind a name. They are this site's business alone."""
+
+    name: PartyName
+    train: Source
+    dev: Source | Fraction = 0.1  # a file, or a share of the training records
+    test: Source | Fraction = 0.2
+    public: Source | None = None  # records that all members hold; labels are not read
+    format: str | None = None
+    columns: ColumnSettings = ColumnSettings()
+
+
+class SiteData(Section):
+    """[data] of a site's file."""
+
+    set: tuple[DataSet, ...] = ()
+
+
+class KeysSettings(Section):
+    """[keys] of a site's file."""
+
+    folder: Source = "keys"
+    ledger: Source = "ledger"  # a folder: what this site's records have cost, over all runs
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFile:
+    """A hospital's file, read and checked."""
+
+    file: Path
+    policy: SitePolicy
+    sets: Mapping[str, DataSet]
+    keys: Path
+    ledger: Path
+
+
+def load_site(path: str | Path) -> SiteFile:
+    """Read a hospital's file; paths in it are relative to it."""
+    file = Path(path)
+    content = _read(file)
+    tree = config_toml.parse(content, str(file))
+    text = Text(str(file), config_toml.lines(content))
+    _check_sections(tree, text)
+    _days_as_text(tree)
+    for key, found in config_toml.odd_values(tree):
+        raise text.error(f"{found}; no field takes that", key)
+    base = file.absolute().parent
+    policy = validate(SitePolicy, tree["site"], ("site",), text, base)
+    data = validate(SiteData, tree.get("data", {}), ("data",), text, base)
+    keys = validate(KeysSettings, tree.get("keys", {}), ("keys",), text, base)
+    _check_sets(policy, data.set, text)
+    sets = MappingProxyType({found.name: found for found in data.set})
+    return SiteFile(file, policy, sets, Path(keys.folder), Path(keys.ledger))
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            content = stream.read(_LIMIT + 1)
+        if os.name == "posix" and mode & 0o002:
+            what, fix = "everybody on this machine may change it", "chmod o-w it, and read it again"
+        elif len(content) <= _LIMIT:
+            return content.decode("utf-8-sig")
+        else:
+            what, fix = "this is too long for a policy", "give the site's TOML file"
+    except FileNotFoundError:
+        what, fix = "there is no such file", "check the path; without a policy nothing is allowed"
+    except UnicodeDecodeError as error:
+        what, fix = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8"
+    except OSError as error:
+        what, fix = f"cannot be read: {error.strerror}", "give a TOML file that you may read"
+    raise SettingsError(what, fix=fix, file=str(file))
+
+
+def _check_sections(tree: Table, text: Text) -> None:
+    allowed = ["site", "data", "keys"]
+    for name, value in tree.items():
+        if name not in allowed:
+            raise text.error("there is no such section", (name,), fix=nearest(name, allowed))
+        if not isinstance(value, dict):
+            what = f"found {value!r}; allowed: a table"
+            raise text.error(what, (name,), fix=f"write [{name}] on a line of its own")
+    if "site" not in tree:
+        fix = 'add [site] and below it algorithms = ["fedavg"]; without it nothing is allowed'
+        raise text.error("the section [site] is missing", ("site",), fix=fix)
+
+
+def _days_as_text(tree: Table) -> None:
+    """Let days stand in the file as TOML's own dates, which pass through JSON as text."""
+    for name in ("not_before", "until"):
+        if isinstance(value := tree["site"].get(name), date):
+            tree["site"][name] = value.isoformat()
+
+
+def _check_sets(policy: SitePolicy, sets: tuple[DataSet, ...], text: Text) -> None:
+    """Look at what concerns several fields: names, and the files behind them."""
+    names: list[str] = []
+    files: dict[str, str] = {}
+    for index, found in enumerate(sets):
+        key: Key = ("data", "set", index)
+        if found.name in names:
+            raise text.error(f"found {found.name!r} a second time", (*key, "name"))
+        names.append(found.name)
+        for field, source in _sources(found):
+            if not source.startswith(HUB) and not os.path.exists(source):
+                raise text.error("there is no such file", (*key, field), fix="check the path")
+        train = found.train if found.train.startswith(HUB) else str(Path(found.train).resolve())
+        if train in files:
+            what = f"these are the records of {files[train]!r}"
+            fix = "give them one name: two names would be two privacy budgets"
+            raise text.error(what, (*key, "train"), fix=fix)
+        files[train] = found.name
+    for index, name in enumerate(policy.datasets):
+        if name not in names:
+            fix = f'add [[data.set]] with name = "{name}"; found: {", ".join(names) or "none"}'
+            what = f"found {name!r}, and no files of that name"
+            raise text.error(what, ("site", "datasets", index), fix=fix)
+
+
+def _sources(found: DataSet) -> Iterator[tuple[str, str]]:
+    fields: dict[str, Any] = {name: getattr(found, name) for name in ("train", "dev", "test")}
+    for name, value in (fields | {"public": found.public}).items():
+        if isinstance(value, str):
+            yield name, value

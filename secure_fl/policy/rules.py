@@ -1,0 +1,264 @@
+"""What a coordinator asks of a hospital, held against the hospital's own policy.
+
+    check(policy, plan, company)    before any program starts; raises PolicyRefusal
+
+A rule reads the policy and the fields it is about, and nothing else: no field of a plan changes
+what another field may be. All broken rules are told together, at the site; `policy` is all that
+crosses the wire.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pydantic import SerializeAsAny
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.config.build import RunSettings, Settings
+from secure_fl.config.data import PartyName
+from secure_fl.policy.broken import Broken, PolicyRefusal, at_least, at_most, listed, shown
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    Section,
+    TaskSettings,
+    TrainingSettings,
+)
+from secure_fl.thresholds import default_threshold
+
+__all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"]
+
+if TYPE_CHECKING:
+    from secure_fl.crypto.roster import Roster
+    from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
+
+# What a mode hides by; a mode is at least another if it hides by all that the other does.
+_HIDES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "none": frozenset(),
+        "secagg": frozenset({"masks"}),
+        "he": frozenset({"ciphertexts"}),
+        "he+secagg": frozenset({"masks", "ciphertexts"}),
+    }
+)
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Plan(Section):
+    """What a coordinator proposes to a site: everything of a run but the site's own affairs."""
+
+    run: RunSettings = RunSettings()
+    task: TaskSettings = TaskSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    protection: ProtectionSettings = ProtectionSettings()
+    algorithm: SerializeAsAny[Algorithm]
+    dataset: PartyName  # the name by which the site knows the records
+
+    @classmethod
+    def of(cls, settings: Settings, dataset: str) -> Plan:
+        """Take a run's settings without its data and its audit policy."""
+        shared = {name: getattr(settings, name) for name in cls.model_fields if name != "dataset"}
+        return cls(**shared, dataset=dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who takes part, as the signed roster says and not as the coordinator does."""
+
+    me: str
+    members: tuple[str, ...]
+    host: str | None
+    threshold: int  # that the members signed
+    fingerprint: str
+    tier: str | None = None  # of this site, as it has signed it
+
+    @classmethod
+    def of(cls, roster: Roster, me: str) -> Company:
+        """Take it from a roster; `Roster.verify` must have passed."""
+        host = roster.host.name if roster.host else None
+        tiers = {member.name: member.tier for member in roster.members}
+        return cls(me, roster.names, host, roster.t, roster.fingerprint(), tiers.get(me))
+
+    @property
+    def parties(self) -> int:
+        """How many contribute to sums."""
+        return sum(name != self.host for name in self.members)
+
+
+def check(policy: SitePolicy, plan: Plan, company: Company, *, today: date | None = None) -> None:
+    """Raise PolicyRefusal with every rule that the plan breaks."""
+    if broken := tuple(broken_rules(policy, plan, company, today or datetime.now(UTC).date())):
+        raise PolicyRefusal(broken, party=company.me)
+
+
+def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) -> Iterator[Broken]:
+    """Give every rule that a plan breaks."""
+    yield from _when(policy, today)
+    yield from _who(policy, company)
+    yield from _what(policy, plan)
+    yield from _sums(policy, plan.protection, company)
+    yield from _how_much(policy, plan.algorithm)
+    yield from _batch(policy, plan)
+    yield from _tier(plan.algorithm, company)
+    yield from _dp(policy.dp, plan)
+    yield from _noise(policy.noise, plan, company)
+    yield from _places(plan)
+
+
+def _when(policy: SitePolicy, today: date) -> Iterator[Broken]:
+    first, last = policy.not_before, policy.until
+    if first is not None and today < first:
+        fix = f"wait, or set not_before = {today} in [site]"
+        yield Broken("site.not_before", f"a run on {today}", f"from {first} on", fix)
+    if last is None or today > last:
+        allowed = "no day, for none is named" if last is None else f"up to {last}"
+        fix = "set until in [site] to the last day of the study"
+        yield Broken("site.until", f"a run on {today}", allowed, fix)
+
+
+def _who(policy: SitePolicy, company: Company) -> Iterator[Broken]:
+    yield from listed("site.rosters", company.fingerprint, policy.rosters)
+    if company.me not in company.members:
+        fix = "join with a roster that this site has signed"
+        members = ", ".join(map(shown, company.members))
+        yield Broken("roster.members", shown(company.me), members, fix)
+    if company.host == company.me:
+        if not policy.may_be_host:
+            fix = "set may_be_host = true in [site]"
+            yield Broken("site.may_be_host", "this site as host", "only as a party", fix)
+    elif company.host is not None:
+        yield from listed("site.hosts", company.host, policy.hosts)
+
+
+def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
+    name, caveat = plan.algorithm.name, plan.algorithm.caveat
+    for found in listed("site.algorithms", name, policy.algorithms):
+        if _is(name, "pools_data") or not _is(name):
+            fix = "nothing: no site can allow records in one place, or what is not installed"
+            found = Broken(found.rule, found.asked, found.allowed, fix)
+        yield found
+    if caveat and name not in policy.caveats:
+        fix = f"add {shown(name)} to caveats in [site]"
+        yield Broken("site.caveats", shown(caveat, 200), "sums only", fix)
+    yield from listed("site.datasets", plan.dataset, policy.datasets)
+    yield from listed("site.models", plan.model.name, policy.models)
+    if policy.frozen_embeddings and not plan.model.freeze_embeddings:
+        fix = "set frozen_embeddings = false in [site]"
+        yield Broken("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
+    if plan.run.record and not policy.recording:
+        fix = "set recording = true in [site], for made-up records only"
+        yield Broken("site.recording", "recorded views", "none", fix)
+
+
+def _sums(policy: SitePolicy, asked: ProtectionSettings, company: Company) -> Iterator[Broken]:
+    if not _HIDES[asked.mode] >= _HIDES[policy.protection]:
+        enough = [mode for mode, hides in _HIDES.items() if hides >= _HIDES[policy.protection]]
+        fix = f'set protection = "{asked.mode}" in [site]'
+        yield Broken("site.protection", asked.mode, " or ".join(enough), fix)
+    yield from at_least("site.min_cohort", asked.min_cohort, policy.min_cohort)
+    n = company.parties
+    t = asked.threshold or default_threshold(n)
+    least = math.ceil(policy.threshold_share * n - 1e-9)  # 0.56 of 25 are 14
+    if (lower := min(t, company.threshold)) < least:  # a plan's own may not outlast the roster's
+        fix = "lower threshold_share in [site], or let all members sign a higher threshold"
+        yield Broken("site.threshold_share", f"{lower} of {n} parties", f"{least} or more", fix)
+    if t < company.threshold:
+        fix = "nothing here: all members would have to sign another roster"
+        yield Broken("roster.threshold", f"{t} of {n} parties", f"{company.threshold}", fix)
+    if asked.bits not in policy.bits:
+        allowed = ", ".join(map(str, policy.bits)) or "none"
+        fix = f"add {asked.bits} to bits in [site]"
+        yield Broken("site.bits", f"{asked.bits}", allowed, fix)
+
+
+def _how_much(policy: SitePolicy, algorithm: Algorithm) -> Iterator[Broken]:
+    steps: int = getattr(algorithm, "steps", None) or 0
+    each = max(1, steps) if getattr(algorithm, "exchange", "") == "gradient" else 1
+    epochs = max(algorithm.epochs, getattr(algorithm, "distill_epochs", 1))
+    yield from at_most("site.max_rounds", algorithm.rounds * each, policy.max_rounds)
+    yield from at_most("site.max_epochs", epochs, policy.max_epochs)
+    yield from at_most("site.max_steps", steps, policy.max_steps)
+
+
+def _batch(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
+    """What is in memory at once: a coordinator could otherwise take the machine down."""
+    training, algorithm = plan.training, plan.algorithm
+    held = training.batch_size
+    if training.dp is not None and training.dp.physical_batch is not None:
+        held = min(held, training.dp.physical_batch)
+    others = [getattr(algorithm, name, None) or 0 for name in ("public_batch", "feedback_batch")]
+    yield from at_most("site.max_batch", max(held, *others), policy.max_batch)
+
+
+def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
+    """How large a model a site holds is what it has signed, not what its place in a list gives."""
+    if _is(algorithm.name, "partial_sums") and company.tier is None and company.me != company.host:
+        fix = (
+            f"make a roster with --tier {company.me}=TIER (`secure-fl keys roster`), that all sign"
+        )
+        yield Broken("roster.tier", f"{shown(algorithm.name)}, by tiers", "none: no tier", fix)
+
+
+def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
+    dp, name = plan.training.dp, plan.algorithm.name
+    covered = _is(name, "dp_covers_all") and plan.task.kind != "ranking"
+    if limits.required and (dp is None or not covered):
+        asked = f"DP-SGD under {shown(name)}, which it cannot cover" if dp else "none"
+        fix = "set required = false in [site.dp]"
+        yield Broken("site.dp.required", asked, "DP-SGD that covers all that is sent", fix)
+    if dp is None:
+        return
+    yield from _costs("site.dp", dp.epsilon, dp.target_epsilon, dp.delta, limits)
+    if limits.unit == "patient" and dp.unit != "patient":
+        yield Broken("site.dp.unit", dp.unit, "patient", 'set unit = "record" in [site.dp]')
+
+
+def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Broken]:
+    noise, name = plan.protection.noise, plan.algorithm.name
+    elsewhere = company.host not in (None, company.me)
+    if limits.required and elsewhere and (noise is None or not _is(name, "opens_predictions")):
+        asked = f"noise under {shown(name)}, which it cannot cover" if noise else "none"
+        fix = "set required = false in [site.noise]"
+        yield Broken("site.noise.required", asked, "noise on all that a host opens", fix)
+    if noise is None:
+        return
+    yield from _costs("site.noise", noise.epsilon, noise.target_epsilon, noise.delta, limits)
+    yield from at_least("site.noise.min_colluders", noise.colluders, limits.min_colluders)
+
+
+def _places(plan: Plan) -> Iterator[Broken]:
+    """A plan names no place on this site's disk: another ledger would be another budget."""
+    dp, noise = plan.training.dp, plan.protection.noise
+    named = {
+        "run.folder": plan.run.folder is not None,
+        "run.name": _RUN_NAME.fullmatch(plan.run.name) is None,  # folders are called by it
+        "training.dp.ledger": dp is not None and dp.ledger is not None,
+        "protection.noise.ledger": noise is not None and noise.ledger is not None,
+    }
+    if found := [name for name, wrong in named.items() if wrong]:
+        fix = "nothing here: where files lie is this site's affair; ask for a plan without it"
+        yield Broken("plan.places", ", ".join(found), "no place, and a plain name", fix)
+
+
+def _costs(
+    section: str, ε: float, target: float | None, δ: float, limits: DPLimits | NoiseLimits
+) -> Iterator[Broken]:
+    yield from at_most(f"{section}.max_epsilon", ε, limits.max_epsilon)
+    run, most = ε if target is None else target, limits.max_target_epsilon
+    if most is not None:
+        yield from at_most(f"{section}.max_target_epsilon", run, most)
+    yield from at_most(f"{section}.max_delta", δ, limits.max_delta)
+
+
+def _is(name: str, trait: str = "settings") -> bool:
+    """Whether an algorithm is registered and has a trait."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    return name in ALGORITHMS and bool(getattr(ALGORITHMS[name], trait))

@@ -1,0 +1,58 @@
+"""How large a model a plan asks for, against what this site's machine is to hold.
+
+Asked after `site_rules.check`: only then has the site allowed the name, whose shape is looked up
+here, in a folder, the local cache or the hub. No weight is loaded or drawn for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from secure_fl.policy.rules import Broken, Plan, PolicyRefusal
+
+if TYPE_CHECKING:
+    from secure_fl.policy.file import SitePolicy
+    from secure_fl.settings import ModelSettings
+
+
+def check_size(policy: SitePolicy, plan: Plan, me: str) -> None:
+    """Raise PolicyRefusal if more values would be trained, or sketched, than this site allows."""
+    asked, most = values_asked(plan), policy.max_values
+    if asked > most:
+        fix = f"set max_values = {asked} in [site], if the machine has memory for about 16 bytes of"
+        broken = Broken("site.max_values", f"{asked}", f"{most} or less", f"{fix} each")
+        raise PolicyRefusal((broken,), party=me)
+
+
+def values_asked(plan: Plan) -> int:
+    """The values of the trained model, or the cells of its sketch if these are more."""
+    from secure_fl.algorithms.baselines.fetchsgd import COMPRESSION, FetchSGD
+
+    size, algorithm = trained_values(plan.model), plan.algorithm
+    if not isinstance(algorithm, FetchSGD):
+        return size
+    if algorithm.columns is not None:
+        return max(size, algorithm.rows * algorithm.columns)
+    cells = size / (algorithm.compression or COMPRESSION)
+    return max(size, algorithm.rows, math.ceil(min(cells, 2.0**62)))
+
+
+def trained_values(spec: ModelSettings) -> int:
+    """How many values of the encoder are trained; a head has few."""
+    import torch
+    import transformers
+
+    from secure_fl.learning.anatomy import freeze_embeddings, trainable
+    from secure_fl.learning.fetching import configured
+    from secure_fl.learning.models import load_tokenizer
+
+    tokenizer = load_tokenizer(spec) if spec.name == "tiny" else None
+    config = configured(spec, tokenizer, {})
+    with torch.device("meta"):  # shapes without memory
+        encoder = transformers.AutoModel.from_config(config)
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None  # as in `models`: nothing would train it
+    if spec.freeze_embeddings:
+        freeze_embeddings(encoder)
+    return sum(values.numel() for values in trainable(encoder).values())

@@ -1,0 +1,173 @@
+"""What a sum needs from the privacy layer: the party's half and the coordinator's half.
+
+`crypto.clear_sum` and `crypto.secure_sum` implement the party's half, `crypto.blind_sum` the
+coordinator's. This file only fixes the shape between them and the door, so that both ends can be
+read, typed and tested alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.protocol.messages import (
+    Confirm,
+    Confirmed,
+    Offer,
+    Segment,
+    SumId,
+    Unmask,
+    UnmaskShares,
+)
+
+Audience: TypeAlias = Literal["parties", "host"]
+Vector: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Vectors that the same parties contribute: one segment of a sum."""
+
+    owners: tuple[str, ...]
+    vectors: Mapping[str, Vector]
+    readers: tuple[str, ...] = ()  # who gets the sum and contributes nothing
+
+
+class Noise(Protocol):
+    """A party's share of a sum's differential-privacy noise (`crypto.noise.SkellamNoise`)."""
+
+    @property
+    def scale(self) -> float:
+        """Grid steps per unit."""
+
+    @property
+    def reach(self) -> float:
+        """What no party's noised integer exceeds, but with negligible probability."""
+
+    def share(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Clip, put on the grid, and add fresh noise from the operating system."""
+
+    def __hash__(self) -> int:
+        """Equal noise is the same mechanism: reservations are counted by it."""
+
+    def check_survivors(self, survivors: int) -> None:
+        """Refuse to open a sum that lost too much of its noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one sum is encoded, and for whom."""
+
+    audience: Audience = "parties"
+    carry: bool = False  # keep what rounding leaves over, and add it to the next sum
+    bound: float | None = None  # a public bound of every value; beyond it is an error
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A party's contribution, ready to leave: public sizes, and bytes nobody else can read."""
+
+    segments: tuple[Segment, ...]
+    data: bytes
+
+
+class PartySum(Protocol):
+    """The party's half of every sum of one run."""
+
+    def offer(self, members: Sequence[str]) -> Offer | None:
+        """Fresh keys and shares for the next sum, or None where a mode needs none."""
+
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        """The keys and shares of all other members for the next sum."""
+
+    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
+        """What must be summed first so that all parties share a scale (often nothing)."""
+
+    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take the scales out of the sums that `unscaled` asked for."""
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Do not use the scales that this party knows of these names: others do not know them."""
+
+    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
+        """Encode, noise, mask and encrypt, for this sum and no other."""
+
+    def confirm(self, unmask: Unmask) -> Confirm | None:
+        """A signature under lists that name somebody as dropped; None where nobody is."""
+
+    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> UnmaskShares:
+        """Shares that let the coordinator remove masks, once per sum, or a refusal."""
+
+    def open(
+        self, data: Sequence[bytes], survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Check and open the sum of what was sealed last."""
+
+    def leftover(self, name: str) -> Vector | None:
+        """What the last carried value of this name left over, which is then forgotten."""
+
+    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
+        """All parties, or all with the host, were sent this: sums of who was not do not open."""
+
+    def turn(self) -> None:
+        """A round is over, and about to be saved."""
+
+    def envelope(self, data: bytes, context: bytes) -> bytes:
+        """Seal bytes for all parties, not for the coordinator."""
+
+    def unwrap(self, data: bytes, context: bytes) -> bytes:
+        """Open what another party put into an envelope."""
+
+    def fingerprint(self, data: bytes, context: bytes) -> bytes:
+        """A digest that only parties can connect with the data."""
+
+    def vouch(self, statement: bytes) -> bytes:
+        """Sign it, as no other party could."""
+
+    def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
+        """Whether that party signed it."""
+
+    def common(self) -> Mapping[str, Any]:
+        """What of the state is equal at all parties: scales, and what all have seen."""
+
+    def adopt(self, common: Mapping[str, Any]) -> None:
+        """Take over what is equal at all others; nothing is left over here yet."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Scales, leftovers, what was seen and the rounding's random state, for checkpoints."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The offers of one exchange, the members they were made for, and for which masked sum."""
+
+    members: tuple[str, ...] = ()
+    offers: Mapping[str, Offer] = field(default_factory=dict)
+    index: int = 0  # masked sums are counted from 1, as at the parties
+
+
+class BlindTotal(Protocol):
+    """The coordinator's half of one sum: it adds what it cannot read, as it arrives."""
+
+    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
+        """Add one party's contribution; nothing of it is kept apart."""
+
+    def needs_unmasking(self) -> bool:
+        """Whether the parties must answer an `Unmask` before there is a result."""
+
+    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
+        """One survivor's shares."""
+
+    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+        """The total of each segment, by its key."""
+
+
+NewTotal: TypeAlias = Callable[[Audience, Offered], BlindTotal]

@@ -1,0 +1,1 @@
+"""A run's folder: settings, events, checkpoints, result."""

@@ -1,0 +1,159 @@
+"""Nested state to two files and back: tensors as safetensors, everything else as JSON.
+
+A checkpoint is written beside its final name and renamed when it is whole and on disk, so a crash
+or a full disk leaves the last good one as it was. What it replaces is set aside and removed last;
+`mend` ends what a crash cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from secure_fl.errors import RunError
+from secure_fl.files import sync
+
+FORMAT = "secure-fl/checkpoint/1"
+PARTIAL, BEFORE, GONE = "partial", "before", "gone"  # not whole, replaced, to be removed
+
+
+def save(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write the state to `folder`, atomically."""
+    partial, before = _beside(folder, PARTIAL), _beside(folder, BEFORE)
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        mend(folder.parent)
+        skeleton = _flatten(state, tensors)
+        save_file(tensors, partial / "tensors.safetensors")
+        text = json.dumps({"format": FORMAT, "state": skeleton}, allow_nan=True)
+        (partial / "state.json").write_text(text)
+        for path in (*partial.iterdir(), partial):
+            sync(path)
+        if folder.exists():  # the same round again, after a resume
+            folder.rename(before)  # a folder takes no other's place; `mend` would put it back
+        partial.rename(folder)
+        sync(folder.parent)
+        shutil.rmtree(before, ignore_errors=True)
+    except (OSError, SafetensorError) as error:  # a full disk comes as either
+        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            mend(folder.parent)
+        raise RunError(
+            f"the checkpoint could not be written ({error})",
+            fix="free disk space or choose another folder, then run again with --resume; "
+            "the last good checkpoint is untouched",
+            file=folder,
+        ) from error
+
+
+def remove(folder: Path) -> None:
+    """Remove a checkpoint so that no crash leaves half of one under its name."""
+    gone = _beside(folder, GONE)
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    sync(folder.parent)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def mend(parent: Path) -> None:
+    """End what a crash cut short in a folder of checkpoints: each is there, whole, or is not."""
+    for before in parent.glob(f".*.{BEFORE}"):
+        folder = parent / before.name[1:].removesuffix(f".{BEFORE}")
+        if folder.exists():
+            shutil.rmtree(before, ignore_errors=True)
+        else:
+            before.rename(folder)
+            sync(parent)
+    for gone in parent.glob(f".*.{GONE}"):
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Read what `save` wrote."""
+    try:
+        tensors = load_file(folder / "tensors.safetensors")
+        document = json.loads((folder / "state.json").read_text())
+    except Exception as error:
+        raise RunError(
+            f"the checkpoint cannot be read ({error})",
+            fix="delete this folder; --resume then continues from the round before",
+            file=folder,
+        ) from error
+    if document.get("format") != FORMAT:
+        raise RunError(
+            f"unknown checkpoint format {document.get('format')!r}",
+            fix="resume with the version of secure_fl that the run began with",
+            file=folder,
+        )
+    state = _unflatten(document["state"], tensors)
+    assert isinstance(state, dict)  # noqa: S101 - save() takes a mapping
+    return state
+
+
+def to_bytes(state: Mapping[str, Any]) -> bytes:
+    """The state as bytes: equal states, filled in equal order, give equal bytes."""
+    tensors: dict[str, torch.Tensor] = {}
+    skeleton = json.dumps(_flatten(state, tensors), allow_nan=True).encode()
+    return len(skeleton).to_bytes(8, "big") + skeleton + safetensors.torch.save(tensors)
+
+
+def from_bytes(data: bytes) -> dict[str, Any]:
+    """The inverse of `to_bytes`."""
+    end = 8 + int.from_bytes(data[:8], "big")
+    try:
+        state = _unflatten(json.loads(data[8:end]), safetensors.torch.load(data[end:]))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            "a state handed over by another party cannot be read",
+            fix="install the same version at all sites",
+        ) from error
+    assert isinstance(state, dict)  # noqa: S101 - to_bytes() takes a mapping
+    return state
+
+
+def _beside(folder: Path, state: str) -> Path:
+    return folder.with_name(f".{folder.name}.{state}")
+
+
+def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    match value:
+        case torch.Tensor() | np.ndarray():
+            key = f"t{len(tensors)}"
+            tensor = torch.as_tensor(value).detach().cpu()
+            tensors[key] = tensor.clone(memory_format=torch.contiguous_format)
+            return {"tensor": key, "numpy": isinstance(value, np.ndarray)}
+        case Mapping():
+            return {"items": [[k, _flatten(v, tensors)] for k, v in value.items()]}
+        case list() | tuple():
+            return {"list": [_flatten(v, tensors) for v in value], "tuple": type(value) is tuple}
+        case None | bool() | int() | float() | str():
+            return {"value": value}
+        case _:
+            raise RunError(
+                f"a checkpoint cannot hold a {type(value).__name__}",
+                fix="return tensors, arrays, numbers, texts, lists and mappings from state_dict",
+            )
+
+
+def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
+    if "tensor" in node:
+        tensor = tensors[node["tensor"]].clone()  # aligned: what lies askew may round otherwise
+        return tensor.numpy() if node["numpy"] else tensor
+    if "items" in node:
+        return {key: _unflatten(child, tensors) for key, child in node["items"]}
+    if "list" in node:
+        items = [_unflatten(child, tensors) for child in node["list"]]
+        return tuple(items) if node["tuple"] else items
+    return node["value"]

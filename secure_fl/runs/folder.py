@@ -1,0 +1,289 @@
+"""A run's folder: settings, events, checkpoints of every party, models and the result.
+
+RUN/settings.toml            what was asked for, resolved
+RUN/events.jsonl             what happened, as it happened
+RUN/result.json              the outcome (docs/result-schema.md)
+RUN/model/                   the shared model, as a transformers folder
+RUN/parties/NAME/            what belongs to one party: checkpoints, transcript, own model
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from secure_fl.errors import RunError
+from secure_fl.events import Event
+from secure_fl.files import write_whole
+from secure_fl.party.opened_sums import Openings
+from secure_fl.party.rounds import Stateful
+from secure_fl.runs import checkpoint
+
+SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
+OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
+NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
+KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
+
+
+class RunFolder:
+    """One run on disk, open for writing by one process."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+        self._files: dict[Path, IO[str]] = {}
+
+    @classmethod
+    def open(cls, path: Path, settings: str, *, resume: bool) -> RunFolder:
+        """Make a new run, or go on with one that was asked for with the same settings.
+
+        Parties may have joined or left: the settings that are kept then are the new ones. So are
+        they where nothing came of the old ones, as after a plan that was refused.
+        """
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # models, leftovers of updates
+            lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise RunError(
+                f"the run's folder cannot be written ({error.strerror})", file=path
+            ) from error
+        try:
+            _claim(path, lock, settings, resume=resume)
+        except RunError:
+            lock.close()
+            raise
+        return cls(path, lock)
+
+    def known(self) -> frozenset[str]:
+        """Who has taken part in this run so far."""
+        folder = self.path / "parties"
+        return frozenset(p.name for p in folder.iterdir()) if folder.exists() else frozenset()
+
+    def party(self, name: str, site: Stateful) -> PartyCheckpoints:
+        """The checkpoints of one party."""
+        return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site)
+
+    def record(self, event: Event) -> None:
+        """Append an event; crossings go to the party's own transcript."""
+        file = self.path / EVENTS
+        if event["event"] == "crossing":
+            file = self.path / "parties" / str(event["party"]) / "transcript.jsonl"
+        try:
+            if file not in self._files:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self._files[file] = file.open("a")
+            self._files[file].write(json.dumps(event) + "\n")
+            self._files[file].flush()
+        except OSError as error:
+            raise RunError(
+                f"what happened cannot be written down ({error.strerror})",
+                fix="free disk space, then run again with --resume",
+                file=file,
+            ) from error
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the outcome."""
+        write_json(self.path / RESULT, result)
+
+    def close(self) -> None:
+        """Let others work in this folder."""
+        for file in self._files.values():
+            with suppress(OSError):  # what could not be written was told when it was tried
+                file.close()
+        self._files.clear()
+        self._lock.close()
+
+
+class PartyCheckpoints:
+    """One party's rounds on disk."""
+
+    def __init__(self, folder: Path, site: Stateful) -> None:
+        self._folder, self._site = folder, site
+        self._openings = Openings(folder / OPENED)
+
+    def available(self) -> tuple[int, ...]:
+        """Rounds that are whole."""
+        checkpoint.mend(self._folder)
+        names = [p.name for p in self._folder.glob("round-*")] if self._folder.exists() else []
+        return tuple(sorted(int(n.removeprefix("round-")) for n in names))
+
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """Over whom sums were opened: see `Openings.rounds`."""
+        return self._openings.rounds()
+
+    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
+        """Note who held the round when others joined."""
+        self._openings.let_in(after, holders)
+
+    def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
+        """What newcomers are given."""
+        state = {name: thing.state_dict() for name, thing in sorted(shared.items())}
+        return checkpoint.to_bytes({"shared": state, "sums": sums})
+
+    def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Take what a newcomer is given."""
+        state = checkpoint.from_bytes(data)
+        if set(state["shared"]) != set(shared):
+            raise RunError(
+                "the state handed over by another party is of another program",
+                fix="install the same version at all sites, and give them the same settings",
+            )
+        for name, thing in shared.items():
+            thing.load_state_dict(state["shared"][name])
+        sums: Mapping[str, Any] = state["sums"]
+        return sums
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write one round and let go of all but the last ones."""
+        state = {
+            "keep": {name: thing.state_dict() for name, thing in keep.items()},
+            "sums": sums,
+            "site": self._site.state_dict(),
+        }
+        checkpoint.save(self._path(round), state)
+        for old in self.available():
+            if old <= round - KEPT:
+                checkpoint.remove(self._path(old))
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Load one round."""
+        state = checkpoint.load(self._path(round))
+        if set(state["keep"]) != set(keep):
+            raise RunError(
+                "the checkpoint is of another program",
+                fix="resume with the algorithm and version that the run began with",
+                file=self._path(round),
+            )
+        for name, thing in keep.items():
+            thing.load_state_dict(state["keep"][name])
+        self._site.load_state_dict(state["site"])
+        sums: Mapping[str, Any] = state["sums"]
+        return sums
+
+    def roll_back(self, round: int) -> None:
+        """Remove what comes after it."""
+        for later in self.available():
+            if later > round:
+                checkpoint.remove(self._path(later))
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
+        """Note over whom a sum is opened; a repeated round must open the same sums."""
+        self._openings.admit(round, number, survivors, what)
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"round-{round:05d}"
+
+
+class NoCheckpoints:
+    """For runs without a folder: nothing is written, nothing can be resumed."""
+
+    def available(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """None are known."""
+        return ()
+
+    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
+        """Nobody can join: there is nothing to give."""
+        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
+
+    def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
+        """Nothing can be given."""
+        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
+
+    def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Nothing can be taken."""
+        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write nothing."""
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Nothing can be restored."""
+        raise RunError("this run has no folder, so it cannot be resumed", fix=NO_FOLDER)
+
+    def roll_back(self, round: int) -> None:
+        """Nothing is kept."""
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
+        """Nothing is ever repeated."""
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write whole or not at all."""
+    write_whole(path, json.dumps(document, indent=2) + "\n")
+
+
+def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        fix = "wait until it has ended, or take another folder"
+        raise RunError("another process is working in this run", file=path, fix=fix) from None
+    found = path / SETTINGS
+    if resume and found.exists() and not _begun(path):
+        (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
+        write_whole(found, settings)
+    elif resume:
+        _require_same(found, settings)
+        if found.read_text() != settings:  # other parties
+            write_whole(found, settings)
+    elif found.exists():
+        raise RunError(
+            "there is a run in this folder already",
+            fix="choose another folder, or add --resume to go on with it",
+            file=path,
+        )
+    else:
+        write_whole(found, settings)
+
+
+def _begun(path: Path) -> bool:
+    """Whether anything came of it: a party at work here, or at a coordinator a gathering."""
+    if (path / "parties").exists() or (path / RESULT).exists():
+        return True
+    try:
+        with (path / EVENTS).open() as lines:
+            return any('"gathered"' in line or '"round"' in line for line in lines)
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):  # it cannot be told
+        return True
+
+
+def _require_same(found: Path, settings: str) -> None:
+    if not found.exists():
+        raise RunError(
+            "there is no run to resume here", fix="start it without --resume", file=found.parent
+        )
+    before, now = _fields(found.read_text()), _fields(settings)  # who takes part is `config`'s
+    changed = sorted(
+        f"{key}: was {before.get(key, 'not set')}, is {now.get(key, 'not set')}"
+        for key in before.keys() | now.keys()
+        if before.get(key) != now.get(key) and not key.startswith("data.party.")
+    )
+    if changed:
+        raise RunError(
+            "the settings are not those this run began with:\n  " + "\n  ".join(changed),
+            fix="put these back to resume, or start a new run in another folder",
+            file=found.parent,
+        )
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Dotted field -> value, of TOML as `config.dump` writes it."""
+    fields, table = {}, ""
+    for line in text.splitlines():
+        if header := re.fullmatch(r"\[\[?([^]]+)\]\]?", line.strip()):
+            table = header[1]
+        elif "=" in line and not line.lstrip().startswith("#"):
+            key, value = line.split("=", 1)
+            fields[f"{table}.{key.strip()}"] = value.strip()
+    return fields

@@ -1,0 +1,137 @@
+"""What a run came to: metrics last and best, mean and per party, bytes, seconds, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.events import EventLog
+
+if TYPE_CHECKING:
+    import torch
+
+    from secure_fl.learning.tasks import Task
+
+SCHEMA = "secure-fl/result/1"
+PACKAGES = ("secure-fl", "torch", "transformers", "tenseal", "opacus", "cryptography", "numpy")
+
+PROTECTING = ("seal", "unmask", "open")
+
+Scores = dict[str, dict[str, float]]  # split -> metric -> value
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to: its document (as in result.json), and its models."""
+
+    document: Mapping[str, Any]
+    models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
+    tasks: Mapping[str, Task]  # of each model: parties with local heads have their own labels
+    tokenizers: Mapping[str, Any]
+
+    @property
+    def task(self) -> Task:
+        """The task of the shared model, or of the first party's."""
+        return next(iter(self.tasks.values()))
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The shared model."""
+        return self.models["model"]
+
+    def mean(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
+        """The metrics of the last (or best) round, averaged over parties."""
+        scores: Mapping[str, float] = self.document["metrics"][which]["mean"][split]
+        return scores
+
+    def predict(self, texts: Sequence[str], model: str = "model") -> list[dict[str, Any]]:
+        """Readable predictions for texts."""
+        from secure_fl.data.examples import Text
+
+        examples = [Text(str(i), text) for i, text in enumerate(texts)]
+        return self.tasks[model].predict(self.models[model], examples, self.tokenizers[model])
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of result.json."""
+        return dict(self.document)
+
+
+def summarise(recorders: Sequence[EventLog], metric: str) -> dict[str, Any]:
+    """Metrics of the last round, and of the round whose mean dev metric is best."""
+    rounds = sorted({entry["round"] for r in recorders for entry in r.history})
+    if not rounds:
+        return {}
+    dev = {n: _round(recorders, n)["mean"].get("dev", {}).get(metric) for n in rounds}
+    judged = {n: value for n, value in dev.items() if value is not None}
+    best = max(judged, key=lambda n: (judged[n], -n)) if judged else rounds[-1]
+    return {"last": _round(recorders, rounds[-1]), "best": _round(recorders, best)}
+
+
+def _round(recorders: Sequence[EventLog], number: int) -> dict[str, Any]:
+    party: dict[str, Scores] = {}
+    for recorder in recorders:
+        for entry in recorder.history:
+            if entry["round"] == number:
+                values = {k: v for k, v in entry.items() if isinstance(v, float)}
+                label = f"{entry['model']}/" if "model" in entry else ""
+                scores = party.setdefault(entry.get("party", recorder.party), {})
+                scores[label + entry["split"]] = values
+    return {"round": number, "mean": _mean(list(party.values())), "party": party}
+
+
+def _mean(scores: Sequence[Scores]) -> Scores:
+    splits = sorted({split for s in scores for split in s})
+    mean: Scores = {}
+    for split in splits:
+        found = [s[split] for s in scores if split in s]
+        mean[split] = {
+            name: fmean(f[name] for f in found if name in f)  # an entity type: who has it
+            for name in sorted(set().union(*found))
+        }
+    return mean
+
+
+def spent(recorders: Sequence[EventLog], total: float) -> dict[str, Any]:
+    """Seconds per phase, and which share of the rounds went into protecting sums.
+
+    The first recorder is the coordinator's, and all ran one after the other in one process.
+    """
+    coordinator, *parties = recorders
+    protecting = sum(r.seconds.get(phase, 0.0) for r in parties for phase in PROTECTING)
+    protecting += sum(coordinator.seconds.get(phase, 0.0) for phase in ("add", "answer"))
+    rounds = coordinator.seconds["run"] - sum(r.seconds.get("load model", 0.0) for r in parties)
+    return {
+        "total": total,
+        "party": {r.party: dict(r.seconds) for r in parties},
+        "coordinator": dict(coordinator.seconds),
+        "privacy_share": protecting / max(rounds, 1e-9),
+    }
+
+
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """The versions of what computed a result."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> Mapping[str, Any]:
+    """The machine, in so far as figures depend on it."""
+    import torch
+
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

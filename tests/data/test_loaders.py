@@ -1,0 +1,153 @@
+"""Every table format gives the same examples, whatever their spelling.
+
+All examples are made up here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secure_fl.data.examples import Impression, Tagged, Text
+from secure_fl.data.loaders import FORMATS, SUFFIXES, Columns, load
+from secure_fl.settings import Kind
+
+SECRET = "Mrs Example coughs"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+RECORDS = (
+    Text("7", SECRET, "no, she does not", "1"),
+    Text("8", 'a line\nbreak, a comma; a "quote" and ü', None, None),
+)
+
+
+def put(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    content = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def jsonl(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+JSONL = jsonl(
+    {"idx": 7, "text1": SECRET, "text2": "no, she does not", "label": 1},
+    {"idx": 8, "text1": RECORDS[1].text, "text2": None, "label": None},
+)
+CSV = (
+    f'idx,text1,text2,label\n7,{SECRET},"no, she does not",1\n'
+    '8,"a line\nbreak, a comma; a ""quote"" and ü",,\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", JSONL),
+        ("a.jsonl.gz", JSONL),
+        ("a.json.gz", JSONL),
+        ("a.NDJSON", JSONL.replace("\n", "\r\n\r\n")),
+        ("a.csv", CSV),
+        ("a.csv.gz", CSV),
+        ("marked.csv", "\ufeff" + CSV),
+        ("semicolons.csv", CSV.replace("x,t", "x;t").replace("1,t", "1;t").replace("2,l", "2;l")
+         .replace(f"7,{SECRET},", f"7;{SECRET};").replace(",1\n8,", ";1\n8;").replace(",,", ";;")),
+    ],
+)  # fmt: skip
+def test_the_same_records_in_every_spelling(tmp_path: Path, name: str, content: str) -> None:
+    assert load(put(tmp_path, name, content), "classification") == RECORDS
+
+
+def test_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [json.loads(line) for line in JSONL.splitlines()]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert load(tmp_path / "a.parquet", "classification") == RECORDS
+
+
+def test_tab_separated_quotes_are_ordinary_characters(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.tsv", 'sentence\tlabel\n"so it begins\tyes\n\nit ends" \t\n')
+    first, second = load(path, "classification")
+    assert first == Text("0", '"so it begins', None, "yes")
+    assert second == Text("1", 'it ends" ', None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "label"),
+    [
+        ("classification", 3, "3"),
+        ("classification", True, "1"),
+        ("classification", False, "0"),
+        ("classification", 2.0, "2"),
+        ("classification", " mild ", "mild"),
+        ("classification", "", None),
+        ("regression", 3, 3.0),
+        ("regression", "-2.5e0", -2.5),
+        ("regression", " ", None),
+        ("regression", None, None),
+    ],
+)
+def test_labels(tmp_path: Path, kind: Kind, found: object, label: object) -> None:
+    path = put(tmp_path, "a.jsonl", jsonl({"text": "x", "label": found}))
+    (example,) = load(path, kind)
+    assert isinstance(example, Text)
+    assert example.label == label
+    assert type(example.label) is type(label)
+
+
+def test_a_file_without_labels_is_unlabelled(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.jsonl", jsonl({"text": "x"}))
+    assert load(path, "classification") == (Text("0", "x"),)
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv", "nr,q,a,grade,text\nn1,why,so,2,other\n")
+    columns = Columns(id="nr", text="q", pair="a", label="grade")
+    assert load(path, "pair", columns=columns) == (Text("n1", "why", "so", "2"),)
+
+
+def test_the_format_can_be_forced(tmp_path: Path) -> None:
+    path = put(tmp_path, "export.txt", jsonl({"text": "x"}))
+    assert load(path, "classification", format="jsonl") == (Text("0", "x"),)
+
+
+def test_tagged_sentences_and_impressions(tmp_path: Path) -> None:
+    lists = put(tmp_path, "a.jsonl", jsonl({"tokens": ["x", "y"], "tags": ["O", "B-D"]}))
+    words = put(tmp_path, "a.csv", "tokens,tags\nx y,O B-D\n")
+    assert load(lists, "ner") == load(words, "ner") == (Tagged("0", ("x", "y"), ("O", "B-D")),)
+    shown = put(
+        tmp_path, "b.jsonl", jsonl({"history": [], "candidates": ["t", "u"], "clicks": [1, False]})
+    )
+    assert load(shown, "ranking") == (Impression("0", (), ("t", "u"), (True, False)),)
+
+
+def test_every_suffix_has_a_reader() -> None:
+    assert set(SUFFIXES.values()) <= set(FORMATS)
+
+
+def test_loading_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, secure_fl.data.splits, secure_fl.data.partition; "
+        "sys.exit(bool({'torch', 'datasets', 'pyarrow', 'transformers'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real corpora are not beside this checkout")
+def test_the_real_corpora_load_with_the_usual_names() -> None:
+    pairs = load(SHARED / "rte" / "dev.jsonl.gz", "pair")
+    assert len(pairs) == 277
+    assert {example.label for example in pairs if isinstance(example, Text)} == {"0", "1"}
+    scored = load(SHARED / "stsb" / "dev.jsonl.gz", "regression")
+    assert all(isinstance(e, Text) and isinstance(e.label, float) for e in scored)
+    tagged = load(SHARED / "psytar_ner" / "dev.jsonl.gz", "ner")
+    begun = [tag for e in tagged if isinstance(e, Tagged) for tag in e.tags or () if tag[0] == "B"]
+    assert len(begun) == 293 + 40 + 29 + 69  # as its README counts them

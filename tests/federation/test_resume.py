@@ -1,0 +1,265 @@
+"""Killed at any moment, a run goes on bit for bit; settings must be the same; disks may be full."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from secure_fl import FedAdam
+from secure_fl.errors import CohortError, PartyFailed, RunError
+from secure_fl.events import Event
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Cohort
+from secure_fl.runs import checkpoint
+from secure_fl.runs.folder import PartyCheckpoints
+from tests.federation.test_federation import equal, weights
+from tests.support.harness import Federated, LossyEngine, Program, federate
+from tests.support.hospitals import small
+
+
+class Killed(BaseException):
+    """Ends a run wherever it is raised, as a signal would, without any clean-up of ours."""
+
+
+def killed_at(folder: Path, moment: int, mode: Any) -> bool:
+    """Run until the given event; False if the run ended before."""
+    seen = 0
+
+    def listener(event: Event) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == moment:
+            raise Killed
+
+    try:
+        small(FedAdam(rounds=3), mode, folder=folder, listener=listener).run()
+    except Killed:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any) -> None:
+    whole = small(FedAdam(rounds=3), mode, folder=tmp_path / "whole").run()
+    for moment in (3, 40, 75, 110, 140):
+        folder = tmp_path / f"killed-{moment}"
+        if not killed_at(folder, moment, mode):
+            continue
+        resumed = small(FedAdam(rounds=3), mode, folder=folder, resume=True).run()
+        assert equal(weights(whole), weights(resumed)), moment
+        assert whole.document["metrics"] == resumed.document["metrics"]
+        assert whole.document["history"] == resumed.document["history"]
+
+
+CHILD = """
+import sys
+from tests.support.hospitals import small
+from secure_fl import FedAdam
+small(FedAdam(rounds=6), "he+secagg", folder=sys.argv[1], resume=sys.argv[2] == "resume").run()
+"""
+
+
+@pytest.mark.slow
+def test_resume_after_kill_9(tmp_path: Path) -> None:
+    whole = small(FedAdam(rounds=6), "he+secagg").run()
+    folder, attempts = tmp_path / "run", 0
+    for delay in (0.3, 0.7, 1.1, 1.6, 60):
+        how = "resume" if (folder / "settings.toml").exists() else "start"
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder), how])
+        deadline = time.monotonic() + 60
+        while how == "start" and not (folder / "settings.toml").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        try:
+            child.wait(timeout=delay + 2)
+        except subprocess.TimeoutExpired:
+            if delay < 60:
+                child.send_signal(signal.SIGKILL)
+            child.wait(timeout=120)
+        attempts += 1
+        if (folder / "result.json").exists():
+            break
+    result = json.loads((folder / "result.json").read_text())
+    assert result["metrics"] == whole.document["metrics"]
+
+
+def test_changed_settings_are_refused_and_listed(tmp_path: Path) -> None:
+    small(folder=tmp_path).run()
+    with pytest.raises(RunError, match=r"run\.seed: was 0, is 3"):
+        small(folder=tmp_path, seed=3, resume=True).run()
+
+
+def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
+    small(folder=tmp_path).run()
+    with pytest.raises(RunError, match="already"):
+        small(folder=tmp_path).run()
+    with pytest.raises(RunError, match="no run to resume"):
+        small(folder=tmp_path / "none", resume=True).run()
+
+
+def test_a_finished_run_can_be_resumed_without_effect(tmp_path: Path) -> None:
+    first = small(folder=tmp_path).run()
+    again = small(folder=tmp_path, resume=True).run()
+    assert equal(weights(first), weights(again))
+
+
+def test_nested_state_survives(tmp_path: Path) -> None:
+    state = {
+        "model": {
+            "w": torch.arange(6.0).reshape(2, 3),
+            "half": torch.ones(2, dtype=torch.bfloat16),
+        },
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1}]},
+        "rng": {"state": 2**127 + 1, "flag": True, "none": None, "pair": (1, 2)},
+    }
+    checkpoint.save(tmp_path / "c", state)
+    back = checkpoint.load(tmp_path / "c")
+    assert torch.equal(back["model"]["w"], state["model"]["w"])  # type: ignore[index]
+    assert back["model"]["half"].dtype == torch.bfloat16
+    assert back["optimizer"]["state"][0]["step"] == 3
+    assert back["rng"] == state["rng"]
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    """A real full disk: a file system of one megabyte, where the machine allows to mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("this machine does not let tests mount a small file system")
+    try:
+        _fill(disk)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def _fill(disk: Path) -> None:
+    good = {"w": torch.ones(50_000)}
+    checkpoint.save(disk / "round-00001", good)
+    with pytest.raises(RunError, match="could not be written"):
+        checkpoint.save(disk / "round-00002", {"w": torch.ones(500_000)})
+    assert sorted(p.name for p in disk.iterdir()) == ["round-00001"]
+    assert torch.equal(checkpoint.load(disk / "round-00001")["w"], good["w"])
+
+
+def test_a_file_size_limit_stops_the_run_but_not_the_resume(tmp_path: Path) -> None:
+    """The same through a whole run, by a limit on file sizes, which every machine allows."""
+    folder = tmp_path / "run"
+    whole = small(FedAdam(rounds=2), folder=tmp_path / "whole").run()
+    script = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from tests.support.hospitals import small\n"
+        "from secure_fl import FedAdam\n"
+        "import secure_fl.runs.folder as runs\n"
+        "def listen(event):\n"
+        "    if event['event'] == 'round' and event['round'] == 2:\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, -1))\n"
+        f"small(FedAdam(rounds=2), folder={str(folder)!r}, listener=listen).run()\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert child.returncode != 0 and "could not be written" in child.stderr
+    assert "--resume" in child.stderr
+    resumed = small(FedAdam(rounds=2), folder=folder, resume=True).run()
+    assert equal(weights(whole), weights(resumed))
+
+
+def test_an_unreadable_checkpoint_says_what_to_do(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "c", {"w": torch.ones(3)})
+    (tmp_path / "c" / "tensors.safetensors").write_bytes(b"garbage")
+    with pytest.raises(RunError, match="delete this folder"):
+        checkpoint.load(tmp_path / "c")
+
+
+def test_two_processes_cannot_work_in_one_run(tmp_path: Path) -> None:
+    from secure_fl.runs.folder import RunFolder
+
+    first = RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
+    with pytest.raises(RunError, match="another process"):
+        RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=True)
+    first.close()
+    RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=True).close()
+
+
+def test_a_repeated_round_is_not_opened_over_other_parties(tmp_path: Path) -> None:
+    class Nothing:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+
+    party = PartyCheckpoints(tmp_path, Nothing())
+    party.admit(3, 1, ("a", "b", "c"), "x")
+    again = PartyCheckpoints(tmp_path, Nothing())
+    again.admit(3, 1, ("a", "b", "c"), "x")
+    with pytest.raises(CohortError, match="exactly those parties"):
+        again.admit(3, 1, ("a", "b"), "x")
+    again.save(3, {}, {})
+    again.admit(4, 1, ("a", "b"), "x")
+
+
+class Full(PartyCheckpoints):
+    """A disk on which one round has no space."""
+
+    def save(self, round: int, keep: Any, sums: Any) -> None:
+        """Fail, where it is this disk."""
+        if (self._folder.name, round) == FULL.get("now"):
+            raise RunError("no space left on device", file=self._folder)
+        super().save(round, keep, sums)
+
+
+FULL: dict[str, tuple[str, int]] = {}
+
+
+class Still:
+    """State that does not change."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"x": 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
+
+@pytest.mark.parametrize("host", [None, "hub"])
+def test_a_round_that_some_saved_before_and_others_after_a_crash_is_repeated(
+    tmp_path: Path, host: str | None
+) -> None:
+    """Masks are bound to what was seen in a session: two halves of the cohort would not fit."""
+    names = [*"abcd", *([host] if host else [])]
+    keys = make_keys("he+secagg", names, host)
+
+    def program(name: str) -> Program:
+        async def run(cohort: Cohort) -> Any:
+            async for _ in cohort.rounds(4, keep={"still": Still()}):
+                opened = await cohort.sum({} if cohort.is_host else {"u": [1.0] * 20}, bound=2.0)
+            return opened
+
+        return run
+
+    def go(full: str, order: Callable[[Sequence[str]], Sequence[str]]) -> Federated:
+        FULL["now"] = full, 2
+        return federate(
+            {name: program(name) for name in names},
+            mode="he+secagg",
+            keys=keys,
+            host=host,
+            kept={name: Full(tmp_path / name, Still()) for name in names},
+            engine=lambda sessions: LossyEngine(sessions, order=order),
+            catch=True,
+        )
+
+    assert isinstance(go("a", lambda n: sorted(n, reverse=True)).error, PartyFailed)
+    assert isinstance(go("b", sorted).error, PartyFailed)  # a saves it now; b has let go of its own
+    last = go("", sorted)
+    assert last.error is None and last.results["a"]["u"].round(2).tolist() == [4.0] * 20

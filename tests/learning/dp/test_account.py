@@ -1,0 +1,285 @@
+"""What DP-SGD spends: before it computes, never more than allowed, and said in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from secure_fl.algorithms.baselines.centralized import Centralized
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.crypto import accounting
+from secure_fl.crypto.accounting import epsilon
+from secure_fl.crypto.events import DpSgdSteps
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.ledger import Account, Ledger, events_of, load_chain
+from secure_fl.data.silo import Silo
+from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperError
+from secure_fl.events import Event
+from secure_fl.federation.federation import Federation
+from secure_fl.learning.dp.scope import open_ledger
+from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.models import trainable
+from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
+from tests.support.private import dp_settings, make_site, notes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def composed_once() -> Iterator[None]:
+    """Parties and tests alike compose the same steps: compute each curve once."""
+    patch = pytest.MonkeyPatch()
+    curve, prv = cache(accounting._sampled_gaussian), accounting._prv
+    known: dict[Any, float] = {}
+
+    def prv_once(steps: Any, delta: float, otherwise: float) -> float:
+        key = (tuple(map(tuple, steps)), delta, otherwise)
+        known[key] = known[key] if key in known else prv(steps, delta, otherwise)
+        return known[key]
+
+    patch.setattr(accounting, "_sampled_gaussian", curve)
+    patch.setattr(accounting, "_prv", prv_once)
+    yield
+    patch.undo()
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "prv"])
+def test_epsilon_is_that_of_dp_accounting_and_of_opacus(accountant: Any) -> None:
+    from dp_accounting import dp_event, rdp
+    from dp_accounting.pld import PLDAccountant
+    from opacus.accountants import PRVAccountant, RDPAccountant
+
+    site = make_site(notes(60), batch_size=10, accountant=accountant, delta=1e-4)
+    for round in (1, 2):
+        site.recorder.round = round
+        fit_privately(site, site.model(), 2)
+    privacy = site.privacy
+    assert privacy is not None and privacy.opacus is not None
+    said = privacy.statement()
+    assert (said["sample_rate"], said["steps"]) == (1 / 6, 24)
+    one = dp_event.PoissonSampledDpEvent(1 / 6, dp_event.GaussianDpEvent(1.0))
+    events = dp_event.SelfComposedDpEvent(one, 24)
+    exact = PLDAccountant().compose(events).get_epsilon(1e-4)
+    looser = rdp.RdpAccountant().compose(events).get_epsilon(1e-4)
+    theirs = {"rdp": RDPAccountant, "prv": PRVAccountant}[accountant]()
+    theirs.load_state_dict(privacy.opacus)
+    assert said["epsilon"] == pytest.approx(looser if accountant == "rdp" else exact, rel=0.02)
+    assert said["epsilon"] >= exact - 1e-3
+    assert said["epsilon"] == pytest.approx(theirs.get_epsilon(1e-4), rel=0.01)
+
+
+def ledger_events(ledger: Ledger) -> list[Any]:
+    return list(events_of(load_chain(ledger.path), "north", "record"))
+
+
+def test_a_round_is_on_the_ledger_before_its_first_step(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path / "north", "north")
+    site = make_site(ledger=ledger)
+    seen: list[list[Any]] = []
+    real = site.train.batch
+
+    class Crash(Exception):  # noqa: N818
+        pass
+
+    class Watched:
+        def __len__(self) -> int:
+            return len(site.silo.train)
+
+        def batch(self, *args: Any) -> Any:
+            seen.append(ledger_events(ledger))
+            if len(seen) == 3:
+                raise Crash
+            return real(*args)
+
+    site.__dict__["train"] = Watched()
+    model = site.model()
+    names = [name for name, _ in model.named_parameters()]
+    with pytest.raises(Crash):
+        fit_privately(site, model, 1)
+    whole = [DpSgdSteps(1.0, 0.25, 4)]
+    assert seen == [whole] * 3
+    assert ledger_events(ledger) == whole  # one step was made, and four are spent
+    states = [entry.state for entry in load_chain(ledger.path).entries]
+    assert states == ["opened", "reserved"]  # and never committed
+    assert [name for name, _ in model.named_parameters()] == names
+    resumed = make_site(ledger=open_ledger(tmp_path / "north", "north"))
+    fit_privately(resumed, model, 1)
+    assert resumed.privacy is not None
+    assert resumed.privacy.statement()["steps"] == 8
+    spent = ledger.spent(Account("north", "record"), 1e-5)
+    assert spent == pytest.approx(epsilon(whole * 2, 1e-5))
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_budget_refuses_before_anything_is_computed(tmp_path: Path, durable: bool) -> None:
+    ledger = open_ledger(tmp_path / "north", "north") if durable else None
+    one = epsilon([DpSgdSteps(1.0, 0.25, 4)], 1e-5, accountant="rdp")
+    two = epsilon([DpSgdSteps(1.0, 0.25, 8)], 1e-5, accountant="rdp")
+    site = make_site(ledger=ledger, epsilon=(one + two) / 2)
+    model = site.model()
+    fit_privately(site, model, 1)
+    before = {name: weight.clone() for name, weight in trainable(model).items()}
+    site.__dict__["train"] = None  # no record can be touched
+    with pytest.raises(BudgetError, match=r"4 more steps would make it"):
+        fit_privately(site, model, 1)
+    assert all(torch.equal(before[name], weight) for name, weight in trainable(model).items())
+    assert site.privacy is not None
+    assert site.privacy.statement()["epsilon"] == pytest.approx(one)
+
+
+def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_path: Path) -> None:
+    events: list[Event] = []
+    ledger = open_ledger(tmp_path / "north", "north")
+    settings: dict[str, Any] = {
+        "noise_multiplier": None,
+        "epsilon": 3.0,
+        "passes": 3,
+        "delta": 1e-3,
+    }
+    site = make_site(ledger=ledger, listener=events.append, **settings)
+    assert site.privacy is not None
+    assert site.privacy.planned() == pytest.approx(3.0, rel=1e-3)
+    model = site.model()
+    fit_privately(site, model, 1)
+    saved = site.state_dict()
+    said = next(event for event in events if event["event"] == "privacy")
+    assert said["epsilon_planned"] <= 3.0 and said["epsilon"] < said["epsilon_planned"]
+    fit_privately(site, model, 1)  # a round that is lost: its checkpoint was never written
+    resumed = make_site(ledger=ledger, **settings)
+    resumed.load_state_dict(saved)
+    assert resumed.privacy is not None
+    assert resumed.privacy.noise_multiplier > site.privacy.noise_multiplier
+    for _ in range(2):
+        fit_privately(resumed, model, 1)
+    assert 2.9 < resumed.privacy.statement()["epsilon"] <= 3.0
+    with pytest.raises(BudgetError):
+        fit_privately(resumed, model, 1)
+
+
+def test_a_resumed_site_goes_on_with_its_accountant(tmp_path: Path) -> None:
+    from secure_fl.runs import checkpoint
+
+    site = make_site()
+    fit_privately(site, site.model(), 1)
+    with site.surroundings():
+        checkpoint.save(tmp_path / "state", site.state_dict())
+    other = make_site()
+    other.load_state_dict(checkpoint.load(tmp_path / "state"))
+    fit_privately(other, other.model(), 2)
+    assert other.privacy is not None and other.privacy.opacus is not None
+    assert [tuple(entry) for entry in other.privacy.opacus["history"]] == [(1.0, 0.25, 12)]
+    assert other.privacy.statement()["steps"] == 12
+
+
+def federation(records: int = 30, **options: Any) -> Federation:
+    dp = dp_settings(**options.pop("dp", {}))
+    silos = [
+        Silo(name, notes(records, name), dev=notes(6, f"{name}-dev"))
+        for name in ("north", "east", "south")
+    ]
+    return Federation(
+        silos,
+        options.pop("algorithm", FedAvg(rounds=2)),
+        model=ModelSettings(layers=1),
+        training=TrainingSettings(batch_size=10, dp=dp, device="cpu"),
+        protection=ProtectionSettings(mode=options.pop("mode", "none")),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_a_federation_says_what_it_spent(mode: Any, tmp_path: Path) -> None:
+    result = federation(mode=mode, folder=tmp_path / "run").run()
+    said = result.document["privacy"]
+    ε = epsilon([DpSgdSteps(1.0, 1 / 3, 6)], 1e-5, accountant="rdp")
+    assert said["epsilon"] == {name: pytest.approx(ε) for name in ("east", "north", "south")}
+    assert said["overall_epsilon"] == pytest.approx(ε)
+    assert said["steps"]["north"] == 6 and said["sample_rate"]["north"] == pytest.approx(1 / 3)
+    assert said["noise_multiplier"]["north"] == 1.0 and said["durable"]["north"]
+    for key, value in {
+        "unit": "record",
+        "adjacency": "add-remove",
+        "delta": 1e-5,
+        "accountant": "rdp",
+        "max_grad_norm": 1.0,
+    }.items():
+        assert said[key] == value
+    ledger = load_chain(tmp_path / "run" / "parties" / "north" / "ledger.sqlite")
+    assert [e.state for e in ledger.entries] == ["opened", *["reserved", "committed"] * 2]
+    assert [e.round for e in ledger.entries[1::2]] == [1, 2]
+    assert all(bool(torch.isfinite(weight).all()) for weight in trainable(result.model).values())
+
+
+def test_a_ledger_outlives_runs_and_stops_them(tmp_path: Path) -> None:
+    two = epsilon([DpSgdSteps(1.0, 1 / 3, 6)], 1e-5, accountant="rdp")
+    dp = {"ledger": str(tmp_path / "ledgers"), "epsilon": two * 1.01}
+    first = federation(dp=dp).run().document["privacy"]
+    assert first["epsilon"]["south"] == pytest.approx(two)
+    with pytest.raises(BudgetError, match="the privacy budget is"):
+        federation(dp=dp).run()
+    file = tmp_path / "ledgers" / "east" / "ledger.sqlite"
+    assert len(load_chain(file).entries) == 5
+    (tmp_path / "ledgers" / "east" / "ledger.key").unlink()
+    with pytest.raises(KeyringError, match="key of this ledger is gone"):
+        federation(dp=dp).run()
+    (file.parent / "ledger.key").write_bytes(Identity.generate("east").to_private_bytes())
+    (file.parent / "ledger.key").chmod(0o600)
+    with pytest.raises(TamperError):
+        federation(dp=dp).run()
+
+
+def test_a_run_of_all_records_in_one_place_has_one_account() -> None:
+    result = federation(algorithm=Centralized(rounds=1)).run()
+    assert list(result.document["privacy"]["epsilon"]) == ["all-records"]
+    assert not any(result.document["privacy"]["durable"].values())
+
+
+def test_a_federation_resumes_with_what_it_spent(tmp_path: Path) -> None:
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def stop(event: Event) -> None:
+        if event["event"] == "privacy" and event["round"] == 2 and event["party"] == "south":
+            raise Stop
+
+    with pytest.raises(Exception):  # noqa: B017
+        federation(folder=tmp_path / "run", listener=stop).run()
+    said = federation(folder=tmp_path / "run", resume=True).run().document["privacy"]
+    assert said["steps"] == {"east": 9, "north": 9, "south": 9}  # round 2 was spent twice
+    ε = epsilon([DpSgdSteps(1.0, 1 / 3, 9)], 1e-5, accountant="rdp")
+    assert said["epsilon"]["south"] == pytest.approx(ε)
+
+
+def test_settings_files_can_ask_for_it(tmp_path: Path) -> None:
+    from secure_fl.config import load as config
+
+    text = """
+    [data]
+    corpus = "ade"
+    [algorithm]
+    name = "fedavg"
+    [training.dp]
+    epsilon = 8
+    ledger = "ledgers"
+    """
+    found = config.loads(text, tmp_path)
+    assert found.training.dp == DPSettings(epsilon=8.0, ledger=str(tmp_path / "ledgers"))
+    assert config.loads(config.dump(found)) == found
+    with pytest.raises(SettingsError, match="reports less than is spent"):
+        config.loads(text.replace("epsilon = 8", 'epsilon = 8\n    accountant = "gdp"'))
+    with pytest.raises(SettingsError, match="bfloat16"):
+        config.loads(text + '\n[training]\nprecision = "bfloat16"')
+
+
+def test_plain_runs_say_that_nothing_is_promised() -> None:
+    silos = [Silo(name, notes(8, name)) for name in ("north", "east", "south")]
+    result = Federation(
+        silos,
+        FedAvg(rounds=1),
+        model=ModelSettings(layers=1),
+        protection=ProtectionSettings(mode="none"),
+    ).run()
+    assert result.document["privacy"] is None

@@ -1,0 +1,289 @@
+"""Models: the same from a seed, cut, exported and loaded again, refused with a reason."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from secure_fl.data.examples import Text
+from secure_fl.errors import ModelError
+from secure_fl.learning import anatomy, builtin, fetching, models
+from secure_fl.learning.tasks import Task, make_task
+from secure_fl.settings import Kind, ModelSettings, TaskSettings
+
+WORDS = ("fever", "cough", "patient", "follow-up", "dose", "no")
+TINY = ModelSettings()
+SMALL = {
+    "vocab_size": 230,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 3,
+    "intermediate_size": 24,
+    "embedding_size": 16,
+    "max_position_embeddings": 40,
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return builtin.tiny_tokenizer(WORDS)
+
+
+def task_of(kind: Kind) -> Task:
+    labelled = kind in ("classification", "ner")
+    return make_task(TaskSettings(kind=kind, labels=("yes", "no") if labelled else None))
+
+
+def checkpoint(folder: Path, family: str) -> ModelSettings:
+    """Write a headless checkpoint of a family, as a hub would hold it."""
+    config = transformers.AutoConfig.for_model(family)
+    names = {
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    }
+    names |= {"intermediate_size": "hidden_dim"}
+    distil = family == "distilbert"
+    config.update({names.get(k, k) if distil else k: v for k, v in SMALL.items()})
+    with fetching.seeded(1), fetching.quiet():
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
+    return ModelSettings(name=str(folder))
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_tokenizer_knows_words_parts_and_pairs(tokenizer: Any) -> None:
+    assert tokenizer.tokenize("Patient: follow-up") == ["patient", ":", "follow", "-", "up"]
+    assert tokenizer.tokenize("doses") == ["dose", "##s"]
+    pair = tokenizer("fever", "cough")
+    assert pair["token_type_ids"] == [0, 0, 0, 1, 1]
+    assert tokenizer.convert_ids_to_tokens(pair["input_ids"])[::2] == ["[CLS]", "[SEP]", "[SEP]"]
+    assert tokenizer.pad_token_id == 0 and tokenizer.model_max_length == 128
+    again = builtin.tiny_tokenizer(tuple(reversed(WORDS)))
+    assert again.get_vocab() == tokenizer.get_vocab()  # the order of the list does not matter
+
+
+def test_the_built_in_tokenizer_reads_the_public_lexicon() -> None:
+    from secure_fl.corpora import lexicon
+
+    known = models.load_tokenizer(TINY)
+    word = next(word for word in lexicon() if word.isascii() and word.isalpha() and len(word) > 3)
+    assert known.tokenize(word) == [word.lower()]
+
+
+@pytest.mark.parametrize("kind", ["classification", "ner", "regression", "ranking"])
+def test_equal_seeds_give_equal_weights_and_leave_the_global_state(
+    kind: Kind, tokenizer: Any
+) -> None:
+    task = task_of(kind)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = models.load_model(TINY, task, tokenizer, 7)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(6)
+    assert same(first, models.load_model(TINY, task, tokenizer, 7))
+    assert not same(first, models.load_model(TINY, task, tokenizer, 8))
+    assert not first.training
+
+
+def test_drawn_values_are_exact_and_bell_shaped() -> None:
+    values = builtin.bell(torch.Size((200, 500)), "key", 0.05)
+    assert float(values.std()) == pytest.approx(0.05, rel=0.01)
+    assert abs(float(values.mean())) < 0.001
+    units = values.double() / (2 * 0.05 / 65536)  # integers and a half: no platform's rounding
+    assert float((units - units.floor() - 0.5).abs().max()) < 0.01
+
+
+def test_a_shallow_model_starts_as_the_deep_one(tokenizer: Any) -> None:
+    task = task_of("classification")
+    deep = models.load_model(TINY, task, tokenizer, 7)
+    shallow = models.load_model(ModelSettings(layers=2), task, tokenizer, 7)
+    assert (models.depth(deep), models.depth(shallow)) == (4, 2)
+    deep_state = deep.state_dict()
+    assert all(torch.equal(deep_state[k], v) for k, v in shallow.state_dict().items())
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+def test_cut_keeps_the_first_layers_of_each_family(
+    family: str, tmp_path: Path, tokenizer: Any
+) -> None:
+    spec = checkpoint(tmp_path, family)
+    task = task_of("classification")
+    model: Any = models.load_model(spec, task, tokenizer, 3)
+    assert same(model, models.load_model(spec, task, tokenizer, 3))  # the fresh head, too
+    batch = next(task.encode([Text("0", "fever no")], tokenizer, labelled=False).batches(1))
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    with torch.no_grad():
+        states = model.base_model(**inputs, output_hidden_states=True).hidden_states
+        cut: nn.Module = models.cut(model, 2)
+        shallow = model.base_model(**inputs).last_hidden_state
+    assert cut is model and torch.allclose(shallow, states[2], atol=1e-6)
+    assert len(models.encoder_layers(model)) == 2
+    models.export(model, tokenizer, tmp_path / "out", task)
+    assert models.depth(models.load_exported(tmp_path / "out")[0]) == 2
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("pretrained", [True, False])
+@pytest.mark.parametrize("kind", ["classification", "ner", "ranking"])
+def test_layers_that_are_never_made_change_no_weight(
+    family: str, pretrained: bool, kind: Kind, tmp_path: Path, tokenizer: Any
+) -> None:
+    spec = checkpoint(tmp_path, family).model_copy(update={"pretrained": pretrained})
+    whole = models.load_model(spec, task_of(kind), tokenizer, 3)
+    shallow = spec.model_copy(update={"layers": 2})
+    assert same(models.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
+
+
+def test_a_cut_deeper_than_the_model_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(ModelError, match="cannot keep 5 of 4"):
+        models.load_backbone(ModelSettings(layers=5), tokenizer, 1)
+    model = models.load_backbone(TINY, tokenizer, 1)
+    with pytest.raises(ModelError, match="cannot keep 0 of 4"):
+        models.cut(model, 0)
+
+
+def test_embeddings_freeze_and_trainable_names_what_is_left(tokenizer: Any) -> None:
+    task = task_of("classification")
+    model: Any = models.load_model(TINY, task, tokenizer, 1)
+    names = list(models.trainable(model))
+    assert names == [n for n, _ in model.named_parameters() if ".embeddings." not in n]
+    assert models.embeddings(model) is model.bert.embeddings
+    free = models.load_model(ModelSettings(freeze_embeddings=False), task, tokenizer, 1)
+    assert len(models.trainable(free)) == len(list(free.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling", "auto"),
+    [
+        ("classification", "cls", transformers.AutoModelForSequenceClassification),
+        ("regression", "cls", transformers.AutoModelForSequenceClassification),
+        ("ner", "cls", transformers.AutoModelForTokenClassification),
+        ("classification", "attentive", None),
+        ("ranking", "cls", None),
+    ],
+)
+def test_an_exported_folder_gives_the_same_model(
+    kind: Kind, pooling: models.Pooling, auto: Any, tmp_path: Path, tokenizer: Any
+) -> None:
+    task = task_of(kind)
+    model: Any = models.load_model(TINY, task, tokenizer, 4, pooling=pooling)
+    models.export(model, tokenizer, tmp_path, task)
+    again, words, read = models.load_exported(tmp_path)
+    assert same(model, again) and read == task
+    assert words("follow-up fever")["input_ids"] == tokenizer("follow-up fever")["input_ids"]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("no dose")["input_ids"] == tokenizer("no dose")["input_ids"]
+    whole = model if auto else model.backbone
+    loaded = (auto or transformers.AutoModel).from_pretrained(tmp_path).eval()
+    inputs = tokenizer(["fever and cough"], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(whole(**inputs)[0], loaded(**inputs)[0])
+    if auto and task.labels:
+        assert tuple(loaded.config.id2label.values()) == task.labels
+    written = "".join(path.read_text() for path in tmp_path.glob("*.json"))
+    assert str(tmp_path) not in written  # no path of the hospital travels with the model
+
+
+def test_a_folder_without_its_head_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+    task = task_of("classification")
+    models.export(models.load_model(TINY, task, tokenizer, 4), tokenizer, tmp_path, task)
+    models.load_backbone(TINY, tokenizer, 4).save_pretrained(tmp_path)  # type: ignore[operator]
+    with pytest.raises(ModelError, match="does not hold the head"):
+        models.load_exported(tmp_path)
+    (tmp_path / "secure_fl.json").write_text("{}")
+    with pytest.raises(ModelError, match="complete exported model"):
+        models.load_exported(tmp_path)
+
+
+def test_other_label_sets_get_a_fresh_head(tmp_path: Path, tokenizer: Any) -> None:
+    two = task_of("classification")
+    models.export(models.load_model(TINY, two, tokenizer, 4), tokenizer, tmp_path, two)
+    three = make_task(TaskSettings(labels=("a", "b", "c")))
+    model: Any = models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9)
+    assert model.classifier.weight.shape[0] == 3
+    assert same(model, models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9))
+
+
+def test_fresh_weights_in_the_shape_of_a_checkpoint(tmp_path: Path, tokenizer: Any) -> None:
+    spec = checkpoint(tmp_path, "bert")
+    fresh = spec.model_copy(update={"pretrained": False})
+    kept, drawn = (models.load_backbone(s, tokenizer, 2) for s in (spec, fresh))
+    assert not same(kept, drawn)
+    assert [p.shape for p in kept.parameters()] == [p.shape for p in drawn.parameters()]
+
+
+def test_a_checkpoint_with_a_missing_layer_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+    spec = checkpoint(tmp_path, "bert")
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    config.num_hidden_layers = 5
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="lacks 32 weights"):  # two layers of 16 tensors
+        models.load_backbone(spec, tokenizer, 1)
+
+
+def test_what_cannot_be_had_fails_fast_and_says_how(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "hub_answers", lambda: False)
+    started = time.monotonic()
+    for name in ("no-such/model", "/no/such/folder", str(tmp_path)):
+        with pytest.raises(ModelError) as caught:
+            models.load_model(ModelSettings(name=name), task_of("ner"), tokenizer, 1)
+        assert "folder" in str(caught.value)
+    assert time.monotonic() - started < 5
+    with pytest.raises(ModelError, match="no pooling"):
+        models.load_model(TINY, task_of("ner"), tokenizer, 1, pooling="attentive")
+
+
+def test_the_hub_is_not_asked_in_offline_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "ENDPOINT", "nonsense://")  # would fail, were it used
+    assert not fetching.hub_answers()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the discard port: closed
+    assert not fetching.hub_answers()
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    spec = checkpoint(tmp_path, "bert")
+    large = builtin.tiny_tokenizer(
+        [f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(99)]
+    )
+    with pytest.raises(ModelError, match="tokenizer has"):
+        models.load_backbone(spec, large, 1)
+
+
+def test_attention_is_selectable(tokenizer: Any) -> None:
+    task = task_of("classification")
+    eager = models.load_model(TINY, task, tokenizer, 1, attn_implementation="eager")
+    fused = models.load_model(TINY, task, tokenizer, 1)
+    batch = next(task.encode([Text("0", "fever no")], tokenizer, labelled=False).batches(1))
+    with torch.no_grad():
+        out = task.outputs(eager, batch, output_attentions=True, output_hidden_states=True)
+        assert len(out.attentions) == 4 and len(out.hidden_states) == 5
+        assert torch.allclose(out.logits, task.forward(fused, batch), atol=1e-5)
+
+
+def test_layers_of_an_unknown_architecture_are_not_guessed() -> None:
+    class Odd(nn.Module):
+        config = transformers.BertConfig(num_hidden_layers=3)
+
+    with pytest.raises(ModelError, match="cannot be told apart"):
+        anatomy.encoder_layers(Odd())

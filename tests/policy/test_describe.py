@@ -1,0 +1,38 @@
+"""A policy says what it allows in sentences, and leaves no field out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secure_fl.policy.file import SitePolicy
+from secure_fl.policy.words import describe
+from tests.support.policy_cases import CASES
+from tests.support.policy_plans import FEDID, OPEN, OURS, policy
+
+
+def test_a_policy_describes_itself() -> None:
+    assert describe(SitePolicy())[0].startswith("No run is allowed")
+    text = "\n".join(describe(policy(FEDID, protection="secagg", min_cohort=2, recording=True)))
+    for said in (
+        "Runs are allowed up to 2026-06-01, in UTC.",
+        f"This site takes part with these rosters: {OURS}.",
+        "The host may be: clinic; this site may not be the host.",
+        "Algorithms: fedid. Models: tiny.",
+        "protected by secagg at least, over at least 2 parties and a share of 0.6667 of all",
+        "secagg IS WEAKER THAN THE DEFAULT",
+        "VIEWS MAY BE RECORDED",
+        "A SUM OVER 2 SHOWS",
+        "DP-SGD per patient is required; where it is used, its budget is at most ε = 1",
+        "host IS NOT REQUIRED",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize("change", [case[-1] for case in CASES], ids=str)
+def test_a_description_leaves_no_field_out(change: dict[str, Any]) -> None:
+    changed = policy(OPEN, **change)
+    strict = policy(SitePolicy(), **change)
+    assert changed == OPEN or describe(changed) != describe(OPEN)
+    assert strict == SitePolicy() or describe(strict) != describe(SitePolicy())

@@ -1,0 +1,143 @@
+"""Frames: nothing malformed, forged, replayed, reordered or foreign is accepted."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secure_fl.crypto.identity import Identity
+from secure_fl.errors import CryptoError, SecureFLError, WireError
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol.frames import Bulk, Frame
+from secure_fl.protocol.link import Link
+
+
+@pytest.fixture
+def ends() -> tuple[Link, Link]:
+    server, party, run = Identity.generate("server"), Identity.generate("north"), os.urandom(16)
+    return (
+        Link(run, server, party.public, asks=True),
+        Link(run, party, server.public, asks=False),
+    )
+
+
+def test_a_conversation(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    for _ in range(3):
+        asked = server.pack(messages.Start(("north",)), Bulk.of(b"to north"))
+        assert party.unpack(asked) == messages.Start(("north",))
+        answer = party.pack(messages.Ready((1, 2)))
+        assert server.unpack(answer) == messages.Ready((1, 2))
+    assert server.bytes_out == party.bytes_in > 0
+    assert server.bytes_in == party.bytes_out > 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
+    server, party, run = Identity.generate("server"), Identity.generate("north"), b"r" * 16
+    frame = Link(run, server, party.public, asks=True).pack(
+        messages.Start(("north",)), Bulk.of(b"bulk")
+    )
+    parts = [bytearray(frame.head), bytearray(frame.bulk)]
+    part = data.draw(st.sampled_from(parts))
+    bit = data.draw(st.integers(0, 8 * len(part) - 1))
+    part[bit // 8] ^= 1 << (bit % 8)
+    with pytest.raises(SecureFLError):
+        Link(run, party, server.public, asks=False).unpack(Frame(*map(bytes, parts)))
+
+
+def test_replay_and_reorder_are_refused(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    first, second = server.pack(messages.Agreed({})), server.pack(messages.Agreed({}))
+    party.unpack(first)
+    with pytest.raises(WireError, match="exchange"):
+        party.unpack(first)
+    party.unpack(second)
+    with pytest.raises(WireError, match="exchange"):
+        party.unpack(first)
+    server.unpack(party.pack(messages.Done()))
+    late = party.pack(messages.Done())
+    server.pack(messages.Agreed({}))
+    with pytest.raises(WireError, match="exchange"):
+        server.unpack(late)
+
+
+def test_a_frame_of_another_run_is_refused(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    server.run = os.urandom(16)
+    with pytest.raises(WireError, match="run"):
+        party.unpack(server.pack(messages.Agreed({})))
+
+
+def test_a_round_never_goes_back(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    server.round = 2
+    party.unpack(server.pack(messages.Agreed({})))
+    server.round = 1
+    with pytest.raises(WireError, match="round"):
+        party.unpack(server.pack(messages.Agreed({})))
+
+
+def test_another_sender_is_refused(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    mallory = Identity.generate("server")  # the right name, other keys
+    forged = Link(party.run, mallory, party.me.public, asks=True).pack(messages.Agreed({}))
+    with pytest.raises(CryptoError, match="signature"):
+        party.unpack(forged)
+    other = Link(party.run, Identity.generate("south"), party.me.public, asks=True)
+    with pytest.raises(CryptoError, match="signature"):
+        party.unpack(other.pack(messages.Agreed({})))
+    misnamed = Identity.from_private_bytes(server.me.to_private_bytes()[:65] + b"south")
+    renamed = Link(party.run, misnamed, party.me.public, asks=True)
+    with pytest.raises(WireError, match="sender"):  # the right keys, another name
+        party.unpack(renamed.pack(messages.Agreed({})))
+
+
+def test_a_frame_for_another_receiver_is_refused(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    for_south = Link(party.run, server.me, Identity.generate("south").public, asks=True)
+    with pytest.raises(WireError, match="receiver"):
+        party.unpack(for_south.pack(messages.Agreed({})))
+
+
+def test_a_party_cannot_speak_as_the_coordinator(ends: tuple[Link, Link]) -> None:
+    server, party = ends
+    party.unpack(server.pack(messages.Agreed({})))
+    with pytest.raises(WireError, match="kind"):
+        server.unpack(party.pack(messages.Agreed({})))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [99],  # a kind that is not in the table
+        [26, "more"],  # a field too many
+        [7, b"short"],  # a digest of the wrong length
+        [3, "everybody", []],  # an audience that does not exist
+        [10, "Some free text!"],  # a code must not carry text
+    ],
+)
+def test_messages_outside_the_closed_table_are_refused(message: list[object]) -> None:
+    fields = [b"r" * 16, 0, 0, "a", "b", 0, frames.digest(b""), message]
+    head = bytes([frames.VERSION]) + msgspec.msgpack.encode(fields) + bytes(frames.SIGNATURE_BYTES)
+    with pytest.raises(WireError, match="known message"):
+        frames.decode(Frame(head), lambda digest, signature: None)
+
+
+def test_versions_and_sizes_are_checked_first() -> None:
+    with pytest.raises(WireError, match="version"):
+        frames.decode(Frame(bytes([9]) + bytes(200)), lambda *_: None)
+    with pytest.raises(WireError, match="size"):
+        frames.decode(Frame(b"\x01"), lambda *_: None)
+    with pytest.raises(WireError, match="cut short"):
+        Frame.from_bytes(b"\x00\x00\xff\xffabc")
+
+
+def test_one_byte_string_and_back() -> None:
+    frame = Frame(b"head", b"bulk")
+    assert Frame.from_bytes(frame.to_bytes()) == frame

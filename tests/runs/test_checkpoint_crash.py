@@ -1,0 +1,137 @@
+"""A crash at any step of writing or removing a checkpoint leaves the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from secure_fl.errors import RunError
+from secure_fl.runs import checkpoint
+from secure_fl.runs.folder import PartyCheckpoints
+
+
+class Crash(BaseException):
+    """The process ends here: nothing that comes after is done."""
+
+
+def half_removed(folder: Path, **options: Any) -> None:
+    """What a removal that was cut short has done."""
+    first = sorted(folder.iterdir())[:1] if folder.exists() else []
+    for path in first:
+        path.unlink()
+
+
+class Steps:
+    """Counts what touches the disk, and crashes at one of these steps, before it or within it."""
+
+    def __init__(self, at: int | None, error: type[BaseException] = Crash) -> None:
+        self.at, self.count, self.error = at, 0, error
+        self.names: list[str] = []
+
+    def watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            self.names.append(name)
+            if self.count == self.at:
+                self.count += 1
+                if name == "rmtree":
+                    half_removed(Path(args[0]))
+                raise self.error(28, name)
+            self.count += 1
+            return real(*args, **kwargs)
+
+        return step
+
+
+@contextmanager
+def watching(steps: Steps) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (os, "fsync"),
+            (shutil, "rmtree"),
+            (Path, "mkdir"),
+            (Path, "rename"),
+            (Path, "write_text"),
+            (checkpoint, "save_file"),
+        ):
+            patch.setattr(owner, name, steps.watched(name, getattr(owner, name)))
+        yield
+
+
+def state(number: int) -> dict[str, Any]:
+    return {"w": torch.full((9,), float(number)), "number": number}
+
+
+def everywhere(folder: Path, do: Callable[[Path], None]) -> Iterator[tuple[Path, str]]:
+    """Do it in a copy of the folder, once for each step that it could end at."""
+    whole = Steps(None)
+    shutil.copytree(folder, copy := folder.with_name("whole"))
+    with watching(whole):
+        do(copy)
+    for at, name in enumerate(whole.names):
+        shutil.copytree(folder, copy := folder.with_name(f"crash-{at}"))
+        with pytest.raises(Crash), watching(Steps(at)):
+            do(copy)
+        yield copy, f"{at}: {name}"
+
+
+def test_a_round_that_is_written_again_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "run" / "round-00001", state(1))
+    seen = set()
+    rename = 0
+    for folder, step in everywhere(
+        tmp_path / "run", lambda at: checkpoint.save(at / "round-00001", state(2))
+    ):
+        checkpoint.mend(folder)
+        seen.add(checkpoint.load(folder / "round-00001")["number"])
+        rename += "rename" in step
+        checkpoint.save(folder / "round-00001", state(3))  # and what was left is in nobody's way
+        assert checkpoint.load(folder / "round-00001")["number"] == 3
+        assert [path.name for path in folder.iterdir()] == ["round-00001"], step
+    assert seen == {1, 2} and rename == 2
+
+
+class Nothing:
+    """A site without a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_every_round_that_is_listed_can_be_restored(tmp_path: Path) -> None:
+    """Older rounds are removed, and later ones of a run that was rolled back."""
+    kept = PartyCheckpoints(tmp_path / "run", Nothing())
+    for number in (1, 2, 3):
+        kept.save(number, {}, {"number": number})
+    checkpoint.save(tmp_path / "run" / "round-00009", {"of": "a run that was rolled back"})
+    for folder, step in everywhere(
+        tmp_path / "run", lambda at: PartyCheckpoints(at, Nothing()).save(4, {}, {"number": 4})
+    ):
+        found = PartyCheckpoints(folder, Nothing())
+        rounds = found.available()
+        assert {3, 4} & set(rounds), step
+        for number in rounds:
+            loaded = checkpoint.load(folder / f"round-{number:05d}")
+            assert number == 9 or loaded["sums"]["number"] == number, step
+
+
+def test_an_error_between_the_renames_puts_the_old_one_back(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "round-00001"
+    checkpoint.save(folder, state(1))
+    whole = Steps(None)
+    with watching(whole):
+        checkpoint.save(folder, state(1))
+    second = [at for at, name in enumerate(whole.names) if name == "rename"][1]
+    with pytest.raises(RunError, match="could not be written"), watching(Steps(second, OSError)):
+        checkpoint.save(folder, state(2))
+    assert checkpoint.load(folder)["number"] == 1
+    assert [path.name for path in folder.parent.iterdir()] == ["round-00001"]

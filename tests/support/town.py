@@ -1,0 +1,124 @@
+"""Hospitals and a hub in one process that lose their memory: seats are made anew from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster import Member, Roster, make_roster
+from secure_fl.data.silo import Silo
+from secure_fl.errors import SecureFLError
+from secure_fl.events import Event, EventLog
+from secure_fl.federation.keys import make_keys
+from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.seat import HospitalProcess
+from secure_fl.policy.rules import Plan
+from secure_fl.protocol.frames import Frame
+from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from tests.support.hospitals import LABELS, silos
+
+Approve = Callable[[Plan], None]
+
+
+def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
+    """What `tests.hospitals.small` trains, as a plan."""
+    given = {
+        "task": TaskSettings(labels=LABELS, max_length=32),
+        "model": ModelSettings(layers=1),
+        "training": TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu"),
+    } | changes
+    return Plan(algorithm=algorithm or FedAvg(rounds=2), dataset="notes", **given)
+
+
+@dataclass
+class Town:
+    """Hospitals with keys and folders, a roster that all signed, and a hub between them."""
+
+    folder: Path
+    plan: Plan
+    members: Mapping[str, Silo]
+    approve: Mapping[str, Approve] = field(default_factory=dict)
+    threshold: int | None = None
+    events: list[Event] = field(default_factory=list)
+    seats: dict[str, HospitalProcess] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    exchanges: int = 0
+    before: Callable[[Town, str], None] = lambda town, party: None  # a frame reaches a party
+    after: Callable[[Town, str], None] = lambda town, party: None  # it was answered
+
+    def __post_init__(self) -> None:
+        self.coordinator = Identity.generate("coordinator")
+        host = next((s.name for s in self.members.values() if s.role == "host"), None)
+        self.keys = make_keys(self.plan.protection.mode, list(self.members), host)
+        cards = tuple(
+            Member(name, silo.role, silo.tier, self.keys[name].identity.public)
+            for name, silo in self.members.items()
+        )
+        self.roster: Roster = make_roster(cards, self.coordinator.public, threshold=self.threshold)
+        for name in self.members:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """A hospital's process begins, or begins again: all that it knows is on disk."""
+        self.down.discard(name)
+        self.seats[name] = HospitalProcess(
+            self.keys[name],
+            self.roster,
+            self.approve.get(name, lambda plan: None),
+            lambda plan: self.members[name],
+            self.folder / name,
+            self.events.append,
+        )
+
+    def kill(self, name: str) -> None:
+        """A hospital's process ends, wherever it is."""
+        self.down.add(name)
+        self.seats[name].close()
+
+    def connected(self) -> frozenset[str]:
+        return frozenset(self.members) - self.down
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        self.exchanges += 1
+        for party, frame in frames.items():
+            self.before(self, party)
+            if party in self.down:
+                continue
+            try:
+                answer = self.seats[party].step(frame)
+            except SecureFLError as error:
+                self.events.append({"event": "unanswered", "party": party, "why": str(error)})
+                continue
+            self.after(self, party)
+            if party not in self.down:
+                yield party, answer
+
+    def lead(self, **options: Any) -> RunLeader:
+        recorder = EventLog("coordinator", self.events.append)
+        return RunLeader(
+            self, self.coordinator, self.roster, self.plan, recorder, sleep=self.nap, **options
+        )
+
+    def nap(self, seconds: float) -> None:
+        """Who is down comes back while the coordinator waits."""
+        for name in sorted(self.down):
+            self.start(name)
+
+    def seen(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def model(self, name: str) -> bytes:
+        """The newest checkpoint of a hospital: its weights, as they lie on disk."""
+        rounds = sorted((self.folder / name / "run").rglob("round-*/tensors.safetensors"))
+        return rounds[-1].read_bytes()
+
+
+def town(folder: Path, plan: Plan | None = None, count: int = 3, **options: Any) -> Town:
+    """Some small hospitals."""
+    members = {silo.name: silo for silo in silos(parties=count, size=16)}
+    return Town(folder, plan or plan_of(), members, **options)
