@@ -41,7 +41,7 @@ import sys
 from pathlib import Path
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.engines.flare.party import FlareParty
-from secure_fl.protocol.messages import Frame
+from secure_fl.protocol.frames import Frame
 
 folder, url, name = sys.argv[1:]
 with FlareParty(name, url, TlsFiles.of_site(Path(folder, f"{name}.site"))) as party:

@@ -33,7 +33,7 @@ TESTED: Mapping[str, str] = MappingProxyType(
         "pydantic": "2.14.3",
     }
 )
-LINKED = ("crypto", "algorithms", "audits", "cli", "benchmarks")
+LINKED = ("crypto", "algorithms", "audits", "cli")
 ROOM = 2 << 30  # bytes of disk that checkpoints of a small model can need
 COLOURS: Mapping[str, str] = MappingProxyType({"ok": "green", "note": "yellow", "problem": "red"})
 
