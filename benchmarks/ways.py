@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks import nvflare_way
 from benchmarks.halves import HOST, Halves
 from benchmarks.report import cpu
-from secure_fl.crypto import packing, public, secret
+from secure_fl.crypto import packing
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.ports import Group, Rule, Vector
@@ -56,7 +56,6 @@ def every_way(parties: int) -> Mapping[str, tuple[int | None, Way]]:
             16,
             ours("he+secagg", 16, make_keys("he+secagg", [*names, HOST], HOST)),
         ),
-        "CKKS 4096, reals": (None, reals(secret.generate_real())),
         "NVFLARE's way, 1 tensor": (None, nvflare(context, 1)),
         "NVFLARE's way, 50 tensors": (None, nvflare(context, 50)),
     }
@@ -127,25 +126,6 @@ def _expected(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule)
         clip = layout.packed[0].clip or 0.0
         total += packing.quantize(layout.codec, group.vectors[NAME], clip, rng)[0]
     return packing.dequantize(layout.codec, total, clip)
-
-
-def reals(key: secret.RealSecretKey) -> Way:
-    """CKKS on the small ring, without masks or tags: for what needs real scalars."""
-    context = public.load(key.public())
-
-    def way(vectors: Sequence[Vector]) -> Sample:
-        total, adding, spent = public.RealSum(context), 0.0, []
-        parts: list[bytes] = []
-        for vector in vectors:
-            seconds, parts = cpu(secret.seal_real, key, vector.astype(np.float64))
-            spent.append(seconds)
-            adding += cpu(total.add, parts)[0]
-        up = sum(map(len, parts))
-        seconds, parts = cpu(total.result)
-        opening, opened = cpu(secret.open_real, key, parts, vectors[0].size)
-        return Sample(spent, adding + seconds, opening, up, sum(map(len, parts)), opened)
-
-    return way
 
 
 def nvflare(context: Any, tensors: int) -> Way:

@@ -110,7 +110,7 @@ def _run(
 @bench.command()
 @_shared
 def crypto(as_json: bool, out: Path | None, quick: bool) -> None:
-    """One protected sum: bytes and CPU per value, ours beside CKKS and NVFLARE's way."""
+    """One protected sum: bytes and CPU per value, ours beside NVFLARE's way."""
     _run(("crypto",), as_json, out, quick)
 
 

@@ -10,13 +10,12 @@ ciphertext by the seed it was drawn from. Uploads take 29 KB instead of 57; draw
 brings parse and add to 0.16 ms. `crypto.seeded` keeps sums of a few uploads seeded too.
 
 A sealed vector is a list of ciphertexts. Each is a byte for scheme and kind (twice the scheme's
-number, plus one if seeded), the scale if it is CKKS, and the form of `crypto.raw`.
+number, plus one if seeded) and the form of `crypto.raw`.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +24,7 @@ from tenseal import sealapi
 from secure_fl.crypto.raw import MemoryFile, SealForm, ciphertext_layouts, frame, malformed
 from secure_fl.crypto.scheme import (
     BFV,
-    CKKS,
     SCHEMES,
-    Scheme,
     Slots,
     check_slots,
     largest_cohort,
@@ -40,19 +37,19 @@ from secure_fl.errors import CryptoError
 class PublicContext:
     """A parameter set, ready for adding. It cannot open anything: it holds no key."""
 
-    scheme: Scheme
+    scheme: BFV
     seal: Any
     full: SealForm
     seeded: SealForm
 
 
-def make_context(scheme: Scheme) -> PublicContext:
+def make_context(scheme: BFV) -> PublicContext:
     """Prepare a parameter set."""
     seal = seal_context(scheme)
     return PublicContext(scheme, seal, *ciphertext_layouts(seal, scheme))
 
 
-def context_bytes(scheme: Scheme) -> bytes:
+def context_bytes(scheme: BFV) -> bytes:
     """Serialise the public context of a parameter set."""
     return frame(b"SFLC", scheme)
 
@@ -62,7 +59,7 @@ def load(data: bytes) -> PublicContext:
     for scheme in SCHEMES.values():
         if data == context_bytes(scheme):
             return make_context(scheme)
-    secret = data[:4] in (b"SFLS", b"SFLH", b"SFLR")
+    secret = data[:4] in (b"SFLS", b"SFLH")
     raise CryptoError(
         "a secret key was offered as a public context" if secret else "this is no public context",
         fix="give the coordinator the bytes of `public()` of the cohort's key, never a key file",
@@ -74,13 +71,7 @@ def parse(context: PublicContext, channel: MemoryFile, data: bytes) -> Any:
     if data[:1] not in (mark(context, False), mark(context, True)):
         raise malformed("ciphertext")
     layout = context.seeded if data[0] % 2 else context.full
-    body = data[1:]
-    if isinstance(context.scheme, CKKS):
-        scale = struct.unpack("<d", body[:8])[0] if len(body) >= 8 else 0.0
-        if not 1.0 <= scale <= 2.0**62:  # or NaN
-            raise malformed("ciphertext")
-        layout, body = layout.at(scale), body[8:]
-    sealed = channel.load(sealapi.Ciphertext(), context.seal, layout, body)
+    sealed = channel.load(sealapi.Ciphertext(), context.seal, layout, data[1:])
     if sealed.is_transparent():
         raise malformed("ciphertext")  # a second half of zeros: the values would be in the clear
     return sealed
@@ -91,11 +82,7 @@ def serialize(
 ) -> bytes:
     """Turn one ciphertext to bytes."""
     layout = context.seeded if seeded else context.full
-    start = mark(context, seeded)
-    if isinstance(context.scheme, CKKS):
-        scale = context.scheme.scale if seeded else sealed.scale
-        start, layout = start + struct.pack("<d", scale), layout.at(scale)
-    return start + channel.dump(sealed, layout)
+    return mark(context, seeded) + channel.dump(sealed, layout)
 
 
 def mark(context: PublicContext, seeded: bool) -> bytes:
@@ -103,56 +90,51 @@ def mark(context: PublicContext, seeded: bool) -> bytes:
     return bytes((2 * context.scheme.number + seeded,))
 
 
-class _Accumulator:
-    """Sealed vectors of equal length, added one after the other as they arrive."""
+class Sum:
+    """A running sum of sealed integers mod the scheme's modulus, added as they arrive."""
 
-    __slots__ = ("_context", "_evaluator", "_parts", "_terms")
+    __slots__ = ("_context", "_encoder", "_evaluator", "_parts", "_terms")
 
     def __init__(self, context: PublicContext) -> None:
         self._context = context
+        self._encoder = sealapi.BatchEncoder(context.seal)
         self._evaluator = sealapi.Evaluator(context.seal)
         self._parts: list[Any] = []
         self._terms = 0  # in units of one fresh ciphertext's noise variance
 
     def add(self, parts: Sequence[bytes]) -> None:
         """Add a sealed vector; if any of its ciphertexts is malformed, the sum is unchanged."""
-        self._combine(parts, self._evaluator.add_inplace, self._evaluator.sub_inplace)
+        self._spend(self._terms + 1)
+        with MemoryFile() as channel:
+            if self._parts:
+                self._fold(channel, parts)
+            else:
+                self._parts = [self._read(channel, data) for data in parts]
+        self._terms += 1
 
-    def subtract(self, parts: Sequence[bytes]) -> None:
-        """Subtract a sealed vector; if any of its ciphertexts is malformed, nothing changes."""
-        self._combine(parts, self._evaluator.sub_inplace, self._evaluator.add_inplace)
+    def subtract_plain(self, slots: Slots) -> None:
+        """Subtract integers mod the modulus in the clear, such as masks to be taken off."""
+        self._begun()
+        check_slots(self._context.scheme, slots)
+        width = self._context.scheme.slots
+        if -(-slots.size // width) != len(self._parts):
+            raise CryptoError(
+                f"{slots.size} slots were offered to a sum of {len(self._parts)} ciphertexts",
+                fix="plain and sealed vectors must have the same length",
+            )
+        plain = sealapi.Plaintext()
+        for index, part in enumerate(self._parts):
+            # lists convert three times faster than arrays at this binding
+            self._encoder.encode(slots[index * width : (index + 1) * width].tolist(), plain)
+            self._evaluator.sub_plain_inplace(part, plain)
 
     def result(self) -> list[bytes]:
-        """Return the sealed sum; the accumulator may go on afterwards."""
+        """Return the sealed sum; more may be added afterwards."""
         self._begun()
         with MemoryFile() as channel:
             return [self._write(channel, part) for part in self._parts]
 
-    def _combine(
-        self,
-        parts: Sequence[bytes],
-        apply: Callable[[Any, Any], None],
-        undo: Callable[[Any, Any], None],
-    ) -> None:
-        self._spend(self._terms + 1)
-        with MemoryFile() as channel:
-            if not self._parts:
-                fresh = [self._read(channel, data) for data in parts]
-                if apply == self._evaluator.sub_inplace:
-                    for sealed in fresh:
-                        self._evaluator.negate_inplace(sealed)
-                self._parts = fresh
-            else:
-                self._fold(channel, parts, apply, undo)
-        self._terms += 1
-
-    def _fold(
-        self,
-        channel: MemoryFile,
-        parts: Sequence[bytes],
-        apply: Callable[[Any, Any], None],
-        undo: Callable[[Any, Any], None],
-    ) -> None:
+    def _fold(self, channel: MemoryFile, parts: Sequence[bytes]) -> None:
         if len(parts) != len(self._parts):
             raise CryptoError(
                 f"{len(parts)} ciphertexts were offered to a sum of {len(self._parts)}",
@@ -161,13 +143,12 @@ class _Accumulator:
         done = 0
         try:
             for total, data in zip(self._parts, parts, strict=True):
-                self._meet(total, sealed := self._read(channel, data))
-                apply(total, sealed)
+                self._evaluator.add_inplace(total, self._read(channel, data))
                 done += 1
         except CryptoError:
             # addition mod q is exactly invertible, so what was added of a bad upload comes out
             for total, data in zip(self._parts[:done], parts, strict=False):
-                undo(total, self._read(channel, data))
+                self._evaluator.sub_inplace(total, self._read(channel, data))
             raise
 
     def _read(self, channel: MemoryFile, data: bytes) -> Any:
@@ -175,14 +156,6 @@ class _Accumulator:
 
     def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
         return serialize(self._context, channel, sealed)
-
-    def _meet(self, total: Any, sealed: Any) -> None:
-        """Refuse two ciphertexts that cannot be added."""
-        if total.scale != sealed.scale:
-            raise CryptoError(
-                "these sealed reals are at different scales",
-                fix="add before calling `times`, or scale every summand alike",
-            )
 
     def _begun(self) -> None:
         if not self._parts:
@@ -193,81 +166,5 @@ class _Accumulator:
         if terms > most:
             raise CryptoError(
                 f"this sum would carry the noise of {terms} ciphertexts, {most} open exactly",
-                fix=f"form cohorts of at most {most} parties, or scale by less",
+                fix=f"form cohorts of at most {most} parties",
             )
-
-
-class Sum(_Accumulator):
-    """A running sum of sealed integers mod the scheme's modulus."""
-
-    __slots__ = ("_encoder", "_scheme")
-
-    def __init__(self, context: PublicContext) -> None:
-        super().__init__(context)
-        if not isinstance(context.scheme, BFV):
-            raise CryptoError("integers need a BFV context", fix="use RealSum for sealed reals")
-        self._scheme = context.scheme
-        self._encoder = sealapi.BatchEncoder(context.seal)
-
-    def add_plain(self, slots: Slots) -> None:
-        """Add integers mod the modulus in the clear, such as masks to be taken off."""
-        self._plain(slots, self._evaluator.add_plain_inplace)
-
-    def subtract_plain(self, slots: Slots) -> None:
-        """Subtract integers mod the modulus in the clear."""
-        self._plain(slots, self._evaluator.sub_plain_inplace)
-
-    def scale(self, factor: int) -> None:
-        """Multiply by a small non-zero integer; noise grows alike, so factor² terms are spent."""
-        self._begun()
-        if factor == 0:
-            raise CryptoError("a sealed sum times zero hides nothing", fix="send nothing instead")
-        self._spend(self._terms * factor * factor)
-        constant = sealapi.Plaintext(f"{abs(factor):X}")  # SEAL reads hexadecimal
-        for part in self._parts:
-            self._evaluator.multiply_plain_inplace(part, constant)
-            if factor < 0:
-                self._evaluator.negate_inplace(part)
-        self._terms *= factor * factor
-
-    def _plain(self, slots: Slots, apply: Callable[[Any, Any], None]) -> None:
-        self._begun()
-        check_slots(self._scheme, slots)
-        width = self._scheme.slots
-        if -(-slots.size // width) != len(self._parts):
-            raise CryptoError(
-                f"{slots.size} slots were offered to a sum of {len(self._parts)} ciphertexts",
-                fix="plain and sealed vectors must have the same length",
-            )
-        plain = sealapi.Plaintext()
-        for index, part in enumerate(self._parts):
-            # lists convert three times faster than arrays at this binding
-            self._encoder.encode(slots[index * width : (index + 1) * width].tolist(), plain)
-            apply(part, plain)
-
-
-class RealSum(_Accumulator):
-    """A running sum of sealed reals (CKKS)."""
-
-    __slots__ = ()
-
-    def __init__(self, context: PublicContext) -> None:
-        super().__init__(context)
-        if not isinstance(context.scheme, CKKS):
-            raise CryptoError("reals need a CKKS context", fix="use Sum for sealed integers")
-
-    def times(self, factor: float) -> None:
-        """Multiply by a public real.
-
-        A CKKS ciphertext stands for coefficients / scale, so dividing the public scale multiplies
-        the value, exactly and without noise.
-        """
-        self._begun()
-        if not 2.0**-20 <= abs(factor) <= 2.0**20:
-            raise CryptoError(
-                "a factor must lie between 2^-20 and 2^20 in size", fix="rescale it at the parties"
-            )
-        for part in self._parts:
-            part.scale = part.scale / abs(factor)
-            if factor < 0:
-                self._evaluator.negate_inplace(part)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,13 +24,12 @@ import numpy.typing as npt
 import pyarrow
 from tenseal import sealapi
 
-from secure_fl.crypto.scheme import CKKS, Scheme
+from secure_fl.crypto.scheme import BFV
 from secure_fl.errors import CryptoError
 
 SEED_BYTES = 64
 WORD_BYTES = 7  # coefficients have at most 55 bits
 CIPHERTEXT_HEAD = 113  # header 16, parameters' id 32, NTT flag 1, five numbers 40, inner 24
-SCALE = slice(16 + 32 + 1 + 24, 16 + 32 + 1 + 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +68,6 @@ class SealForm:
             raise malformed(self.what)
         words = _words(body, self.words).tobytes()
         return b"".join((self.head, words, self.tail, body[size:]))
-
-    def at(self, scale: float) -> SealForm:
-        """Return the layout of a CKKS ciphertext at another scale."""
-        head = self.head[: SCALE.start] + struct.pack("<d", scale) + self.head[SCALE.stop :]
-        return replace(self, head=head)
 
 
 class MemoryFile:
@@ -132,15 +126,13 @@ class MemoryFile:
         return thing
 
 
-def ciphertext_layouts(context: Any, scheme: Scheme) -> tuple[SealForm, SealForm]:
+def ciphertext_layouts(context: Any, scheme: BFV) -> tuple[SealForm, SealForm]:
     """Learn how SEAL writes sums, and fresh ciphertexts whose second half is a seed."""
     blank = sealapi.Ciphertext(context)
     blank.resize(context, 2)
     words = 2 * scheme.degree
     with MemoryFile() as channel:
         head = channel.save(blank, CIPHERTEXT_HEAD + 8 * words)[:CIPHERTEXT_HEAD]
-    if isinstance(scheme, CKKS):
-        head = head[:48] + b"\1" + head[49:]  # CKKS ciphertexts are in NTT form
     full = SealForm("ciphertext", head, words)
     half = words // 2
     # the seed's own header and b"\1", which is SEAL's number of BLAKE2xb
@@ -152,7 +144,7 @@ def ciphertext_layouts(context: Any, scheme: Scheme) -> tuple[SealForm, SealForm
     return full, seeded
 
 
-def key_layout(context: Any, scheme: Scheme, what: str) -> SealForm:
+def key_layout(context: Any, scheme: BFV, what: str) -> SealForm:
     """Learn how SEAL writes a secret or public key, from one made for the purpose."""
     maker = sealapi.KeyGenerator(context)
     if what == "secret key":
@@ -164,12 +156,12 @@ def key_layout(context: Any, scheme: Scheme, what: str) -> SealForm:
         return SealForm(what, channel.save(thing, head + 8 * words)[:head], words)
 
 
-def frame(magic: bytes, scheme: Scheme, body: bytes = b"") -> bytes:
+def frame(magic: bytes, scheme: BFV, body: bytes = b"") -> bytes:
     """Build a serialised form: four letters of kind, a version, the scheme's number, the body."""
     return magic + bytes((1, scheme.number)) + body
 
 
-def unframe(magic: bytes, scheme: Scheme, data: bytes, what: str) -> bytes:
+def unframe(magic: bytes, scheme: BFV, data: bytes, what: str) -> bytes:
     """Return the body of a serialised form, if kind, version and scheme are the expected ones."""
     if data[:6] != frame(magic, scheme):
         raise malformed(what)

@@ -1,4 +1,4 @@
-"""The parameter sets of the homomorphic schemes, and how much they hold.
+"""The parameter sets of the homomorphic scheme, and how much they hold.
 
 Security: the HomomorphicEncryption.org standard (2018, table 1, ternary secret, classical attacks)
 allows a coefficient modulus of 109 bits at degree 4096 for 128-bit security. All sets below use
@@ -49,41 +49,18 @@ class BFV:
         return self.degree
 
 
-@dataclass(frozen=True, slots=True)
-class CKKS:
-    """Approximate reals at `scale`, `degree / 2` of them in one ciphertext."""
-
-    name: str
-    number: int
-    scale: float = 2.0**40
-    degree: int = 4096
-    coefficient_bits: tuple[int, int] = (54, 55)
-    most: int = 128
-    largest: float = 32.0  # `most` values of this size stay below 2^53 / scale
-
-    @property
-    def slots(self) -> int:
-        """How many reals one ciphertext holds."""
-        return self.degree // 2
-
-
-Scheme = BFV | CKKS
-
 COHORT = BFV("bfv44", 1, modulus=17592186028033, noise=math.sqrt(21 / 2))
 HOST = BFV("bfv42", 2, modulus=4398046486529, noise=math.sqrt((1 + 2 * 4096 / 3) / 12))
-REAL = CKKS("ckks40", 3)
-SCHEMES: dict[int, Scheme] = {scheme.number: scheme for scheme in (COHORT, HOST, REAL)}
+SCHEMES = {scheme.number: scheme for scheme in (COHORT, HOST)}
 
 
-def largest_cohort(scheme: Scheme) -> int:
+def largest_cohort(scheme: BFV) -> int:
     """How many fresh ciphertexts can be summed and still open exactly."""
-    if isinstance(scheme, CKKS):
-        return scheme.most
     room = 2 ** scheme.coefficient_bits[0] / (2 * scheme.modulus)
     return min(scheme.most, int((room / (scheme.tail * scheme.noise)) ** 2))
 
 
-def check_cohort(scheme: Scheme, parties: int) -> None:
+def check_cohort(scheme: BFV, parties: int) -> None:
     """Refuse a cohort whose sums could not be opened exactly."""
     most = largest_cohort(scheme)
     if not 1 <= parties <= most:
@@ -108,16 +85,13 @@ def check_slots(scheme: BFV, slots: Slots) -> None:
         )
 
 
-def seal_context(scheme: Scheme) -> Any:
+def seal_context(scheme: BFV) -> Any:
     """SEAL's context for `scheme`; it holds parameters and no key."""
-    bfv = isinstance(scheme, BFV)
-    kind = sealapi.SCHEME_TYPE.BFV if bfv else sealapi.SCHEME_TYPE.CKKS
-    parameters = sealapi.EncryptionParameters(kind)
+    parameters = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     parameters.set_poly_modulus_degree(scheme.degree)
     bits = list(scheme.coefficient_bits)
     parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(scheme.degree, bits))
-    if isinstance(scheme, BFV):
-        parameters.set_plain_modulus(scheme.modulus)
+    parameters.set_plain_modulus(scheme.modulus)
     context = sealapi.SEALContext(parameters, True, sealapi.SEC_LEVEL_TYPE.TC128)
     if not context.parameters_set():
         raise CryptoError(

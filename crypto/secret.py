@@ -1,14 +1,12 @@
 """What key holders may do: make keys, seal vectors and open sums.
 
-Three audiences have three unrelated key types: a cohort's `SecretKey` (members seal and open), the
-host's `HostSecretKey` with its `HostPublicKey` (parties seal, only the host opens), and a
-`RealSecretKey` for CKKS. Offering one where another is meant is a type error.
+Two audiences have unrelated key types: a cohort's `SecretKey` (members seal and open), and the
+host's `HostSecretKey` with its `HostPublicKey` (parties seal, only the host opens). Offering one
+where another is meant is a type error.
 
-Opening is for holders alone, and refusing is itself a signal. BFV and CKKS withstand chosen
-plaintexts, not chosen ciphertexts: who may submit ciphertexts and watch which of them fail learns
-about the key. After a TamperError stop the run and rotate the keys; never retry in a loop. Opened
-CKKS values must likewise never be sent to anyone without the key (Li and Micciancio,
-EUROCRYPT 2021): their error carries the secret.
+Opening is for holders alone, and refusing is itself a signal. BFV withstands chosen plaintexts, not
+chosen ciphertexts: who may submit ciphertexts and watch which of them fail learns about the key.
+After a TamperError stop the run and rotate the keys; never retry in a loop.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from functools import partial
 from typing import Any, NoReturn, Self
 
 import numpy as np
-import numpy.typing as npt
 from tenseal import sealapi
 
 from secure_fl.crypto.public import (
@@ -34,8 +31,6 @@ from secure_fl.crypto.scheme import (
     BFV,
     COHORT,
     HOST,
-    REAL,
-    Scheme,
     Slots,
     check_cohort,
     check_slots,
@@ -43,7 +38,6 @@ from secure_fl.crypto.scheme import (
 from secure_fl.crypto.seeded import read_sum
 from secure_fl.errors import CryptoError
 
-Reals = npt.NDArray[np.float64]
 Reader = Callable[[PublicContext, MemoryFile, bytes], Any]
 
 
@@ -52,7 +46,7 @@ class _Holder:
 
     __slots__ = ("_context", "_decryptor", "_key")
     _magic: bytes
-    _scheme: Scheme
+    _scheme: BFV
 
     def __init__(self, context: PublicContext, key: Any) -> None:
         self._context = context
@@ -144,18 +138,6 @@ class HostPublicKey:
         return context_bytes(HOST)
 
 
-class RealSecretKey(_Holder):
-    """A cohort's key for sealed reals (CKKS)."""
-
-    __slots__ = ()
-    _magic = b"SFLR"
-    _scheme = REAL
-
-    def public(self) -> bytes:
-        """Return the public context, for whoever adds."""
-        return context_bytes(self._scheme)
-
-
 def generate() -> SecretKey:
     """Make a cohort's key from the operating system's randomness."""
     return SecretKey._generate()
@@ -164,11 +146,6 @@ def generate() -> SecretKey:
 def generate_host() -> HostSecretKey:
     """Make a host's key."""
     return HostSecretKey._generate()
-
-
-def generate_real() -> RealSecretKey:
-    """Make a cohort's key for reals."""
-    return RealSecretKey._generate()
 
 
 def seal(key: SecretKey, slots: Slots) -> list[bytes]:
@@ -195,30 +172,6 @@ def open(key: SecretKey, parts: Sequence[bytes], count: int, contributors: int =
 def open_host(key: HostSecretKey, parts: Sequence[bytes], count: int) -> Slots:
     """Open a sum of what parties sealed to this host: `count` integers in [0, modulus)."""
     return _open(key, parts, count, parse)
-
-
-def seal_real(key: RealSecretKey, values: Reals) -> list[bytes]:
-    """Seal reals of at most 32 in size, 2048 in a ciphertext of 29 KB (seeded)."""
-    if values.ndim != 1 or not values.size or not np.abs(values).max() <= REAL.largest:  # or NaN
-        raise CryptoError(
-            f"sealed reals are a non-empty vector of finite values within ±{REAL.largest:g}",
-            fix="clip or rescale the values first",
-        )
-    encoder = sealapi.CKKSEncoder(key._context.seal)
-    encryptor = sealapi.Encryptor(key._context.seal, key._key)
-    plain, sealed = sealapi.Plaintext(), []
-    with MemoryFile() as channel:
-        for start in range(0, values.size, REAL.slots):
-            encoder.encode(values[start : start + REAL.slots].tolist(), REAL.scale, plain)
-            fresh = encryptor.encrypt_symmetric(plain)
-            sealed.append(serialize(key._context, channel, fresh, seeded=True))
-    return sealed
-
-
-def open_real(key: RealSecretKey, parts: Sequence[bytes], count: int) -> Reals:
-    """Open a sum of sealed reals; each is off by about 1e-9 per contributor."""
-    decode = sealapi.CKKSEncoder(key._context.seal).decode_double
-    return _decrypt(key, parts, count, parse, decode, np.float64)
 
 
 def noise_budget(key: SecretKey | HostSecretKey, part: bytes) -> int:
@@ -270,28 +223,17 @@ def _seal(
 def _open(
     key: SecretKey | HostSecretKey, parts: Sequence[bytes], count: int, read: Reader
 ) -> Slots:
-    decode = sealapi.BatchEncoder(key._context.seal).decode_uint64  # canonical, never centred
-    return _decrypt(key, parts, count, read, decode, np.uint64)
-
-
-def _decrypt(
-    key: _Holder,
-    parts: Sequence[bytes],
-    count: int,
-    read: Reader,
-    decode: Callable[[Any], Any],
-    kind: type[Any],
-) -> npt.NDArray[Any]:
     width = key._scheme.slots
     if count < 1 or len(parts) != -(-count // width):
         raise CryptoError(
             f"{count} slots need {-(-count // width)} ciphertexts, not {len(parts)}",
             fix="check that the sum was asked for with the same names and shapes everywhere",
         )
-    plain, opened = sealapi.Plaintext(), np.empty(len(parts) * width, kind)
+    decode = sealapi.BatchEncoder(key._context.seal).decode_uint64  # canonical, never centred
+    plain, opened = sealapi.Plaintext(), np.empty(len(parts) * width, np.uint64)
     with MemoryFile() as channel:
         for index, data in enumerate(parts):
             key._decryptor.decrypt(read(key._context, channel, data), plain)
             slots = opened[index * width : (index + 1) * width]
-            slots[:] = np.fromiter(decode(plain), kind, width)
+            slots[:] = np.fromiter(decode(plain), np.uint64, width)
     return opened[:count]

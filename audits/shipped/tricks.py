@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from secure_fl.audits.shipped.changed_sums import ChangedSum
 from secure_fl.audits.shipped.lying import Trick
 from secure_fl.audits.shipped.small_federation import PARTIES
 from secure_fl.coordinator.totals import ENCRYPTED
@@ -43,7 +44,7 @@ class Altered(Trick):
 
     mode: Protection
     numbers: Callable[[Any], Any]  # of floats, and of slots mod t
-    sealed: Callable[[public.Sum, int], None]  # a sealed sum, and how many slots it has
+    sealed: Callable[[ChangedSum, int], None]  # a sealed sum, and how many slots it has
 
     def answer(self, totals: Totals) -> Totals:
         """Change all segments alike."""
@@ -209,7 +210,7 @@ def _scaled(mode: Protection) -> Trick:
 
 
 def _injected(mode: Protection) -> Trick:
-    def plus_one(total: public.Sum, slots: int) -> None:
+    def plus_one(total: ChangedSum, slots: int) -> None:
         total.add_plain(np.ones(slots, np.uint64))
 
     return Altered(mode, lambda x: x + x.dtype.type(1), plus_one)
@@ -228,10 +229,10 @@ TRICKS: dict[str, Callable[[Protection], Trick]] = {
 }
 
 
-def _in_full(data: bytes) -> tuple[public.Sum, int]:
+def _in_full(data: bytes) -> tuple[ChangedSum, int]:
     """A sealed sum that can be changed, and how many slots it has."""
     context, parts = public.make_context(COHORT), to_parts(data)
-    total = public.Sum(context)
+    total = ChangedSum(context)
     with MemoryFile() as channel:
         read = [_read(context, channel, part) for part in parts]
         total.add([public.serialize(context, channel, one) for one in read])

@@ -9,7 +9,6 @@ from tenseal import sealapi
 from secure_fl.crypto.scheme import (
     COHORT,
     HOST,
-    REAL,
     SCHEMES,
     check_cohort,
     check_slots,
@@ -69,7 +68,7 @@ def test_capacity_follows_from_the_noise(scheme):
     assert largest_cohort(wider) < 128 // 8
 
 
-@pytest.mark.parametrize("scheme", [COHORT, HOST, REAL])
+@pytest.mark.parametrize("scheme", [COHORT, HOST])
 def test_cohorts_that_do_not_fit_are_refused(scheme):
     check_cohort(scheme, 1)
     check_cohort(scheme, 128)

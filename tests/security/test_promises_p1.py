@@ -42,7 +42,7 @@ def test_a_coordinators_process_never_loads_what_could_open() -> None:
     assert "secure_fl.crypto.secret" in done.stdout  # the check can fail
 
 
-@pytest.mark.parametrize("make", [secret.generate, secret.generate_host, secret.generate_real])
+@pytest.mark.parametrize("make", [secret.generate, secret.generate_host])
 def test_a_coordinator_offered_a_secret_key_refuses_to_start(make: Any) -> None:
     key = make()
     with pytest.raises(CryptoError, match="secret key was offered"):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secure_fl.audits.shipped.changed_sums import ChangedSum
 from secure_fl.coordinator import totals
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import masking, public, tags
@@ -35,12 +36,12 @@ def on_slots(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
     return apply
 
 
-def on_ciphertexts(change: Callable[[public.Sum], None]) -> Callable[[bytes], bytes]:
+def on_ciphertexts(change: Callable[[ChangedSum], None]) -> Callable[[bytes], bytes]:
     """Change a sealed sum, by what anyone can do to it."""
 
     def apply(data: bytes) -> bytes:
         context = public.make_context(COHORT)
-        total = public.Sum(context)
+        total = ChangedSum(context)
         with MemoryFile() as channel:
             sealed = [read_sum(context, channel, part, len(NAMES)) for part in to_parts(data)]
             total.add([public.serialize(context, channel, part) for part in sealed])
@@ -66,7 +67,7 @@ def plain(length: int) -> Any:
     return slots
 
 
-def again(total: public.Sum) -> None:
+def again(total: ChangedSum) -> None:
     total.add(total.result())
 
 

@@ -5,8 +5,6 @@ It is never run. `test_misuse.py` gives it to mypy.
 
 from __future__ import annotations
 
-import numpy as np
-
 from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import public, secret
@@ -14,8 +12,8 @@ from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
 from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.crypto.public import PublicContext, RealSum, Sum
-from secure_fl.crypto.secret import HostPublicKey, HostSecretKey, RealSecretKey, SecretKey
+from secure_fl.crypto.public import PublicContext, Sum
+from secure_fl.crypto.secret import HostPublicKey, HostSecretKey, SecretKey
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
@@ -26,12 +24,11 @@ from secure_fl.protocol.ports import Group, NewTotal, Offered, Rule, Vector
 
 
 def clear_values_to_a_coordinator(
-    total: Sum, protected: ProtectedTotal, sealed: SealedInts, reals: RealSum, values: Slots
+    total: Sum, protected: ProtectedTotal, sealed: SealedInts, values: Slots
 ) -> None:
     total.add([b"sealed"])
     total.add(values)  # expect: error
     total.add([1.5, 2.5])  # expect: error
-    reals.add(np.zeros(3))  # expect: error
     sealed.add(values, 3)  # expect: error
     segment = Segment(bytes(32), 3)
     protected.add("north", (segment,), b"sealed")
@@ -55,7 +52,6 @@ def keys_at_a_coordinator(
     Sum(context)
     Sum(key)  # expect: error
     SealedInts(host)  # expect: error
-    RealSum(secret.generate_real())  # expect: error
     public.load(key.public())
     public.load(key)  # expect: error
     public.load(host.public())  # expect: error
@@ -75,20 +71,16 @@ def opening_without_the_secret(
 
 
 def the_wrong_audience(
-    key: SecretKey, host: HostSecretKey, card: HostPublicKey, real: RealSecretKey, slots: Slots
+    key: SecretKey, host: HostSecretKey, card: HostPublicKey, slots: Slots
 ) -> None:
     secret.seal(key, slots)
     secret.seal_to_host(card, slots)
     secret.seal(host, slots)  # expect: error
     secret.seal(card, slots)  # expect: error
-    secret.seal(real, slots)  # expect: error
     secret.seal_to_host(key, slots)  # expect: error
     secret.seal_to_host(host, slots)  # expect: error
     secret.open(host, [b""], 3)  # expect: error
-    secret.open(real, [b""], 3)  # expect: error
     secret.open_host(key, [b""], 3)  # expect: error
-    secret.open_real(key, [b""], 3)  # expect: error
-    secret.seal_real(key, np.zeros(3))  # expect: error
     Rule(audience="parties")
     Rule(audience="coordinator")  # expect: error
 
