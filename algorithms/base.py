@@ -1,8 +1,11 @@
-"""What all algorithms' settings share."""
+"""What all algorithms' settings share, and what each must say of itself."""
 
 from __future__ import annotations
 
-from secure_fl.settings import Positive, Section
+from abc import abstractmethod
+
+from secure_fl.algorithms.demands import Demands
+from secure_fl.settings import ModelSettings, Positive, Section, TrainingSettings
 
 
 class Algorithm(Section):
@@ -11,6 +14,20 @@ class Algorithm(Section):
     name: str
     rounds: Positive = 5  # exchanges of models
     epochs: Positive = 1  # local passes over the records in each round
+
+    @abstractmethod
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Say what these settings ask of a site, whatever their fields are called.
+
+        `values`: of all models that it trains; 0 while these are not looked up.
+        """
+
+    @abstractmethod
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """Name the models that a site trains at once, given [model]; the first one travels.
+
+        Together they are held against max_values of a site's policy.
+        """
 
     @property
     def caveat(self) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Self, TypeAlias
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.ensembles import Counted, Ensemble
 from secure_fl.algorithms.public_records import PublicRecords, cross_entropy
 from secure_fl.learning.site import Site
 from secure_fl.learning.training import Optimizer, make_optimizer, public_step
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import Positive
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of logits against targets
 
@@ -39,6 +41,19 @@ class Distilling(Algorithm):
                 "differing draws are equations that tell everybody how many each hospital has"
             )
         return self
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Passes over own and over public records, which are held by [training]'s batches."""
+        return replace(
+            Demands.of_fit(self, training),
+            passes=max(self.epochs, self.distill_epochs),
+            batch=training.batch_size,
+            drawn=self.sample,
+        )
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """One model at each member."""
+        return (model,)
 
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         """One sum over all public records in each round."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.updates import (
     Update,
     add_,
@@ -25,6 +26,7 @@ from secure_fl.algorithms.updates import (
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
+from secure_fl.settings import ModelSettings, TrainingSettings
 
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -38,6 +40,14 @@ class FedAdam(Algorithm):
     beta1: Decay = 0.9  # β₁
     beta2: Decay = 0.99  # β₂
     tau: Rate = 1e-3  # τ, the degree of adaptivity
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Whole passes, and one sum of updates in each round."""
+        return Demands.of_fit(self, training)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """The shared model."""
+        return (model,)
 
 
 class AdamSettings(Protocol):

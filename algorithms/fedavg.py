@@ -9,15 +9,25 @@ from __future__ import annotations
 from typing import Literal
 
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.updates import add_, agree_on, common_and_own, local_update, weighted_mean
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.settings import ModelSettings, TrainingSettings
 
 
 class FedAvg(Algorithm):
     """Every party trains the shared model; the mean of their moves, by records, is the next."""
 
     name: Literal["fedavg"] = "fedavg"
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Whole passes, and one sum of updates in each round."""
+        return Demands.of_fit(self, training)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """The shared model."""
+        return (model,)
 
 
 async def fedavg(cohort: Cohort, site: Site, cfg: FedAvg) -> None:

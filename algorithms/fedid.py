@@ -9,6 +9,7 @@ tokenizer of its choice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -16,6 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms import feedback
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.distilling import (
     Distilling,
     agree_on_ground,
@@ -40,7 +42,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import Optimizer, endless, public_step
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import Positive
+from secure_fl.settings import Positive, TrainingSettings
 
 
 class FedID(Distilling):
@@ -76,6 +78,13 @@ class FedID(Distilling):
             f"The host's feedback (feedback = {self.feedback}) lets parties work out the labels "
             "of the host's records, if it knows or guesses their texts."
         )
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """As all that distil, but for batches of its own: of public and of the host's records."""
+        public, labelled = self.public_batch, self.feedback_batch
+        own = (public or training.batch_size, labelled or training.batch_size)
+        fit = Demands.of_fit(self, training)
+        return replace(super().demands(training, values), batch=max(fit.batch, *own))
 
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         """A sum for every few batches."""

@@ -7,6 +7,7 @@ Nature Communications 13, 2032, 2022, arXiv 2108.13323, Algorithm 1. The losses 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.descent import Descent
 from secure_fl.algorithms.distillation import Distillation
 from secure_fl.algorithms.factors import Way, exchange_of
@@ -24,7 +26,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import endless
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import Positive
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -48,6 +50,20 @@ class FedKD(Algorithm, Distillation):
         if self.energy_start > self.energy_end:
             raise ValueError("an energy_start up to energy_end: precision grows with training")
         return self
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """One exchange in each round, or one at each of its steps."""
+        each = self.steps if self.exchange == "gradient" else 1
+        fit = Demands.of_fit(self, training)
+        return replace(fit, exchanges=self.rounds * each, steps=self.steps)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """The student, and the teacher that stays at home."""
+        return (self.student(model), model)
+
+    def student(self, model: ModelSettings) -> ModelSettings:
+        """The first layers of the shared model."""
+        return model.model_copy(update={"layers": self.student_layers})
 
     @property
     def caveat(self) -> str:

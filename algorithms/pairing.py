@@ -44,8 +44,7 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
             fix=f"set algorithm.student_layers to 1 to {depth(teacher)}",
             field="algorithm.student_layers",
         )
-    shallow = settings.model_copy(update={"layers": cfg.student_layers})
-    student = site.model(shallow, attention=attention)
+    student = site.model(cfg.student(settings), attention=attention)
     require_prefix(site, student, teacher, cfg)
     η = site.training.learning_rate
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η, η))

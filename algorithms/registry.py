@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from inspect import isabstract
 from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
@@ -29,6 +30,7 @@ from secure_fl.algorithms.fedavg import FedAvg, fedavg
 from secure_fl.algorithms.fedid import FedID, fedid
 from secure_fl.algorithms.fedkd import FedKD, fedkd
 from secure_fl.algorithms.inclusivefl import InclusiveFL, inclusivefl
+from secure_fl.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,15 @@ class Entry:
     opens_predictions: bool = False  # what the host opens are predictions, which can carry noise
     dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
     summary: str = ""
+
+    def __post_init__(self) -> None:
+        if isabstract(self.settings):
+            lacking = ", ".join(sorted(self.settings.__abstractmethods__))
+            raise SettingsError(
+                f"{self.settings.__name__} does not say what it asks of a site: {lacking}",
+                fix="write these methods, as `algorithms.fedavg` does: a site's limits are held "
+                "against what they return",
+            )
 
 
 ALGORITHMS: Mapping[str, Entry] = {

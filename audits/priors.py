@@ -19,8 +19,7 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
     task = next(iter(made.tasks.values()))
     if made.local_heads:  # heads stay at home; whoever guesses counts with all labels there are
         task = make_task(settings.task, every)
-    layers = getattr(settings.algorithm, "student_layers", settings.model.layers)
-    spec = settings.model.model_copy(update={"layers": layers})
+    spec = settings.algorithm.trains(settings.model)[0]
     tokenizer = load_tokenizer(spec)
     own = {s.name: Truth(s.name, tuple(s.train)) for s in members if s.role != "host"}
     others = [record for silo in members for record in (*silo.dev, *silo.test)]

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.submodel import Units, draw, shrink
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.updates import Update, agree_on, local_update, weighted_mean
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
+from secure_fl.settings import ModelSettings, TrainingSettings
 
 
 class FedDropout(Algorithm):
@@ -32,6 +34,14 @@ class FedDropout(Algorithm):
 
     name: Literal["feddropout"] = "feddropout"
     keep: Annotated[float, Field(gt=0, le=1)] = 0.6  # of heads, and of intermediate units
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Whole passes, and one sum of a sub-model's updates in each round."""
+        return Demands.of_fit(self, training)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """The shared model."""
+        return (model,)
 
 
 class Unsent:

@@ -11,7 +11,9 @@ is the summed sketch, not the sparse top-k of the paper, and k costs no traffic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -22,13 +24,14 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.sketch import CountSketch, Positions, Reals
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
 from secure_fl.errors import SettingsError
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
-from secure_fl.settings import Positive
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 COMPRESSION = 4.0  # 2.05 GB to 0.51 GB in FedKD's Table 2, 1.37 GB to 0.34 GB in its Table 3
 SKETCH = "sketch"  # the name under which sketches are summed
@@ -54,6 +57,22 @@ class FetchSGD(Algorithm):
         if self.columns is not None and self.compression is not None:
             raise ValueError("one of columns and compression, not both")
         return self
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Whole passes or counted steps, and a sketch that could be larger than the model."""
+        fit = Demands.of_fit(self, training)
+        return replace(fit, steps=self.steps or 0, cells=self.cells(values))
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """The shared model."""
+        return (model,)
+
+    def cells(self, size: int) -> int:
+        """How many cells the sketch of so many weights has; a row has one at least."""
+        if self.columns is not None:
+            return self.rows * self.columns
+        cells = size / (self.compression or COMPRESSION)
+        return max(self.rows, math.ceil(min(cells, 2.0**62)))
 
     def sketch(self, size: int, seed: int) -> CountSketch:
         """The sketch of so many weights."""

@@ -8,6 +8,7 @@ Heterogeneous Clients. ICLR 2021, arXiv 2010.02264, Algorithm 1. A baseline of I
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -19,13 +20,14 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.narrow import narrow_model, places, shapes
 from secure_fl.algorithms.baselines.regions import Regions
 from secure_fl.algorithms.baselines.widths import at_width, head_size, size_for_depth, wide_config
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.tiers import Mix, Share, Weights, tier_of
 from secure_fl.algorithms.updates import Update, kept_at_home, local_update
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import Positive
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 Width = Annotated[float, Field(gt=0, le=1)]
 WIDTHS = {"weak": 0.5, "medium": 0.75, "strong": 1.0}
@@ -49,6 +51,14 @@ class HeteroFL(Algorithm):
         if not (self.widths or self.tiers or (self.widths is None and self.tiers is None)):
             raise ValueError("one tier at least")
         return self
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Whole passes, or counted steps in place of them."""
+        return replace(Demands.of_fit(self, training), steps=self.steps or 0)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """At most the whole model, at its widest."""
+        return (model,)
 
 
 def head_sizes(cfg: HeteroFL, config: Any, layers: int) -> dict[str, int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.fedadam import Decay, Rate
 from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.tiers import Share, Weights
-from secure_fl.settings import Positive
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 TIERS = {"weak": 2, "medium": 3, "strong": 4}  # halves and quarters of the built-in model
 
@@ -51,6 +53,15 @@ class Tiered(Algorithm):
                 "differing draws are equations that tell everybody how many each hospital has"
             )
         return self
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Whole passes, or counted steps in place of them, by those who are drawn."""
+        fit = Demands.of_fit(self, training)
+        return replace(fit, steps=self.steps or 0, drawn=self.sample)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """At most the model of the deepest tier."""
+        return (model.model_copy(update={"layers": max(self.tiers.values())}),)
 
     @property
     def ladder(self) -> Ladder:

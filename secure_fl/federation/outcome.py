@@ -100,7 +100,8 @@ def among_drawn(run: Outline, parties: int, bound: CollusionBound) -> tuple[int,
 
     All know who is drawn, and that the others add zeros: colluders need only the drawn ones' parts.
     """
-    share, spare = getattr(run.terms.algorithm, "sample", 1.0), parties - run.rules.threshold
+    share = run.terms.algorithm.demands(run.terms.training, 0).drawn
+    spare = parties - run.rules.threshold
     drawn = min(parties, max(round_up(share * parties), run.rules.min_cohort + spare))
     honest, lying = min(bound.honest, drawn - 2), min(bound.lying, drawn - spare - 2)
     if drawn == parties:

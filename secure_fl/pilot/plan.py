@@ -82,7 +82,7 @@ def _checked(tables: Table, where: Text) -> Plan:
 def terms_of(plan: Plan, ledger: Path) -> Terms:
     """What a session needs of it, with the site's own ledger: one budget, whatever runs are called.
 
-    A plan may not say where a ledger lies (`site_rules`), or a new name would be a new budget.
+    A plan may not say where a ledger lies (`policy.rules`), or a new name would be a new budget.
     """
     training, protection, place = plan.training, plan.protection, {"ledger": str(ledger)}
     if training.dp is not None:

@@ -4,7 +4,7 @@
     [[data.set]]            the names that a plan may use, and this site's files behind them
     [keys]                  the folder of `secure-fl keys`
 
-The file never leaves the site and no message changes it; `site_rules.check` holds plans against it.
+The file never leaves the site and no message changes it; `policy.rules` holds plans against it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SitePolicy(Section):
     max_epochs: Positive = 3  # passes in a round, over own or public records
     max_steps: Positive = 100  # of a round, where an algorithm counts steps
     max_batch: Positive = 256  # records (or patients) in memory at once, of own or public ones
-    max_values: Positive = 500_000_000  # of the trained model, or of a sketch: memory
+    max_values: Positive = 500_000_000  # of all models that it trains, or of a sketch: memory
     recording: bool = False  # views of all roles, for audits: as secret as the records
     not_before: Day | None = None  # the first day, in UTC
     until: Day | None = None  # the last day, in UTC; None: no run at all until one is named

@@ -35,6 +35,7 @@ from secure_fl.thresholds import default_threshold
 __all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"]
 
 if TYPE_CHECKING:
+    from secure_fl.algorithms.demands import Demands
     from secure_fl.crypto.roster import Roster
     from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
 
@@ -104,8 +105,7 @@ def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) 
     yield from _who(policy, company)
     yield from _what(policy, plan)
     yield from _sums(policy, plan.protection, company)
-    yield from _how_much(policy, plan.algorithm)
-    yield from _batch(policy, plan)
+    yield from _how_much(policy, plan.algorithm.demands(plan.training, values=0))
     yield from _tier(plan.algorithm, company)
     yield from _dp(policy.dp, plan)
     yield from _noise(policy.noise, plan, company)
@@ -178,23 +178,12 @@ def _sums(policy: SitePolicy, asked: ProtectionSettings, company: Company) -> It
         yield Broken("site.bits", f"{asked.bits}", allowed, fix)
 
 
-def _how_much(policy: SitePolicy, algorithm: Algorithm) -> Iterator[Broken]:
-    steps: int = getattr(algorithm, "steps", None) or 0
-    each = max(1, steps) if getattr(algorithm, "exchange", "") == "gradient" else 1
-    epochs = max(algorithm.epochs, getattr(algorithm, "distill_epochs", 1))
-    yield from at_most("site.max_rounds", algorithm.rounds * each, policy.max_rounds)
-    yield from at_most("site.max_epochs", epochs, policy.max_epochs)
-    yield from at_most("site.max_steps", steps, policy.max_steps)
-
-
-def _batch(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
-    """What is in memory at once: a coordinator could otherwise take the machine down."""
-    training, algorithm = plan.training, plan.algorithm
-    held = training.batch_size
-    if training.dp is not None and training.dp.physical_batch is not None:
-        held = min(held, training.dp.physical_batch)
-    others = [getattr(algorithm, name, None) or 0 for name in ("public_batch", "feedback_batch")]
-    yield from at_most("site.max_batch", max(held, *others), policy.max_batch)
+def _how_much(policy: SitePolicy, asked: Demands) -> Iterator[Broken]:
+    """How long it takes, and what is in memory at once; `size` adds what the models need."""
+    yield from at_most("site.max_rounds", asked.exchanges, policy.max_rounds)
+    yield from at_most("site.max_epochs", asked.passes, policy.max_epochs)
+    yield from at_most("site.max_steps", asked.steps, policy.max_steps)
+    yield from at_most("site.max_batch", asked.batch, policy.max_batch)
 
 
 def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:

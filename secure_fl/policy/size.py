@@ -1,12 +1,11 @@
 """How large a model a plan asks for, against what this site's machine is to hold.
 
-Asked after `site_rules.check`: only then has the site allowed the name, whose shape is looked up
+Asked after `rules.check`: only then has the site allowed the name, whose shape is looked up
 here, in a folder, the local cache or the hub. No weight is loaded or drawn for it.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from secure_fl.policy.rules import Broken, Plan, PolicyRefusal
@@ -26,16 +25,9 @@ def check_size(policy: SitePolicy, plan: Plan, me: str) -> None:
 
 
 def values_asked(plan: Plan) -> int:
-    """The values of the trained model, or the cells of its sketch if these are more."""
-    from secure_fl.algorithms.baselines.fetchsgd import COMPRESSION, FetchSGD
-
-    size, algorithm = trained_values(plan.model), plan.algorithm
-    if not isinstance(algorithm, FetchSGD):
-        return size
-    if algorithm.columns is not None:
-        return max(size, algorithm.rows * algorithm.columns)
-    cells = size / (algorithm.compression or COMPRESSION)
-    return max(size, algorithm.rows, math.ceil(min(cells, 2.0**62)))
+    """The values of all models that are trained, or the cells of a sketch if these are more."""
+    values = sum(map(trained_values, plan.algorithm.trains(plan.model)))
+    return max(values, plan.algorithm.demands(plan.training, values).cells)
 
 
 def trained_values(spec: ModelSettings) -> int:

@@ -34,11 +34,11 @@ HARMLESS = {
     "protection.noise.force": "whether the result is of use",
 }
 LEARNING = set(  # how an algorithm learns, from sums that are protected all the same
-    "server_learning_rate beta1 beta2 tau keep momentum masking k rows columns compression mutual "
-    "soft_labels hidden adaptive transform joint_loss student_layers teacher_learning_rate "
+    "server_learning_rate beta1 beta2 tau keep momentum masking k mutual "
+    "soft_labels hidden adaptive transform joint_loss teacher_learning_rate "
     "energy_start energy_end max_rank mean counted sample host_learning_rate distill_learning_rate "
     "targets feedback_weight distill batches_per_exchange "
-    "fresh_optimizers labelled temperature distance logit_bound widths tiers shares weights mix "
+    "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "
     "server_optimizer linear_rate beta".split()
 )
 JUDGED = {
@@ -64,9 +64,10 @@ def leaves(cls: type[Section], at: str = "") -> set[str]:
 def test_a_new_setting_is_judged_or_said_to_be_harmless() -> None:
     assert leaves(Plan) == JUDGED | set(HARMLESS)
     judged = {"name", "rounds", "epochs", "steps", "distill_epochs", "factors", "feedback"}
-    judged |= {"public_batch", "feedback_batch"}  # and of a sketch, by `site_size`: rows, columns
+    judged |= {"public_batch", "feedback_batch", "exchange"}
+    judged |= {"rows", "columns", "compression", "student_layers", "tiers"}  # by `policy.size`
     for entry in ALGORITHMS.values():
         fields = entry.settings.model_fields
-        assert set(fields) <= judged | {"exchange"} | LEARNING, entry.settings
+        assert set(fields) <= judged | LEARNING, entry.settings
         inner = [s for field in fields.values() for s in sections(field.annotation)]
         assert inner == []  # no second model, no second ledger, out of the rules' sight

@@ -226,7 +226,8 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         "steps": (a.get("steps") or 0) <= held.max_steps,
         "batch": min(p["training"]["batch_size"], (dp or {}).get("physical_batch") or 10**9)
         <= held.max_batch
-        and (a.get("public_batch") or 0) <= held.max_batch,
+        and (a.get("public_batch") or 0) <= held.max_batch
+        and (name not in {"fedid", "gong"} or p["training"]["batch_size"] <= held.max_batch),
         "tier": name != "heterofl" or company.tier is not None or company.me == company.host,
         "dp": (dp is not None and not uncovered) or not held.dp.required,
         "dp limits": dp is None or within(dp, held.dp),

@@ -13,6 +13,8 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.fetchsgd import FetchSGD
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.errors import CohortError, ModelError
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.models import load_backbone, trainable
@@ -84,6 +86,13 @@ def test_a_sketch_larger_than_any_model_is_refused(bomb: FetchSGD) -> None:
     with pytest.raises(PolicyRefusal, match=r"site\.max_values"):
         check_size(SitePolicy(), plan(bomb), "north")
     check_size(SitePolicy(), plan(FetchSGD()), "north")
+
+
+def test_all_models_that_are_trained_at_once_count() -> None:
+    teacher, student = (trained_values(ModelSettings(layers=layers)) for layers in (3, 1))
+    assert values_asked(plan(FedKD(student_layers=1), layers=3)) == teacher + student
+    deepest = trained_values(ModelSettings(layers=4))
+    assert values_asked(plan(InclusiveFL(), layers=1)) == deepest  # tiers have their own depths
 
 
 def test_a_model_that_cannot_be_had_is_an_error(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.learning.site import Site
@@ -59,6 +60,12 @@ class Voting(Algorithm):
 
     name: Literal["voting"] = "voting"
     rounds: int = 2
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        return Demands.of_fit(self, training)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        return (model,)
 
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         return EXAMPLES, SUMS * self.rounds

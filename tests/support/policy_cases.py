@@ -87,6 +87,8 @@ CASES: list[Case] = [
      "asked for 300; allowed: 256 or less", {"max_batch": 300}),
     ("site.max_batch", FEDID, plan(name="fedid", public_batch=1000), HOSTED, TODAY,
      "asked for 1000; allowed: 256 or less", {"max_batch": 1000}),
+    ("site.max_batch", FEDID, plan(name="fedid", batch=300, dp__physical=8), HOSTED, TODAY,
+     "asked for 300; allowed: 256 or less", {"max_batch": 300}),  # of public records, without DP
     ("site.dp.required", POLICY, plan(dp=False), COMPANY, TODAY,
      "asked for none; allowed: DP-SGD that covers all that is sent", {"dp": {"required": False}}),
     ("site.dp.required", policy(algorithms=("heterofl",)), plan(name="heterofl"), COMPANY, TODAY,
