@@ -20,11 +20,12 @@ from secure_fl.events import Event
 from secure_fl.learning.anatomy import freeze_embeddings
 from secure_fl.learning.models import encoder_layers, trainable
 from secure_fl.party.cohort import Cohort
-from secure_fl.runs.result import Result
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, Protection
+from tests.support.equality import equal, weights
 from tests.support.harness import federate
 from tests.support.hospitals import silos, small
+from tests.support.killing import Killed, kill_when, within
 
 HEADS, WIDTH, INNER = 4, 16, 6
 
@@ -62,14 +63,6 @@ def relative(name: str) -> Any:
 def tokens() -> dict[str, Any]:
     ids = torch.arange(1, 25).reshape(3, 8)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def weights(result: Result) -> dict[str, Any]:
-    return {n: w.detach().clone() for n, w in trainable(result.model).items()}
-
-
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
 
 
 @torch.no_grad()
@@ -269,15 +262,8 @@ def test_resume_is_bit_for_bit(tmp_path: Path) -> None:
     cfg = FedDropout(rounds=3)
     whole = small(cfg, mode).run()
 
-    class Killed(BaseException):
-        pass
-
-    def listener(event: Event) -> None:
-        if event["event"] == "metrics" and event["round"] == 2:
-            raise Killed
-
     with pytest.raises(Killed):
-        small(cfg, mode, folder=tmp_path / "run", listener=listener).run()
+        small(cfg, mode, folder=tmp_path / "run", listener=kill_when(within(2))).run()
     resumed = small(cfg, mode, folder=tmp_path / "run", resume=True).run()
     assert equal(weights(whole), weights(resumed))
 

@@ -21,12 +21,12 @@ from secure_fl.learning.models import load_exported
 from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
 from secure_fl.settings import ModelSettings, TaskSettings
-from tests.algorithms.test_fedkd import save
-from tests.federation.test_federation import equal, weights
-from tests.federation.test_resume import Killed
+from tests.support.equality import equal, weights
 from tests.support.hands import LOCAL, NAMES, site_of
 from tests.support.harness import LossyEngine, Program, federate
 from tests.support.hospitals import HOST, LABELS, hosted, members
+from tests.support.killing import Killed
+from tests.support.saved_models import save_tiny
 
 SLOW = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_every_member_may_have_a_model_and_a_tokenizer_of_its_own(
     feedback: Any, tmp_path: Path
 ) -> None:
     words = ["the", "patient", "rash", "after", "no", "dose", "mg"]
-    odd = ModelSettings(name=save(tmp_path / "odd", words, hidden_size=32), layers=2)
+    odd = ModelSettings(name=save_tiny(tmp_path / "odd", words, hidden_size=32), layers=2)
     silos = members(size=8)
     silos = [
         silos[0],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -10,7 +10,6 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel
 
 from secure_fl import FedAvg, Federation, Silo
 from secure_fl.algorithms.descent import Descent
@@ -22,20 +21,23 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Ledger
 from secure_fl.errors import DataError, ModelError, SettingsError
 from secure_fl.events import Event, EventLog
-from secure_fl.learning.builtin import tiny_config, tiny_tokenizer
+from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.models import load_exported, load_model, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
-from secure_fl.runs import checkpoint
 from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
-from tests.federation.test_federation import equal, weights
-from tests.federation.test_resume import Killed
+from tests.support.equality import equal, weights
 from tests.support.harness import LossyEngine
 from tests.support.hospitals import LABELS, silos, small
+from tests.support.killing import Killed, after, kill_when
 from tests.support.private import make_site, notes, seeded
+from tests.support.run_states import kept_state
+from tests.support.saved_models import save_tiny, still
+
+__all__ = ["still"]  # a fixture
 
 WAYS: tuple[Way, ...] = get_args(Way)
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
@@ -56,24 +58,6 @@ def run(algorithm: FedKD, mode: Any = "none", **options: Any) -> Federation:
     return small(algorithm, mode, **usual | options)
 
 
-def save(folder: Path, words: Sequence[str] | None = None, **changes: Any) -> str:
-    """A checkpoint like the built-in model, but for these fields."""
-    tokenizer = tiny_tokenizer(words)
-    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = BertConfig(**tiny_config(len(tokenizer)).to_dict() | plain | changes)
-    torch.manual_seed(0)
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint without dropout."""
-    with torch.random.fork_rng():
-        return save(tmp_path_factory.mktemp("still"))
-
-
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """Collect the names of everything that any party gives to any sum."""
@@ -86,13 +70,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
     monkeypatch.setattr(Cohort, "sum", listening)
     yield names
-
-
-def kept(folder: Path, name: str, round: int) -> dict[str, Any]:
-    """What a party's checkpoint holds."""
-    place = folder / "parties" / name / "checkpoints" / f"round-{round:05d}"
-    state: dict[str, Any] = checkpoint.load(place)["keep"]
-    return state
 
 
 # --- what comes out -------------------------------------------------------------------------------
@@ -108,7 +85,7 @@ def test_one_student_for_all_and_a_teacher_for_each(
     assert set(result.models) == {"student", *(f"{name}/model" for name in NAMES)}
     teachers = [weights(result, f"{name}/model") for name in NAMES]
     assert not any(equal(teachers[0], other) for other in teachers[1:])
-    states = [kept(tmp_path, name, 2)["student"] for name in NAMES]
+    states = [kept_state(tmp_path, name, 2)["student"] for name in NAMES]
     assert all(equal(states[0], state) for state in states)
     student = trainable(result.models["student"])
     counts = {"joint": {"records", "parties"}, "per_party": set(), "none": {"records"}}[way]
@@ -281,7 +258,7 @@ def test_exchanged_gradients_are_clipped_model_by_model() -> None:
 def test_moments_of_the_teacher_stay_at_home(tmp_path: Path) -> None:
     cfg = kd(exchange="gradient", steps=2)
     run(cfg, folder=tmp_path).run()
-    states = [kept(tmp_path, name, 2) for name in NAMES]
+    states = [kept_state(tmp_path, name, 2) for name in NAMES]
     pair = make_pair(site_of(silos()[0], ModelSettings(layers=2)), cfg)
     assert len(states[0]["ηₛ"]) == len(trainable(pair.student))
     assert len(states[0]["η"]) == len(trainable(pair.teacher)) + len(pair.W)
@@ -295,14 +272,8 @@ def test_moments_of_the_teacher_stay_at_home(tmp_path: Path) -> None:
 
 
 def stopped_after(round: int, cfg: FedKD, mode: Any, folder: Path, **options: Any) -> None:
-    def listener(event: Event) -> None:
-        if (event["event"], event["party"], event.get("round")) == (
-            "round", "coordinator", round + 1,
-        ):  # fmt: skip
-            raise Killed
-
     with pytest.raises(Killed):
-        run(cfg, mode, folder=folder, listener=listener, **options).run()
+        run(cfg, mode, folder=folder, listener=kill_when(after(round)), **options).run()
 
 
 GRADIENT = {"exchange": "gradient", "steps": 2}
@@ -346,7 +317,7 @@ def test_who_joins_late_is_given_the_student(
     stopped_after(1, cfg, mode, tmp_path, silos=four[:3])
     result = run(cfg, mode, folder=tmp_path, silos=four, resume=True).run()
     assert f"{late}/model" in result.models
-    states = [kept(tmp_path, silo.name, 2) for silo in four]
+    states = [kept_state(tmp_path, silo.name, 2) for silo in four]
     for state in states[1:]:
         assert equal(states[0]["student"], state["student"])
         assert {n for n in state["factors"]} == {n for n in states[0]["factors"]}
@@ -445,17 +416,22 @@ def own(teacher: ModelSettings) -> list[Silo]:
 Made = Callable[[Path], ModelSettings]
 REFUSED: dict[str, tuple[Made, dict[str, Any], str]] = {
     "words": (
-        lambda f: ModelSettings(name=save(f, words=("alpha", "beta"))), {}, "another vocabulary",
+        lambda f: ModelSettings(name=save_tiny(f, words=("alpha", "beta"))),
+        {},
+        "another vocabulary",
     ),
     "heads": (
-        lambda f: ModelSettings(name=save(f, num_attention_heads=2)), {}, "num_attention_heads 2",
+        lambda f: ModelSettings(name=save_tiny(f, num_attention_heads=2)),
+        {},
+        "num_attention_heads 2",
     ),
     "width": (
-        lambda f: ModelSettings(name=save(f, hidden_size=32)), {"transform": False},
+        lambda f: ModelSettings(name=save_tiny(f, hidden_size=32)),
+        {"transform": False},
         "hidden_size 32",
     ),
     "depth": (lambda f: ModelSettings(layers=1), {"student_layers": 2}, "teacher 1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -478,11 +454,11 @@ def test_a_teacher_that_no_student_fits_is_explained(case: str, tmp_path: Path) 
 def test_a_teacher_of_ones_own_may_be_another(
     changes: dict[str, Any], how: dict[str, Any], tmp_path: Path
 ) -> None:
-    teacher = ModelSettings(name=save(tmp_path / "own", **changes))
+    teacher = ModelSettings(name=save_tiny(tmp_path / "own", **changes))
     result = run(kd(**how), silos=own(teacher), folder=tmp_path / "run").run()
     found: Any = result.models[f"{NAMES[1]}/model"].config
     assert all(getattr(found, name) == value for name, value in changes.items())
-    states = [kept(tmp_path / "run", name, 2)["student"] for name in NAMES]
+    states = [kept_state(tmp_path / "run", name, 2)["student"] for name in NAMES]
     assert all(equal(states[0], state) for state in states)
 
 

@@ -22,6 +22,7 @@ from secure_fl.learning.models import load_model, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from tests.support.hands import ce
 from tests.support.hospitals import LABELS, members
 
 RATE = 0.3
@@ -40,10 +41,6 @@ class Toy:
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(logits, batch["labels"])
-
-
-def ce(z: Tensor, y: Tensor) -> Tensor:
-    return -(y * torch.log_softmax(z, -1)).sum(-1).mean()
 
 
 def through_the_step(

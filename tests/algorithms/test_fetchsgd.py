@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl import FedAvg, Local, Silo, TrainingSettings
+from secure_fl import FedAvg, Local, Silo
 from secure_fl.algorithms.baselines import sketch as sketch_module
 from secure_fl.algorithms.baselines.fetchsgd import Aggregator, FetchSGD
 from secure_fl.algorithms.baselines.sketch import CountSketch
@@ -24,7 +24,8 @@ from secure_fl.learning.models import trainable
 from secure_fl.runs.result import Result
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection
-from tests.support.hospitals import silos, small
+from tests.support.hospitals import frozen, silos, small
+from tests.support.killing import Killed, kill_when, within
 
 SMALL = CountSketch(rows=3, columns=7, size=40, seed=5)
 
@@ -35,7 +36,7 @@ def matrix(sketch: CountSketch) -> Any:
     return np.stack([sketch.of(unit) for unit in units], axis=-1)
 
 
-def weights(result: Result) -> Any:
+def flat_weights(result: Result) -> Any:
     return torch.cat([w.detach().reshape(-1) for w in trainable(result.model).values()]).numpy()
 
 
@@ -158,7 +159,7 @@ def test_a_round_by_hand() -> None:
     parties, alone = silos(), small(Local(rounds=1)).run()
     counts = np.array([len(p.train) for p in parties], float)
     models = [alone.models[f"{p.name}/model"] for p in parties]
-    start = weights(small(FedAvg(rounds=1), training=frozen()).run())
+    start = flat_weights(small(FedAvg(rounds=1), training=frozen()).run())
     moves = [
         torch.cat([w.detach().reshape(-1) for w in trainable(m).values()]).numpy() - start
         for m in models
@@ -169,24 +170,16 @@ def test_a_round_by_hand() -> None:
     largest = np.argsort(-np.abs(estimates))[:500]
     expected = np.zeros(g.size)
     expected[largest] = estimates[largest]
-    found = weights(small(cfg).run()) - start
+    found = flat_weights(small(cfg).run()) - start
     assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected)  # few ties differ
     assert np.count_nonzero(found) <= 500
 
 
-def frozen() -> TrainingSettings:
-    return TrainingSettings(learning_rate=1e-30, weight_decay=0.0, device="cpu")
-
-
 def test_protection_changes_results_by_rounding_only() -> None:
-    start = weights(small(FedAvg(rounds=1), training=frozen()).run())
+    start = flat_weights(small(FedAvg(rounds=1), training=frozen()).run())
     modes: tuple[Protection, ...] = ("none", "he+secagg")
-    clear, sealed = (weights(small(FetchSGD(rounds=2, k=1.0), mode).run()) for mode in modes)
+    clear, sealed = (flat_weights(small(FetchSGD(rounds=2, k=1.0), mode).run()) for mode in modes)
     assert np.linalg.norm(clear - sealed) < 0.02 * np.linalg.norm(clear - start)
-
-
-class Killed(BaseException):
-    """Ends a run wherever it is raised, without any clean-up of ours."""
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
@@ -194,14 +187,10 @@ def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any) -> None:
     cfg = FetchSGD(rounds=4, k=0.05)  # few weights move: momentum and error are not zero
     whole = small(cfg, mode).run()
 
-    def listener(event: Event) -> None:
-        if event["event"] == "metrics" and event["round"] == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        small(cfg, mode, folder=tmp_path / "run", listener=listener).run()
+        small(cfg, mode, folder=tmp_path / "run", listener=kill_when(within(3))).run()
     resumed = small(cfg, mode, folder=tmp_path / "run", resume=True).run()
-    assert weights(whole).tobytes() == weights(resumed).tobytes()
+    assert flat_weights(whole).tobytes() == flat_weights(resumed).tobytes()
 
 
 def test_it_learns_at_a_quarter_of_the_bytes() -> None:

@@ -21,10 +21,10 @@ from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.learning.models import load_exported, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from tests.algorithms.test_narrow import require_slices
-from tests.federation.test_local_heads import HEAD, NAMES, ner
 from tests.support.harness import federate
 from tests.support.hospitals import silos, small
+from tests.support.slices import require_slices
+from tests.support.token_hospitals import HEAD, NAMES, ner
 
 TIERS = ("weak", "medium", "strong")
 CPU = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu")

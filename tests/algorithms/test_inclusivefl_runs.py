@@ -24,11 +24,11 @@ from secure_fl.learning.models import depth, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.settings import DPSettings, Protection
-from tests.federation.test_federation import equal, weights
-from tests.federation.test_local_heads import ner
-from tests.federation.test_resume import Killed
+from tests.support.equality import equal, weights
 from tests.support.harness import LossyEngine, Program, federate
 from tests.support.hospitals import silos, small
+from tests.support.killing import Killed, at_event, kill_when
+from tests.support.token_hospitals import ner
 from tests.support.toy_tiers import names_of, play
 
 DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
@@ -81,22 +81,6 @@ def test_every_way_in_every_mode(way: str, mode: Protection) -> None:
     assert not torch.equal(medium["classifier.weight"], strong["classifier.weight"])
 
 
-def killed_at(folder: Path, moment: int, algorithm: Algorithm, **options: Any) -> bool:
-    seen = 0
-
-    def listener(event: Any) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == moment:
-            raise Killed
-
-    try:
-        tiers(algorithm, folder=folder, listener=listener, **options).run()
-    except Killed:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 @pytest.mark.parametrize("way", SERVERS)
 def test_resume_is_bit_for_bit(tmp_path: Path, way: str, mode: Protection) -> None:
@@ -108,7 +92,9 @@ def test_resume_is_bit_for_bit(tmp_path: Path, way: str, mode: Protection) -> No
         len(file.read_text().splitlines()) for file in tmp_path.glob("whole/parties/*/*.jsonl")
     )
     folder = tmp_path / "killed"
-    assert killed_at(folder, int(events * 0.8), algorithm, **options)
+    stop = kill_when(at_event(int(events * 0.8)))
+    with pytest.raises(Killed):
+        tiers(algorithm, folder=folder, listener=stop, **options).run()
     resumed = tiers(algorithm, folder=folder, resume=True, **options).run()
     for name in whole.models:
         assert equal(weights(whole, name), weights(resumed, name))
@@ -316,7 +302,8 @@ def test_parts_are_compared_with_those_who_hold_them() -> None:
 def test_who_lost_its_model_cannot_join_late(tmp_path: Path) -> None:
     """Nobody else need hold the model of its tier, so the run says so instead of going astray."""
     algorithm = inclusive(3)
-    assert killed_at(tmp_path, 100, algorithm)
+    with pytest.raises(Killed):
+        tiers(algorithm, folder=tmp_path, listener=kill_when(at_event(100))).run()
     kept = tmp_path / "parties" / "hospital-1" / "checkpoints"
     assert list(kept.glob("round-*"))
     shutil.rmtree(kept)

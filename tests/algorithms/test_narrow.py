@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import nn
 
 from secure_fl import TaskSettings
 from secure_fl.algorithms.baselines.heterofl import HeteroFL, head_sizes
-from secure_fl.algorithms.baselines.narrow import narrow_model, places, shapes, taken
+from secure_fl.algorithms.baselines.narrow import narrow_model, places, shapes
 from secure_fl.algorithms.baselines.widths import (
     at_width,
     encoder_parameters,
@@ -30,8 +29,9 @@ from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TrainingSettings
-from tests.learning.test_models import WORDS, checkpoint
 from tests.support.hospitals import silos
+from tests.support.saved_models import WORDS, save_family
+from tests.support.slices import require_slices
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra")
 CPU = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu")
@@ -41,11 +41,6 @@ def site_of(model: ModelSettings, kind: Any = "classification") -> Site:
     labels = ("no", "yes") if kind in ("classification", "ner") else None
     task = make_task(TaskSettings(kind=kind, labels=labels))
     return Site(silos(1)[0], task, model, CPU, 3, EventLog("h"))
-
-
-def saved(folder: Path, family: str) -> ModelSettings:
-    builtin.tiny_tokenizer(WORDS).save_pretrained(folder)
-    return checkpoint(folder, family)
 
 
 def test_widths_that_match_depths() -> None:
@@ -65,7 +60,7 @@ def test_widths_that_match_depths() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_are_counted_as_they_are(family: str, tmp_path: Path) -> None:
-    site = site_of(saved(tmp_path, family))
+    site = site_of(save_family(tmp_path, family))
     model = shapes(wide_config(site), site.task, site.model_settings)
     held = sum(p.numel() for p in encoder_layers(model).parameters())
     assert encoder_parameters(wide_config(site), 3) == held
@@ -95,12 +90,6 @@ def pair(site: Site, size: int) -> tuple[nn.Module, nn.Module, dict[str, Any]]:
     return wide, narrow, places(wide, narrow)
 
 
-def require_slices(wide: nn.Module, narrow: nn.Module, at: Mapping[str, Any]) -> None:
-    assert narrow.state_dict().keys() == wide.state_dict().keys()
-    for name, parameter in narrow.named_parameters():
-        assert torch.equal(parameter, taken(wide.get_parameter(name), at[name])), name
-
-
 @pytest.mark.parametrize("kind", ["classification", "ner", "regression", "ranking"])
 def test_the_built_in_model_narrow_is_a_slice_of_it_wide(kind: Any) -> None:
     wide, narrow, at = pair(site_of(ModelSettings(layers=2), kind), 8)
@@ -114,7 +103,7 @@ def test_the_built_in_model_narrow_is_a_slice_of_it_wide(kind: Any) -> None:
 def test_a_checkpoint_narrow_is_a_slice_of_it_wide(
     family: str, pretrained: bool, tmp_path: Path
 ) -> None:
-    spec = saved(tmp_path, family).model_copy(update={"layers": 2, "pretrained": pretrained})
+    spec = save_family(tmp_path, family).model_copy(update={"layers": 2, "pretrained": pretrained})
     wide, narrow, at = pair(site_of(spec), 5)  # 5 of 8 in each of two heads
     require_slices(wide, narrow, at)
 
@@ -123,7 +112,7 @@ def test_a_checkpoint_narrow_is_a_slice_of_it_wide(
 def test_checkpoints_of_whole_models_in_parts_and_with_old_names(way: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    spec, other = saved(tmp_path, "bert"), tmp_path / "other"
+    spec, other = save_family(tmp_path, "bert"), tmp_path / "other"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(spec.name)
     builtin.tiny_tokenizer(WORDS).save_pretrained(other)
     model.save_pretrained(other, max_shard_size="8KB" if way == "sharded" else "1GB")
@@ -143,7 +132,7 @@ def test_the_narrow_model_computes_what_the_wide_one_does_in_its_slice(
     family: str, tmp_path: Path
 ) -> None:
     """Without norms, a wide model that is zero outside of the slice gives the same logits."""
-    spec = ModelSettings(layers=2) if family == "tiny" else saved(tmp_path, family)
+    spec = ModelSettings(layers=2) if family == "tiny" else save_family(tmp_path, family)
     site = site_of(spec)
     wide, narrow, at = pair(site, 6)
     with torch.no_grad():
@@ -188,7 +177,7 @@ def test_what_cannot_be_narrowed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be cut to a width"):
         wide_config(site_of(ModelSettings(name=str(tmp_path))))
     folder = tmp_path / "bert"
-    spec = saved(folder, "bert")
+    spec = save_family(folder, "bert")
     (folder / "model.safetensors").rename(folder / "elsewhere.safetensors")
     with pytest.raises(ModelError, match="no usable safetensors"):
         narrow_model(site_of(spec), 4)
@@ -200,7 +189,7 @@ def test_what_cannot_be_narrowed_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_without_its_encoder_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    spec = saved(tmp_path, "bert")
+    spec = save_family(tmp_path, "bert")
     state = load_file(tmp_path / "model.safetensors")
     state.pop("encoder.layer.1.output.dense.weight")
     save_file(state, tmp_path / "model.safetensors", {"format": "pt"})

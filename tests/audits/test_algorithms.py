@@ -25,6 +25,7 @@ from secure_fl.config.load import loads, silos
 from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
 from tests.support.harness import LossyEngine
+from tests.support.matrices import cells
 
 SETTINGS = """
 [run]
@@ -97,11 +98,6 @@ def train(folder: Path, engine: Callable[..., Any] | None = None, **options: Any
 
 def looked(folder: Path, **options: Any) -> AuditDocument:
     return audit(folder, quick=True, code=False, **options)
-
-
-def cells(document: AuditDocument, what: str) -> dict[str, str]:
-    row = next(row for row in document.matrix if row.what == what)
-    return {cell.role: cell.access for cell in row.cells}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import digest
+from tests.support.matrices import cells
 
 SETTINGS = """
 [run]
@@ -79,11 +80,6 @@ def documents(place) -> dict[str, AuditDocument]:
         mode: audit(trained(place / mode, mode), quick=True, code=False, work=place / "controls")
         for mode in ("none", "he", "he+secagg")
     }
-
-
-def cells(document: AuditDocument, what: str) -> dict[str, str]:
-    row = next(row for row in document.matrix if row.what == what)
-    return {cell.role: cell.access for cell in row.cells}
 
 
 ONE, SUM = "one hospital's update", "a sum of updates"

@@ -30,8 +30,8 @@ from secure_fl.party.session import Session
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
-from tests.engines import SITES, echo, federation, free_url, parties
 from tests.support.harness import Federated, Program, federate
+from tests.support.hubs import SITES, echo, federation, free_url, parties
 
 
 @pytest.fixture(scope="module")

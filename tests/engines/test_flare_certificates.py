@@ -20,7 +20,7 @@ from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError
 from secure_fl.pilot.certificates import Authority, make_kits
-from tests.engines import free_url
+from tests.support.hubs import free_url
 
 PROJECT = """
 api_version: 3

@@ -23,7 +23,7 @@ from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Agreed
-from tests.engines import free_url
+from tests.support.hubs import free_url
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
-from tests.engines import echo, federation, free_url, parties
+from tests.support.hubs import echo, federation, free_url, parties
 
 SITES = ("east", "north")
 

@@ -48,7 +48,7 @@ from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
-from tests.engines import echo, free_url, parties
+from tests.support.hubs import echo, free_url, parties
 
 SITES = ("east", "north")
 PARCEL = Parcel(Kind.ANSWER, StepId(b"l" * 16, 1), Frame(b"head", b"bulk"))

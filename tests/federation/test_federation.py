@@ -12,23 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from secure_fl import Centralized, FedAdam, FedAvg, Local, TrainingSettings
+from secure_fl import Centralized, FedAdam, FedAvg, Local
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.engines.local import LocalEngine
-from secure_fl.learning.models import trainable
-from secure_fl.runs.result import Result
 from secure_fl.settings import Protection
-from tests.support.hospitals import silos, small
+from tests.support.equality import equal, weights
+from tests.support.hospitals import frozen, silos, small
 
 MODES: tuple[Protection, Protection] = ("none", "he+secagg")
-
-
-def weights(result: Result, name: str = "model") -> dict[str, Any]:
-    return {n: w.detach().clone() for n, w in trainable(result.models[name]).items()}
-
-
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
@@ -60,10 +51,6 @@ def test_protection_changes_results_by_rounding_only() -> None:
     off = sum(float((clear[n] - sealed[n]).square().sum()) for n in clear)
     moved = sum(float((clear[n] - start[n]).square().sum()) for n in clear)
     assert (off / moved) ** 0.5 < 0.01  # 16 bits; the local optimiser amplifies a little
-
-
-def frozen() -> TrainingSettings:
-    return TrainingSettings(learning_rate=1e-30, weight_decay=0.0, device="cpu")
 
 
 def test_fedavg_with_one_step_is_a_step_on_the_mean_gradient() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,43 +22,15 @@ from secure_fl.errors import CohortError, Disagreement, RunError, TooFewParties
 from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.messages import HandedOver, Handover, SumInput
-from secure_fl.runs import checkpoint
 from secure_fl.runs.folder import OPENED, PartyCheckpoints
-from tests.federation.test_federation import equal, weights
-from tests.federation.test_resume import Killed
 from tests.support.attacker import Wiretap
+from tests.support.equality import equal, weights
 from tests.support.hospitals import silos, small
+from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
+from tests.support.killing import Killed, after, kill_when, within
+from tests.support.run_states import kept_model
 
 MODES = ("none", "secagg", "he", "he+secagg")
-FOUR = silos(4)
-THREE = FOUR[:3]
-LATE = FOUR[3].name
-Moment = Callable[[Event], bool]
-
-
-def after(round: int) -> Moment:
-    """When everybody has finished a round, and nothing of the next one was sent."""
-    return lambda e: (e["event"], e["party"], e.get("round")) == ("round", "coordinator", round + 1)
-
-
-def within(round: int) -> Moment:
-    """When a sum of a round has been opened everywhere, and nobody has saved the round."""
-    first = THREE[0].name
-    return lambda e: (e["event"], e["party"], e.get("round")) == ("metrics", first, round)
-
-
-def stopped(
-    folder: Path, moment: Moment, who: Sequence[Silo] = THREE, mode: Any = "none",
-    algorithm: Algorithm | None = None, **options: Any,
-) -> None:  # fmt: skip
-    def listener(event: Event) -> None:
-        if moment(event):
-            raise Killed
-
-    with pytest.raises(Killed):
-        run = small(algorithm or FedAvg(rounds=4), mode, folder=folder, silos=list(who),
-                    listener=listener, **options)  # fmt: skip
-        run.run()
 
 
 def resumed(
@@ -70,13 +42,6 @@ def resumed(
     return run.run(engine) if engine else run.run()
 
 
-def kept(folder: Path, name: str, round: int) -> dict[str, Any]:
-    """A party's model as its checkpoint has it."""
-    place = folder / "parties" / name / "checkpoints" / f"round-{round:05d}"
-    model: dict[str, Any] = checkpoint.load(place)["keep"]["model"]
-    return model
-
-
 def events(folder: Path, kind: str, party: str = "coordinator") -> list[Event]:
     lines = (folder / "events.jsonl").read_text().splitlines()
     return [e for e in map(json.loads, lines) if (e["event"], e["party"]) == (kind, party)]
@@ -86,10 +51,10 @@ def events(folder: Path, kind: str, party: str = "coordinator") -> list[Event]:
 def test_a_hospital_that_joins_late_gets_the_model_and_goes_on(tmp_path: Path, mode: Any) -> None:
     adam = FedAdam(rounds=4)
     stopped(tmp_path, after(3), mode=mode, algorithm=adam)
-    before = kept(tmp_path, THREE[0].name, 3)
+    before = kept_model(tmp_path, THREE[0].name, 3)
     result = resumed(tmp_path, FOUR, mode, adam)
-    assert equal(kept(tmp_path, LATE, 3), before)  # what it was given
-    models = [kept(tmp_path, silo.name, 4) for silo in FOUR]
+    assert equal(kept_model(tmp_path, LATE, 3), before)  # what it was given
+    models = [kept_model(tmp_path, silo.name, 4) for silo in FOUR]
     assert all(equal(models[0], model) for model in models)
     assert not equal(models[0], before)
     assert [(e["round"], e["parties"]) for e in events(tmp_path, "joined")] == [(4, [LATE])]
@@ -103,12 +68,12 @@ def test_a_hospital_that_joins_late_gets_the_model_and_goes_on(tmp_path: Path, m
 def test_a_lost_disk_costs_nobody_a_round(tmp_path: Path, mode: Any) -> None:
     stopped(tmp_path, after(3), mode=mode)
     lost = THREE[1].name
-    before = kept(tmp_path, lost, 3)
+    before = kept_model(tmp_path, lost, 3)
     shutil.rmtree(tmp_path / "parties" / lost)
     resumed(tmp_path, THREE, mode)
     assert [(e["round"], e["parties"]) for e in events(tmp_path, "joined")] == [(4, [lost])]
-    assert equal(kept(tmp_path, lost, 3), before)
-    models = [kept(tmp_path, silo.name, 4) for silo in THREE]
+    assert equal(kept_model(tmp_path, lost, 3), before)
+    models = [kept_model(tmp_path, silo.name, 4) for silo in THREE]
     assert all(equal(models[0], model) for model in models)
 
 
@@ -126,12 +91,8 @@ def test_a_joined_run_crashes_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     whole = resumed(tmp_path / "a", FOUR, mode, adam)
 
-    def mid(event: Event) -> None:
-        if within(4)(event):
-            raise Killed
-
     with pytest.raises(Killed):
-        resumed(tmp_path / "b", FOUR, mode, adam, listener=mid)
+        resumed(tmp_path / "b", FOUR, mode, adam, listener=kill_when(within(4, THREE[0].name)))
     again = resumed(tmp_path / "b", FOUR, mode, adam)
     assert equal(weights(whole), weights(again))
     assert whole.document["metrics"] == again.document["metrics"]
@@ -154,7 +115,7 @@ def test_who_left_is_not_missed_and_keeps_its_folder(tmp_path: Path) -> None:
     assert [e["left"] for e in events(tmp_path, "parties")] == [[LATE]]
     assert not events(tmp_path, "joined")
     assert (tmp_path / "parties" / LATE / "checkpoints").is_dir()
-    assert equal(kept(tmp_path, THREE[0].name, 4), kept(tmp_path, THREE[2].name, 4))
+    assert equal(kept_model(tmp_path, THREE[0].name, 4), kept_model(tmp_path, THREE[2].name, 4))
 
 
 def test_too_few_that_stay_are_refused(tmp_path: Path) -> None:
@@ -175,7 +136,7 @@ def test_two_can_join_but_not_three_of_six(tmp_path: Path) -> None:
 
 def test_a_round_that_was_begun_is_not_opened_again_over_others(tmp_path: Path) -> None:
     """The difference of the two sums would be the newcomer's update, or the leaver's."""
-    stopped(tmp_path, within(3), FOUR)
+    stopped(tmp_path, within(3, THREE[0].name), FOUR)
     with pytest.raises(CohortError, match="exactly the parties that began it"):
         resumed(tmp_path, THREE)
     assert resumed(tmp_path, FOUR).document["status"] == "finished"
@@ -184,7 +145,7 @@ def test_a_round_that_was_begun_is_not_opened_again_over_others(tmp_path: Path) 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 def test_a_begun_round_is_finished_first_by_those_who_began_it(tmp_path: Path, mode: Any) -> None:
     stopped(tmp_path / "whole", after(3), mode=mode)
-    stopped(tmp_path / "begun", within(3), mode=mode)
+    stopped(tmp_path / "begun", within(3, THREE[0].name), mode=mode)
     whole, begun = (resumed(tmp_path / name, FOUR, mode) for name in ("whole", "begun"))
     joined = events(tmp_path / "begun", "joined")
     assert [(e["round"], e["parties"]) for e in joined] == [(4, [LATE])]
@@ -195,7 +156,7 @@ def test_a_begun_round_is_finished_first_by_those_who_began_it(tmp_path: Path, m
 def test_a_lost_disk_in_a_begun_round_repeats_the_run_from_the_start(tmp_path: Path) -> None:
     """A fresh start in the middle would show the difference of two inputs of one hospital."""
     whole = small(FedAvg(rounds=4), silos=THREE).run()
-    stopped(tmp_path, within(3))
+    stopped(tmp_path, within(3, THREE[0].name))
     shutil.rmtree(tmp_path / "parties" / THREE[1].name)
     again = resumed(tmp_path, THREE)
     assert not events(tmp_path, "joined")
@@ -224,7 +185,7 @@ def test_the_coordinator_cannot_read_what_is_handed_over(tmp_path: Path) -> None
         stopped(folder, after(3), mode=mode)
         heard[mode] = Wiretap()
         resumed(folder, FOUR, mode, engine=heard[mode])
-    model = kept(tmp_path / "secagg", LATE, 3)
+    model = kept_model(tmp_path / "secagg", LATE, 3)
     largest = max(model.values(), key=lambda w: w.numel()).contiguous().view(torch.uint8)
     needle = largest.reshape(-1)[:64].numpy().tobytes()
     plain = max(h.bulk for h in heard["none"].of(Handover))
@@ -236,14 +197,6 @@ def test_the_coordinator_cannot_read_what_is_handed_over(tmp_path: Path) -> None
     assert all(needle not in h.bulk and b"weight" not in h.bulk for h in heard["secagg"].heard)
     assert any(b"weight" in h.bulk for h in heard["none"].heard)  # the same search finds it there
     assert len(heard["secagg"].of(SumInput, LATE)) > 0
-
-
-def tampered(folder: Path, name: str, round: int = 3) -> None:
-    place = folder / "parties" / name / "checkpoints" / f"round-{round:05d}"
-    state = checkpoint.load(place)
-    weight = next(iter(state["keep"]["model"].values()))
-    weight.view(-1)[0] += 1
-    checkpoint.save(place, state)
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
@@ -306,14 +259,10 @@ def study(place: Path, who: Sequence[Silo]) -> Path:
 
 
 def test_a_settings_file_that_gained_and_lost_a_party_is_resumed(tmp_path: Path) -> None:
-    def stop(event: Event) -> None:
-        if after(2)(event):
-            raise Killed
-
     out = tmp_path / "run"
     settings = config.load(study(tmp_path, THREE))
     with pytest.raises(Killed):
-        Federation.of(settings, out, listener=stop).run()
+        Federation.of(settings, out, listener=kill_when(after(2))).run()
     now = [THREE[0], *FOUR[2:]]  # one left, one joined
     command = ["train", str(study(tmp_path, now)), "--out", str(out), "--resume"]
     found = CliRunner().invoke(main, command)

@@ -12,33 +12,20 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from secure_fl import FedAdam, FedAvg, Federation, Local, Silo, TaskSettings
+from secure_fl import FedAdam, FedAvg, Local, Silo, TaskSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.corpora.ner import OWN
 from secure_fl.errors import DataError
-from secure_fl.events import Event
 from secure_fl.learning.models import load_exported, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, TrainingSettings
-from tests.federation.test_resume import Killed
-from tests.support.hospitals import small
-
-HEAD = {"classifier.weight", "classifier.bias"}  # of a token classifier of transformers
-NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
-
-
-def corpora(labels: Any = "own") -> list[Silo]:
-    splits = make("ner", parties=3, seed=1, size=40, labels=labels)
-    return [Silo(n, s.train, s.dev, s.test) for n, s in zip(NAMES, splits, strict=True)]
-
-
-def ner(algorithm: Algorithm, mode: Any = "none", **options: Any) -> Federation:
-    task = TaskSettings(kind="ner", max_length=48)
-    return small(algorithm, mode, **{"silos": corpora(), "task": task} | options)
+from tests.support.hospitals import frozen, small
+from tests.support.killing import Killed, after, kill_when
+from tests.support.token_hospitals import HEAD, NAMES, corpora, ner
 
 
 @pytest.fixture
@@ -76,7 +63,7 @@ def test_encoders_are_one_and_heads_are_their_own(
 
 def test_the_head_is_trained_where_it_stays() -> None:
     """After one round the head is as local training left it, the rest as the mean moved it."""
-    started = ner(FedAvg(rounds=1), training=still()).run()
+    started = ner(FedAvg(rounds=1), training=frozen()).run()
     together = ner(FedAvg(rounds=1)).run()
     alone = ner(Local(rounds=1)).run()
     for name in NAMES:
@@ -90,10 +77,6 @@ def test_the_head_is_trained_where_it_stays() -> None:
         moves = {n: trainable(alone.models[f"{n}/model"])[inner] - start[inner] for n in NAMES}
         mean = sum(counts[n] * moves[n] for n in NAMES) / sum(counts.values())
         torch.testing.assert_close(own[inner], start[inner] + mean, atol=1e-6, rtol=1e-5)
-
-
-def still() -> TrainingSettings:
-    return TrainingSettings(learning_rate=1e-30, weight_decay=0.0, device="cpu")
 
 
 def test_one_label_set_means_one_shared_model() -> None:
@@ -148,13 +131,9 @@ def test_who_joins_late_brings_its_own_head(
     four = [Silo(f"hospital-{i}", s.train, s.dev) for i, s in enumerate(splits, 1)]
     late, key = four[1].name, "student" if algorithm.name == "fedkd" else "model"
 
-    def stop(event: Event) -> None:
-        if (event["event"], event["party"], event.get("round")) == ("round", "coordinator", 3):
-            raise Killed
-
     three = [silo for silo in four if silo.name != late]
     with pytest.raises(Killed):
-        ner(algorithm, mode, silos=three, folder=tmp_path, listener=stop).run()
+        ner(algorithm, mode, silos=three, folder=tmp_path, listener=kill_when(after(2))).run()
     result = ner(algorithm, mode, silos=four, folder=tmp_path, resume=True).run()
     assert {h["round"] for h in result.document["history"] if h["party"] == late} == {3}
     models = {silo.name: trainable(result.models[f"{silo.name}/{key}"]) for silo in four}

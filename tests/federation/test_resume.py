@@ -16,35 +16,15 @@ import torch
 
 from secure_fl import FedAdam
 from secure_fl.errors import CohortError, PartyFailed, RunError
-from secure_fl.events import Event
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.runs.folder import PartyCheckpoints
-from tests.federation.test_federation import equal, weights
+from tests.support.equality import equal, weights
 from tests.support.harness import Federated, LossyEngine, Program, federate
 from tests.support.hospitals import small
-
-
-class Killed(BaseException):
-    """Ends a run wherever it is raised, as a signal would, without any clean-up of ours."""
-
-
-def killed_at(folder: Path, moment: int, mode: Any) -> bool:
-    """Run until the given event; False if the run ended before."""
-    seen = 0
-
-    def listener(event: Event) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == moment:
-            raise Killed
-
-    try:
-        small(FedAdam(rounds=3), mode, folder=folder, listener=listener).run()
-    except Killed:
-        return True
-    return False
+from tests.support.killing import Killed, at_event, kill_when
+from tests.support.stateless import Stateless
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
@@ -52,8 +32,12 @@ def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any) -> None:
     whole = small(FedAdam(rounds=3), mode, folder=tmp_path / "whole").run()
     for moment in (3, 40, 75, 110, 140):
         folder = tmp_path / f"killed-{moment}"
-        if not killed_at(folder, moment, mode):
-            continue
+        try:
+            stop = kill_when(at_event(moment))
+            small(FedAdam(rounds=3), mode, folder=folder, listener=stop).run()
+            continue  # it ended before
+        except Killed:
+            pass
         resumed = small(FedAdam(rounds=3), mode, folder=folder, resume=True).run()
         assert equal(weights(whole), weights(resumed)), moment
         assert whole.document["metrics"] == resumed.document["metrics"]
@@ -192,15 +176,9 @@ def test_two_processes_cannot_work_in_one_run(tmp_path: Path) -> None:
 
 
 def test_a_repeated_round_is_not_opened_over_other_parties(tmp_path: Path) -> None:
-    class Nothing:
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, Any], /) -> None: ...
-
-    party = PartyCheckpoints(tmp_path, Nothing())
+    party = PartyCheckpoints(tmp_path, Stateless())
     party.admit(3, 1, ("a", "b", "c"), "x")
-    again = PartyCheckpoints(tmp_path, Nothing())
+    again = PartyCheckpoints(tmp_path, Stateless())
     again.admit(3, 1, ("a", "b", "c"), "x")
     with pytest.raises(CohortError, match="exactly those parties"):
         again.admit(3, 1, ("a", "b"), "x")
@@ -221,16 +199,6 @@ class Full(PartyCheckpoints):
 FULL: dict[str, tuple[str, int]] = {}
 
 
-class Still:
-    """State that does not change."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"x": 0}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
-
-
 @pytest.mark.parametrize("host", [None, "hub"])
 def test_a_round_that_some_saved_before_and_others_after_a_crash_is_repeated(
     tmp_path: Path, host: str | None
@@ -241,7 +209,7 @@ def test_a_round_that_some_saved_before_and_others_after_a_crash_is_repeated(
 
     def program(name: str) -> Program:
         async def run(cohort: Cohort) -> Any:
-            async for _ in cohort.rounds(4, keep={"still": Still()}):
+            async for _ in cohort.rounds(4, keep={"still": Stateless()}):
                 opened = await cohort.sum({} if cohort.is_host else {"u": [1.0] * 20}, bound=2.0)
             return opened
 
@@ -254,7 +222,7 @@ def test_a_round_that_some_saved_before_and_others_after_a_crash_is_repeated(
             mode="he+secagg",
             keys=keys,
             host=host,
-            kept={name: Full(tmp_path / name, Still()) for name in names},
+            kept={name: Full(tmp_path / name, Stateless()) for name in names},
             engine=lambda sessions: LossyEngine(sessions, order=order),
             catch=True,
         )

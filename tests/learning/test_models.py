@@ -16,23 +16,9 @@ from secure_fl.errors import ModelError
 from secure_fl.learning import anatomy, builtin, fetching, models
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings
+from tests.support.saved_models import WORDS, save_headless
 
-WORDS = ("fever", "cough", "patient", "follow-up", "dose", "no")
 TINY = ModelSettings()
-SMALL = {
-    "vocab_size": 230,
-    "hidden_size": 16,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 3,
-    "intermediate_size": 24,
-    "embedding_size": 16,
-    "max_position_embeddings": 40,
-}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -43,22 +29,6 @@ def tokenizer() -> Any:
 def task_of(kind: Kind) -> Task:
     labelled = kind in ("classification", "ner")
     return make_task(TaskSettings(kind=kind, labels=("yes", "no") if labelled else None))
-
-
-def checkpoint(folder: Path, family: str) -> ModelSettings:
-    """Write a headless checkpoint of a family, as a hub would hold it."""
-    config = transformers.AutoConfig.for_model(family)
-    names = {
-        "hidden_size": "dim",
-        "num_attention_heads": "n_heads",
-        "num_hidden_layers": "n_layers",
-    }
-    names |= {"intermediate_size": "hidden_dim"}
-    distil = family == "distilbert"
-    config.update({names.get(k, k) if distil else k: v for k, v in SMALL.items()})
-    with fetching.seeded(1), fetching.quiet():
-        transformers.AutoModel.from_config(config).save_pretrained(folder)
-    return ModelSettings(name=str(folder))
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -121,7 +91,7 @@ def test_a_shallow_model_starts_as_the_deep_one(tokenizer: Any) -> None:
 def test_cut_keeps_the_first_layers_of_each_family(
     family: str, tmp_path: Path, tokenizer: Any
 ) -> None:
-    spec = checkpoint(tmp_path, family)
+    spec = save_headless(tmp_path, family)
     task = task_of("classification")
     model: Any = models.load_model(spec, task, tokenizer, 3)
     assert same(model, models.load_model(spec, task, tokenizer, 3))  # the fresh head, too
@@ -143,7 +113,7 @@ def test_cut_keeps_the_first_layers_of_each_family(
 def test_layers_that_are_never_made_change_no_weight(
     family: str, pretrained: bool, kind: Kind, tmp_path: Path, tokenizer: Any
 ) -> None:
-    spec = checkpoint(tmp_path, family).model_copy(update={"pretrained": pretrained})
+    spec = save_headless(tmp_path, family).model_copy(update={"pretrained": pretrained})
     whole = models.load_model(spec, task_of(kind), tokenizer, 3)
     shallow = spec.model_copy(update={"layers": 2})
     assert same(models.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
@@ -220,7 +190,7 @@ def test_other_label_sets_get_a_fresh_head(tmp_path: Path, tokenizer: Any) -> No
 
 
 def test_fresh_weights_in_the_shape_of_a_checkpoint(tmp_path: Path, tokenizer: Any) -> None:
-    spec = checkpoint(tmp_path, "bert")
+    spec = save_headless(tmp_path, "bert")
     fresh = spec.model_copy(update={"pretrained": False})
     kept, drawn = (models.load_backbone(s, tokenizer, 2) for s in (spec, fresh))
     assert not same(kept, drawn)
@@ -228,7 +198,7 @@ def test_fresh_weights_in_the_shape_of_a_checkpoint(tmp_path: Path, tokenizer: A
 
 
 def test_a_checkpoint_with_a_missing_layer_is_refused(tmp_path: Path, tokenizer: Any) -> None:
-    spec = checkpoint(tmp_path, "bert")
+    spec = save_headless(tmp_path, "bert")
     config = transformers.AutoConfig.from_pretrained(tmp_path)
     config.num_hidden_layers = 5
     config.save_pretrained(tmp_path)
@@ -262,7 +232,7 @@ def test_the_hub_is_not_asked_in_offline_mode(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
-    spec = checkpoint(tmp_path, "bert")
+    spec = save_headless(tmp_path, "bert")
     large = builtin.tiny_tokenizer(
         [f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(99)]
     )

@@ -20,11 +20,6 @@ WORDS = ("fever", "cough", "rash", "after", "dose", "patient", "has", "no", "old
 SYMPTOMS = ("fever", "cough", "rash", "pain")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return builtin.tiny_tokenizer(WORDS)

@@ -17,12 +17,18 @@ from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty
 from secure_fl.runs.folder import OPENED
-from tests.federation.test_resume import Killed
-from tests.pilot.test_faults import notes_of, require_equal, require_no_second_sum, storm
-from tests.pilot.test_recovery import done, gatherings
 from tests.support.faults import CoordinatorKilled, Storm, opened
 from tests.support.harness import LossyEngine
 from tests.support.hospitals import silos, small
+from tests.support.killing import Killed
+from tests.support.storm_checks import (
+    done,
+    gatherings,
+    notes_of,
+    require_equal,
+    require_no_second_sum,
+)
+from tests.support.storms import storm
 
 FOUR = ("hospital-1", "hospital-2", "hospital-3", "hospital-4")
 # In round 2, hospital-4 is not heard from any more once the first sum was opened.

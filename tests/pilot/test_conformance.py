@@ -34,9 +34,9 @@ from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
-from tests.engines import free_url
 from tests.support.faults import Storm
 from tests.support.hospitals import HOST, members, silos
+from tests.support.hubs import free_url
 from tests.support.town import Town, plan_of
 
 # Settings that make models small or tiers known, for whichever algorithm has them.

@@ -25,7 +25,7 @@ from tests.support.hospitals import silos, small
 from tests.support.town import Town, plan_of, town
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
+def exported(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = load_file(folder)
     return found
 
@@ -38,8 +38,8 @@ def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
     federation.run()
     for name in made.members:
         rounds = "checkpoints/round-00002/tensors.safetensors"
-        here = weights(tmp_path / "town" / name / "run" / "parties" / name / rounds)
-        there = weights(tmp_path / "one" / "parties" / name / rounds)
+        here = exported(tmp_path / "town" / name / "run" / "parties" / name / rounds)
+        there = exported(tmp_path / "one" / "parties" / name / rounds)
         assert here.keys() == there.keys()
         assert all(torch.equal(here[key], there[key]) for key in here)
     assert all(seat.done for seat in made.seats.values())
@@ -93,7 +93,7 @@ def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, a
     assert lost, "it was never killed"
     finished = [name for name in made.members if made.seats[name].done]
     assert len(finished) >= 3
-    ends = [weights(tmp_path / name / "run" / "model" / "model.safetensors") for name in finished]
+    ends = [exported(tmp_path / name / "run" / "model" / "model.safetensors") for name in finished]
     for other in ends[1:]:
         assert all(torch.equal(other[key], ends[0][key]) for key in ends[0])
 

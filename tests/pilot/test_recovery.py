@@ -11,40 +11,32 @@ import pytest
 
 from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.errors import CohortError, RunError
-from secure_fl.events import Event
 from secure_fl.party.opened_sums import Openings
 from secure_fl.runs.folder import RunFolder
-from tests.federation.test_resume import Killed
-from tests.pilot.test_faults import kept, require_no_second_sum, same, storm, undisturbed
+from tests.support.equality import equal_nested
 from tests.support.faults import CoordinatorKilled, Storm
 from tests.support.hospitals import silos, small
+from tests.support.killing import Killed, after, kill_when
+from tests.support.storm_checks import done, gatherings, newest, require_no_second_sum, undisturbed
+from tests.support.storms import storm
 
 Plot = Sequence[tuple[str, str, str]]
 
 
-def told(folder: Path, plot: Plot, way: str = "fedavg", mode: Any = "secagg") -> Storm:
+def plotted(folder: Path, plot: Plot, way: str = "fedavg", mode: Any = "secagg") -> Storm:
     """A town in which this happens, and nothing else."""
     return storm(folder, way, 0, mode=mode, most=0, plot=list(plot))
 
 
-def gatherings(town: Storm) -> list[str]:
-    """Who took part, by the last letters of their names."""
-    return ["".join(name[-1] for name in event["members"]) for event in town.seen("gathered")]
-
-
-def done(town: Storm) -> str:
-    return "".join(name[-1] for name, seat in sorted(town.seats.items()) if seat.done)
-
-
 def require_one_model(town: Storm) -> None:
-    models = [kept(town, name)["keep"]["model"] for name, seat in town.seats.items() if seat.done]
-    assert models and all(same(models[0], model) for model in models)
+    models = [newest(town, name)["keep"]["model"] for name, seat in town.seats.items() if seat.done]
+    assert models and all(equal_nested(models[0], model) for model in models)
     require_no_second_sum(town)
 
 
 def test_a_round_that_some_began_is_ended_by_them_before_others_join(tmp_path: Path) -> None:
     """Sums of round 1 were opened without hospital-2; then the coordinator died; all are back."""
-    town = told(
+    town = plotted(
         tmp_path,
         [("Agreed", "hospital-2", "stalled"), ("Total", "hospital-1", "coordinator killed")],
     )
@@ -58,7 +50,7 @@ def test_a_round_that_some_began_is_ended_by_them_before_others_join(tmp_path: P
 
 def test_who_began_a_round_and_is_away_is_waited_for(tmp_path: Path) -> None:
     """Sums of round 1 were opened over all; hospital-2 is gone when the others are gathered."""
-    town = told(tmp_path, [("Total", "hospital-1", "coordinator killed")])
+    town = plotted(tmp_path, [("Total", "hospital-1", "coordinator killed")])
     with pytest.raises(CoordinatorKilled):
         town.lead().run()
     town.kill("hospital-2")
@@ -68,12 +60,12 @@ def test_who_began_a_round_and_is_away_is_waited_for(tmp_path: Path) -> None:
     assert gatherings(town)[-1] == "1234" and town.seen("waiting")
     assert done(town) == "1234"
     for name, keep in undisturbed("fedavg", "secagg").items():
-        assert same(kept(town, name)["keep"], keep)
+        assert equal_nested(newest(town, name)["keep"], keep)
 
 
 def test_a_repeated_round_waits_for_who_is_lost_in_it(tmp_path: Path) -> None:
     """Going on without, some would agree to a sum that others refuse, and nobody could go on."""
-    town = told(
+    town = plotted(
         tmp_path,
         [
             ("Total", "hospital-1", "coordinator killed"),
@@ -86,11 +78,11 @@ def test_a_repeated_round_waits_for_who_is_lost_in_it(tmp_path: Path) -> None:
     assert not town.plot and town.seen("waiting")
     assert gatherings(town) == ["1234"] * 3 and done(town) == "1234"
     for name, keep in undisturbed("fedavg", "secagg").items():
-        assert same(kept(town, name)["keep"], keep)
+        assert equal_nested(newest(town, name)["keep"], keep)
 
 
 def test_who_is_connected_and_does_not_answer_does_not_keep_the_others(tmp_path: Path) -> None:
-    town = told(tmp_path, [("Invite", "hospital-2", "stalled")] * 50)
+    town = plotted(tmp_path, [("Invite", "hospital-2", "stalled")] * 50)
     town.lead(patience=0).run()
     assert gatherings(town) == ["134"] * 3  # at the start, and once after each round
     assert done(town) == "134"
@@ -99,16 +91,16 @@ def test_who_is_connected_and_does_not_answer_does_not_keep_the_others(tmp_path:
 
 @pytest.mark.parametrize("mode", ["none", "secagg"])
 def test_an_answer_that_arrives_twice_counts_once(tmp_path: Path, mode: Any) -> None:
-    town = told(tmp_path, [("Agreed", "hospital-2", "answered twice")], mode=mode)
+    town = plotted(tmp_path, [("Agreed", "hospital-2", "answered twice")], mode=mode)
     town.lead(patience=0).run()
     assert not town.plot
     for name, keep in undisturbed("fedavg", mode).items():
-        assert same(kept(town, name)["keep"], keep)
+        assert equal_nested(newest(town, name)["keep"], keep)
 
 
 @pytest.mark.parametrize("lost", ["hospital-1", "hospital-3"])  # who gives the state; who vouches
 def test_a_holder_lost_while_somebody_joins_only_delays_it(tmp_path: Path, lost: str) -> None:
-    town = told(
+    town = plotted(
         tmp_path,
         [
             ("Agreed", "hospital-4", "stalled"),
@@ -125,7 +117,7 @@ def test_a_holder_lost_while_somebody_joins_only_delays_it(tmp_path: Path, lost:
 
 
 def test_where_nobody_can_join_the_others_go_on_without(tmp_path: Path) -> None:
-    town = told(
+    town = plotted(
         tmp_path,
         [("Agreed", "hospital-2", "stalled"), ("Continue", "hospital-1", "coordinator killed")],
         way="heterofl",
@@ -143,12 +135,8 @@ def test_heterofl_refuses_who_comes_late(tmp_path: Path) -> None:
     four = silos(4, size=16)
     cfg = HeteroFL(rounds=2, widths={"weak": 0.5})
 
-    def stop(event: Event) -> None:
-        if (event["event"], event["party"], event.get("round")) == ("round", "coordinator", 2):
-            raise Killed
-
     with pytest.raises(Killed):
-        small(cfg, folder=tmp_path, silos=four[:3], listener=stop).run()
+        small(cfg, folder=tmp_path, silos=four[:3], listener=kill_when(after(1))).run()
     with pytest.raises(CohortError, match="joined late"):
         small(cfg, folder=tmp_path, silos=four, resume=True).run()
 

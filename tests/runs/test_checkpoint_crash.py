@@ -15,6 +15,7 @@ import torch
 from secure_fl.errors import RunError
 from secure_fl.runs import checkpoint
 from secure_fl.runs.folder import PartyCheckpoints
+from tests.support.stateless import Stateless
 
 
 class Crash(BaseException):
@@ -97,26 +98,16 @@ def test_a_round_that_is_written_again_is_the_old_or_the_new_one(tmp_path: Path)
     assert seen == {1, 2} and rename == 2
 
 
-class Nothing:
-    """A site without a state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
 def test_every_round_that_is_listed_can_be_restored(tmp_path: Path) -> None:
     """Older rounds are removed, and later ones of a run that was rolled back."""
-    kept = PartyCheckpoints(tmp_path / "run", Nothing())
+    kept = PartyCheckpoints(tmp_path / "run", Stateless())
     for number in (1, 2, 3):
         kept.save(number, {}, {"number": number})
     checkpoint.save(tmp_path / "run" / "round-00009", {"of": "a run that was rolled back"})
     for folder, step in everywhere(
-        tmp_path / "run", lambda at: PartyCheckpoints(at, Nothing()).save(4, {}, {"number": 4})
+        tmp_path / "run", lambda at: PartyCheckpoints(at, Stateless()).save(4, {}, {"number": 4})
     ):
-        found = PartyCheckpoints(folder, Nothing())
+        found = PartyCheckpoints(folder, Stateless())
         rounds = found.available()
         assert {3, 4} & set(rounds), step
         for number in rounds:

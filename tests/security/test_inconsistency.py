@@ -31,6 +31,7 @@ from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.settings import Protection
 from tests.support.attacker import NAMES, Liar, Wiretap, lying, told
 from tests.support.harness import Federated, LossyEngine, Program, federate
+from tests.support.stateless import Stateless
 
 COLLUDER, VICTIM = "east", "west"
 SMALL = ("x-one", "x-three", "x-two")  # have smaller models
@@ -375,27 +376,17 @@ def _payload(value: float) -> bytes:
     return pack({"w": np.full(4, value)})
 
 
-class Still:
-    """State that does not change."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"x": 0}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
-
-
 @pytest.mark.parametrize("lied", [False, True])
 def test_a_party_that_is_told_another_round_is_in_no_sum_of_this_one(
     lied: bool, tmp_path: Any
 ) -> None:
     """All keep two rounds; mixed once and then repeated, two sums would differ by an input."""
-    kept = {name: PartyCheckpoints(tmp_path / name, Still()) for name in NAMES}
+    kept = {name: PartyCheckpoints(tmp_path / name, Stateless()) for name in NAMES}
     keys = make_keys("he+secagg", NAMES, None)
 
     def program(name: str, last: int) -> Program:
         async def run(cohort: Cohort) -> Any:
-            async for round in cohort.rounds(9, keep={"still": Still()}):
+            async for round in cohort.rounds(9, keep={"still": Stateless()}):
                 await cohort.sum({"u": round.number * X[name]}, bound=80.0)
                 if round.number == last:
                     raise RuntimeError("the power goes")

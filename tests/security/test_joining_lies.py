@@ -25,9 +25,11 @@ from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import Begin, HandedOver
 from secure_fl.protocol.ports import PartySum
 from secure_fl.settings import ProtectionSettings
-from tests.federation.test_joining import FOUR, LATE, THREE, after, kept, stopped, tampered
 from tests.support.attacker import Liar, Wiretap, lying, told
 from tests.support.hospitals import small
+from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
+from tests.support.killing import after
+from tests.support.run_states import kept_model
 
 FIRST, SECOND, THIRD = (silo.name for silo in THREE)
 Lead = Callable[..., Coordinator]
@@ -57,7 +59,7 @@ def saying(to: str | None, **changes: Any) -> Lead:
 
 def nothing_was_lost(folder: Path, before: dict[str, Any]) -> None:
     for silo in THREE:
-        now = kept(folder, silo.name, 3)
+        now = kept_model(folder, silo.name, 3)
         assert all((now[name] == before[name]).all() for name in before)
 
 
@@ -66,7 +68,7 @@ def test_a_party_knows_itself_whether_it_has_a_round(
     folder: Path, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
     newcomers = () if victim == LATE else (LATE, FIRST)
-    before = kept(folder, FIRST, 3)
+    before = kept_model(folder, FIRST, 3)
     error, _ = join(folder, saying(victim, newcomers=newcomers), monkeypatch)
     assert "which is not so" in str(error) and error.where["party"] == victim
     nothing_was_lost(folder, before)

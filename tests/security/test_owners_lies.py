@@ -26,6 +26,7 @@ from secure_fl.settings import Protection
 from tests.support.attacker import Liar, Lie, Wiretap, told
 from tests.support.collusion import LENGTH, MODULUS, PLACE, SEGMENT, MaskedStep
 from tests.support.harness import LossyEngine, Program, federate
+from tests.support.stateless import Stateless
 
 HOST = "hub"
 NAMES = ("east", "north", "south")
@@ -112,16 +113,6 @@ def test_two_of_forty_eight_that_do_not_mask_send_nothing(lost: bool) -> None:
     assert not any(h.bulk for h in tap.of(messages.SumInput, me))
 
 
-class Nothing:
-    """A site without state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        pass
-
-
 def repeated(lie: Lie, folder: Path, lose: Mapping[str, int]) -> dict[str, list[float]]:
     """What parties learn of two runs of round 1 with the same inputs, the second with lies."""
     learnt: dict[str, list[float]] = {name: [] for name in FOUR}
@@ -142,7 +133,7 @@ def repeated(lie: Lie, folder: Path, lose: Mapping[str, int]) -> dict[str, list[
             mode="he+secagg",
             engine=partial(LossyEngine, lose=lost),
             lead=careless(say),
-            kept={name: PartyCheckpoints(folder / name, Nothing()) for name in FOUR},
+            kept={name: PartyCheckpoints(folder / name, Stateless()) for name in FOUR},
             catch=True,
         )
     return learnt

@@ -21,6 +21,7 @@ from secure_fl.settings import Protection
 from secure_fl.thresholds import default_threshold
 from tests.support.attacker import summing
 from tests.support.harness import LossyEngine, Program, federate
+from tests.support.stateless import Stateless
 
 MASKED = ("secagg", "he+secagg")
 
@@ -179,24 +180,14 @@ def test_129_parties_are_refused_before_anything_is_sent() -> None:
         federate(programs, mode="he+secagg", keys=make_keys("he+secagg", names(129), None))
 
 
-class Nothing:
-    """A site without state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        pass
-
-
 def test_a_repeated_round_opens_over_the_same_parties_or_not_at_all(tmp_path: Path) -> None:
     """Otherwise the difference of the two sums is the input of whoever is missing."""
     everyone, fewer = ("a", "b", "c", "d"), ("a", "b", "c")
-    first = PartyCheckpoints(tmp_path, Nothing())
+    first = PartyCheckpoints(tmp_path, Stateless())
     for round in (1, 2, 3):
         first.admit(round, 1, everyone, "x")
         first.save(round, {}, {})
-    restarted = PartyCheckpoints(tmp_path, Nothing())
+    restarted = PartyCheckpoints(tmp_path, Stateless())
     restarted.admit(4, 1, fewer, "x")  # never opened: whoever is there
     # Also rounds that are over: a coordinator may send everybody back to an older checkpoint,
     # or to the start.

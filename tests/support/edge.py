@@ -13,19 +13,14 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
 from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.seat import RESTARTED
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, peek
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Start, Stop
+from tests.support.error_codes import error_codes
 from tests.support.town import Town, plan_of
 
 PLAN = plan_of(FedAvg(rounds=1))
-
-
-def codes(cls: type[SecureFLError] = SecureFLError) -> set[str]:
-    """Every code of the error tree; no answer may say more."""
-    return {cls.code, RESTARTED}.union(*(codes(child) for child in cls.__subclasses__()))
 
 
 def peak(take: Any, frame: Any) -> int:
@@ -85,7 +80,7 @@ class Asker:
         message = peek(answer.head).message
         assert isinstance(message, messages.FromParty)
         if isinstance(message, Failed):
-            assert message.code in codes() and re.fullmatch("[a-z-]+", message.code)
+            assert message.code in error_codes() and re.fullmatch("[a-z-]+", message.code)
             assert not answer.bulk
         return answer
 

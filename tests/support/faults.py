@@ -16,10 +16,11 @@ from pathlib import Path
 
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event
-from secure_fl.pilot.seat import RESTARTED, HospitalProcess
+from secure_fl.pilot.seat import HospitalProcess
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Failed
 from secure_fl.runs.folder import OPENED
+from tests.support.error_codes import error_codes
 from tests.support.town import Town
 
 KINDS = (
@@ -35,11 +36,6 @@ class CoordinatorKilled(BaseException):
 
 class PartyKilled(BaseException):
     """A hospital's process ends in the middle of a step."""
-
-
-def codes(of: type[SecureFLError] = SecureFLError) -> set[str]:
-    """All that may be said of an error across the wire."""
-    return {of.code, RESTARTED}.union(*(codes(sub) for sub in of.__subclasses__()))
 
 
 @dataclass
@@ -222,7 +218,7 @@ class Storm(Town):
     def _require_codes(answer: Frame) -> None:
         message = peek(answer.head).message
         if isinstance(message, Failed):
-            assert message.code in codes() and not answer.bulk
+            assert message.code in error_codes() and not answer.bulk
 
 
 def opened(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from tests.algorithms.test_fedkd import save
 from tests.support.hospitals import LABELS
 
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
@@ -33,13 +31,6 @@ def sgd(**changes: Any) -> TrainingSettings:
         "max_grad_norm": None, "device": "cpu",
     }  # fmt: skip
     return TrainingSettings(**plain | changes)
-
-
-@pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint without dropout."""
-    with torch.random.fork_rng():
-        return save(tmp_path_factory.mktemp("still"))
 
 
 def site_of(

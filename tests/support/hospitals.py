@@ -32,6 +32,11 @@ def small(
     return Federation(given.pop("silos", None) or silos(), algorithm or FedAvg(rounds=2), **given)
 
 
+def frozen() -> TrainingSettings:
+    """Training that moves nothing."""
+    return TrainingSettings(learning_rate=1e-30, weight_decay=0.0, device="cpu")
+
+
 def members(
     parties: int = 3, size: int | Sequence[int] = 16, shared: int = 16, labelled: int = 16
 ) -> list[Silo]:

@@ -1,0 +1,31 @@
+"""Equal bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from secure_fl.learning.models import trainable
+from secure_fl.runs.result import Result
+
+
+def weights(result: Result, name: str = "model") -> dict[str, Any]:
+    """A copy of what a model of a run learned."""
+    return {n: w.detach().clone() for n, w in trainable(result.models[name]).items()}
+
+
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether these weights are the same."""
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+def equal_nested(one: Any, other: Any) -> bool:
+    """Whether these are the same, in whatever it is nested."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal_nested(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal_nested, one, other))
+    if hasattr(one, "dtype"):
+        return torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+    return bool(one == other)

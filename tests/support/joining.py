@@ -1,0 +1,43 @@
+"""A run of three hospitals that was stopped, and a fourth that may join it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secure_fl import FedAvg, Silo
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.runs import checkpoint
+from tests.support.hospitals import silos, small
+from tests.support.killing import Killed, Moment, kill_when
+from tests.support.run_states import checkpoint_of
+
+FOUR = silos(4)
+THREE = FOUR[:3]
+LATE = FOUR[3].name
+
+
+def stopped(
+    folder: Path,
+    moment: Moment,
+    who: Sequence[Silo] = THREE,
+    mode: Any = "none",
+    algorithm: Algorithm | None = None,
+    **options: Any,
+) -> None:
+    """A run that ended at this moment."""
+    options |= {"folder": folder, "silos": list(who), "listener": kill_when(moment)}
+    with pytest.raises(Killed):
+        small(algorithm or FedAvg(rounds=4), mode, **options).run()
+
+
+def tampered(folder: Path, name: str, round: int = 3) -> None:
+    """One weight of a checkpoint is another."""
+    place = checkpoint_of(folder, name, round)
+    state = checkpoint.load(place)
+    weight = next(iter(state["keep"]["model"].values()))
+    weight.view(-1)[0] += 1
+    checkpoint.save(place, state)
