@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 SOURCES := secure_fl tests benchmarks
 
-.PHONY: demo test slow check bench clean
+.PHONY: demo test slow check docs bench clean
 
 demo: $(STAMP)  ## three hospitals train together on built-in data
 	$(VENV)/bin/secure-fl demo
@@ -24,6 +24,9 @@ check: $(STAMP)  ## style, types, and who may import whom
 
 bench: $(STAMP)  ## the figures that the docs quote
 	$(VENV)/bin/secure-fl bench all
+
+docs: $(STAMP)  ## this documentation as a site, in build/site
+	$(VENV)/bin/mkdocs build --strict
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""What the README and docs promise: the ten lines run, links lead somewhere."""
+"""What the README promises: the ten lines learn, the page is short, every algorithm is listed."""
 
 from __future__ import annotations
 
@@ -10,36 +10,61 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NOISE = 0.04  # of an accuracy over 3 x 120 notes, on another processor
 
 
-def test_the_ten_lines_run(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 1
-    statements = [line for line in blocks[0].splitlines() if line and line[0] not in " )]"]
-    assert len(statements) <= 10
-    done = subprocess.run(
-        [sys.executable, "-c", blocks[0]], capture_output=True, text=True, cwd=tmp_path
-    )
+def the_ten_lines() -> str:
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    return str(block)
+
+
+def accuracy_of(code: str, folder: Path) -> tuple[float, str]:
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "accuracy" in done.stdout and "parties are needed" in done.stdout
+    return float(done.stdout.split()[0]), done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_and_named_files_exist(page: Path) -> None:
-    text = page.read_text()
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
-    for path in re.findall(
-        r"`((?:secure_fl|crypto|algorithms|cli|tests|benchmarks)/[\w./*-]+)`", text
-    ):
-        assert list(ROOT.glob(path.rstrip("/"))), path
+def claimed(sentence: str) -> float:
+    (figure,) = re.findall(sentence, " ".join(README.split()))
+    return float(figure)
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 90
+    statements = [line for line in the_ten_lines().splitlines() if line and line[0] not in " )]"]
+    assert len(statements) <= 10
+
+
+def test_the_ten_lines_learn_what_the_page_says(tmp_path: Path) -> None:
+    accuracy, printed = accuracy_of(the_ten_lines(), tmp_path)
+    likelier = claimed(r"always saying the likelier label, ([\d.]+)\.")
+    assert accuracy == pytest.approx(claimed(r"an accuracy of ([\d.]+) on"), abs=NOISE)
+    assert accuracy > likelier + 2 * NOISE
+    assert "parties are needed" in printed and "'label': 'ade'" in printed
+
+
+@pytest.mark.slow
+def test_a_hospital_alone_learns_less(tmp_path: Path) -> None:
+    alone = the_ten_lines().replace("FedAvg", "Local").rsplit("\n", 2)[0]
+    accuracy, _ = accuracy_of(alone, tmp_path)
+    assert accuracy == pytest.approx(claimed(r"for itself reaches ([\d.]+);"), abs=NOISE)
+
+
+def test_the_likelier_label_is_counted() -> None:
+    from secure_fl.corpora import make
+
+    shares = []
+    for notes in make("ade", parties=3, seed=0, size=240):
+        labels = [getattr(example, "label", None) for example in notes.test]
+        shares.append(max(labels.count(label) for label in set(labels)) / len(labels))
+    assert round(sum(shares) / 3, 2) == claimed(r"the likelier label, ([\d.]+)\.")
 
 
 def test_every_algorithm_is_in_the_table() -> None:
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    text = (ROOT / "README.md").read_text()
-    for name in ALGORITHMS:
-        assert f"| `{name}` |" in text
+    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", text, re.M)
+    assert sorted(listed) == sorted(ALGORITHMS)
