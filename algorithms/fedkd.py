@@ -93,9 +93,9 @@ async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
             "W": pair.W,
             "head": own,
             "residuals": way.personal,
-            "η": descent.home,
+            "optimizer": descent.home,
         },
-        shared={"student": common, "factors": way.shared, "ηₛ": descent.shared},
+        shared={"student": common, "factors": way.shared, "student_optimizer": descent.shared},
     ):
         T = energy_threshold(cfg.energy_start, cfg.energy_end, round.progress)  # Eq. 9
         if cfg.exchange == "epoch":

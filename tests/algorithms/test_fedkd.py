@@ -260,12 +260,17 @@ def test_moments_of_the_teacher_stay_at_home(tmp_path: Path) -> None:
     run(cfg, folder=tmp_path).run()
     states = [kept_state(tmp_path, name, 2) for name in NAMES]
     pair = make_pair(site_of(silos()[0], ModelSettings(layers=2)), cfg)
-    assert len(states[0]["ηₛ"]) == len(trainable(pair.student))
-    assert len(states[0]["η"]) == len(trainable(pair.teacher)) + len(pair.W)
-    for at, state in states[0]["ηₛ"].items():
+    assert len(states[0]["student_optimizer"]) == len(trainable(pair.student))
+    assert len(states[0]["optimizer"]) == len(trainable(pair.teacher)) + len(pair.W)
+    for at, state in states[0]["student_optimizer"].items():
         assert state["step"] == 4  # two rounds of two
-        assert all(torch.equal(state["exp_avg"], other["ηₛ"][at]["exp_avg"]) for other in states)
-    assert not torch.equal(states[0]["η"]["0"]["exp_avg"], states[1]["η"]["0"]["exp_avg"])
+        assert all(
+            torch.equal(state["exp_avg"], other["student_optimizer"][at]["exp_avg"])
+            for other in states
+        )
+    assert not torch.equal(
+        states[0]["optimizer"]["0"]["exp_avg"], states[1]["optimizer"]["0"]["exp_avg"]
+    )
 
 
 # --- interruptions --------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Silo
-from secure_fl.algorithms.baselines.heterofl import HeteroFL, mean_by_owners
-from secure_fl.algorithms.baselines.narrow import first, places, taken
-from secure_fl.algorithms.baselines.regions import Regions
+from secure_fl.algorithms.baselines.heterofl.algorithm import HeteroFL, mean_by_owners
+from secure_fl.algorithms.baselines.heterofl.narrow import first, places, taken
+from secure_fl.algorithms.baselines.heterofl.regions import Regions
 from secure_fl.corpora import make
 from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.learning.models import load_exported, trainable

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from secure_fl import TaskSettings
-from secure_fl.algorithms.baselines.heterofl import HeteroFL, head_sizes
-from secure_fl.algorithms.baselines.narrow import narrow_model, places, shapes
-from secure_fl.algorithms.baselines.widths import (
+from secure_fl.algorithms.baselines.heterofl.algorithm import HeteroFL, head_sizes
+from secure_fl.algorithms.baselines.heterofl.narrow import narrow_model, places, shapes
+from secure_fl.algorithms.baselines.heterofl.widths import (
     at_width,
     encoder_parameters,
     size_for_depth,

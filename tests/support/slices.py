@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from secure_fl.algorithms.baselines.narrow import taken
+from secure_fl.algorithms.baselines.heterofl.narrow import taken
 
 
 def require_slices(wide: nn.Module, narrow: nn.Module, at: Mapping[str, Any]) -> None:

@@ -33,10 +33,10 @@ WAYS: dict[str, tuple[Algorithm, tuple[str, ...]]] = {  # with what is equal at 
     "fedavg": (FedAvg(rounds=2), ("model",)),
     "fedavg-dp": (FedAvg(rounds=2), ("model",)),
     "fedadam": (FedAdam(rounds=2), ("model", "server")),
-    "fedkd": (FedKD(rounds=2, student_layers=1), ("student", "factors", "ηₛ")),
+    "fedkd": (FedKD(rounds=2, student_layers=1), ("student", "factors", "student_optimizer")),
     "fedkd-gradient": (
         FedKD(rounds=2, student_layers=1, exchange="gradient", steps=2),
-        ("student", "factors", "ηₛ"),
+        ("student", "factors", "student_optimizer"),
     ),
     "fetchsgd": (FetchSGD(rounds=2, columns=2000), ("model", "aggregator")),
     "feddropout": (FedDropout(rounds=2), ("model",)),

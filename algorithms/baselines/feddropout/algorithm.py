@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.submodel import Units, draw, shrink
+from secure_fl.algorithms.baselines.feddropout.submodel import Units, draw, shrink
 from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.updates import Update, agree_on, local_update, weighted_mean
 from secure_fl.learning.models import trainable

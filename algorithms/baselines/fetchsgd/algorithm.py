@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.sketch import CountSketch, Positions, Reals
+from secure_fl.algorithms.baselines.fetchsgd.sketch import CountSketch, Positions, Reals
 from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
 from secure_fl.errors import SettingsError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secure_fl.algorithms.baselines.narrow import Places
+from secure_fl.algorithms.baselines.heterofl.narrow import Places
 from secure_fl.algorithms.updates import digest
 
 Block = tuple[slice, ...]

@@ -17,40 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secure_fl.algorithms.baselines.blocks import blocks
 from secure_fl.algorithms.public_coins import choose
-from secure_fl.errors import ModelError
 from secure_fl.learning.anatomy import encoder_layers, unwrapped
 from secure_fl.seeds import seed_for
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Where a layer makes units and uses them; `heads` names the module that cuts into heads."""
-
-    makes: tuple[str, ...]
-    uses: str
-    heads: str | None = None
-
-
-# BERT, RoBERTa and ELECTRA; DistilBERT
-FAMILIES = (
-    (
-        Block(
-            ("attention.self.query", "attention.self.key", "attention.self.value"),
-            "attention.output.dense",
-            "attention.self",
-        ),
-        Block(("intermediate.dense",), "output.dense"),
-    ),
-    (
-        Block(
-            ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-            "attention.out_lin",
-            "attention",
-        ),
-        Block(("ffn.lin1",), "ffn.lin2"),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +70,6 @@ def draw(model: nn.Module, keep: float, seed: int) -> Units:
             cuts[f"{uses}.weight"] = Cut(1, kept)
             scales[uses] = units / count
     return Units(cuts, scales)
-
-
-def blocks(layer: nn.Module) -> tuple[Block, ...]:
-    """The attention and feed-forward blocks of an encoder layer."""
-    modules = dict(layer.named_modules())
-    for family in FAMILIES:
-        if all(name in modules for block in family for name in (*block.makes, block.uses)):
-            return family
-    raise ModelError(
-        "heads and intermediate units cannot be told apart",
-        model=type(layer).__name__,
-        fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT, ELECTRA",
-    )
 
 
 def shrink(model: nn.Module, units: Units) -> nn.Module:

@@ -14,9 +14,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from secure_fl.algorithms.baselines.submodel import blocks
-from secure_fl.algorithms.baselines.tensors import Tensors
-from secure_fl.algorithms.baselines.widths import at_width, head_size, wide_config
+from secure_fl.algorithms.baselines.blocks import blocks
+from secure_fl.algorithms.baselines.heterofl.tensors import Tensors
+from secure_fl.algorithms.baselines.heterofl.widths import at_width, head_size, wide_config
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings
 from secure_fl.learning.fetching import require_body, seeded
