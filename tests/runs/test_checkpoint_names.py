@@ -13,6 +13,7 @@ import pytest
 from secure_fl import ProtectionSettings
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.silo import Silo
+from secure_fl.settings import ModelSettings
 from tests.support.hospitals import members, silos, small
 
 SMALL: dict[str, Any] = {
@@ -47,7 +48,9 @@ def test_files_and_keys_are_ascii(name: str, tmp_path: Path) -> None:
     given = {field: value for field, value in SMALL.items() if field in kind.model_fields}
     protection = ProtectionSettings(mode="none", min_cohort=2)
     folder = tmp_path / "run"
-    small(kind(rounds=1, **given), silos=people(name), protection=protection, folder=folder).run()
+    model = ModelSettings(layers=2)
+    options: dict[str, Any] = {"silos": people(name), "model": model, "protection": protection}
+    small(kind(rounds=1, **given), folder=folder, **options).run()
     files = [path.relative_to(tmp_path).as_posix() for path in folder.rglob("*")]
     assert all(map(str.isascii, files))
     states = list(folder.rglob("state.json"))
