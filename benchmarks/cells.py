@@ -113,6 +113,8 @@ def key_of(cell: Cell, place: Place) -> str:
         "algorithm": algorithm.model_dump(mode="json"),
         **_plain(found, place.model),
     }
+    # Finished cells were measured when host sums had a choice, and their keys name it.
+    everything["protection"] |= {"host_sums": "masks"}
     everything |= {name: True for name in ("audited", "decomposed") if getattr(cell, name)}
     text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

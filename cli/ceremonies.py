@@ -1,4 +1,4 @@
-"""`secure-fl keys ceremony | accept | rotate | host`: the keys of a signed roster."""
+"""`secure-fl keys ceremony | accept | rotate`: the keys of a signed roster."""
 
 from __future__ import annotations
 
@@ -71,22 +71,6 @@ def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None)
     except KeyringError as error:
         raise error.at(file=bundle) from None
     click.echo(f"dealt by: {kept.dealer}\ncohort fingerprint: {kept.fingerprint()}")
-
-
-@click.command()
-@click.argument("file", metavar="ROSTER", type=FILE)
-@keys_option
-@click.option("-o", "--output", type=FILE, default=Path("host.public"), show_default=True)
-def host(file: Path, folder: Path, passphrase_file: Path | None, output: Path) -> None:
-    """Make the host's own key pair; the other members get the signed public half."""
-    from secure_fl.crypto.secret import generate_host, rehearse
-
-    roster = load_roster(file)
-    ring = open_ring(folder, passphrase_file)
-    pair = generate_host()
-    rehearse(pair, len(roster.members))
-    write_atomic(output, ring.install_host(pair.to_bytes(), pair.public().to_bytes(), roster))
-    click.echo(f"written: {output} (signed; give it to every member)")
 
 
 def _fresh_secret(roster: Roster) -> bytes:

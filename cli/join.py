@@ -98,22 +98,22 @@ def seat_of(
     """What answers for this site, whichever engine carries its frames."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.pilot.keys import require_host_key, site_keys
+    from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.pilot.keys import site_keys
     from secure_fl.pilot.records import records_of
     from secure_fl.pilot.seat import HospitalProcess
     from secure_fl.policy.rules import Company, Plan, check
     from secure_fl.policy.size import check_size
 
     name, roster = kit.connection.name, kit.roster
-    keys = site_keys(open_ring(rules.keys, passphrase_file), roster, kit.host_key)
+    keys = site_keys(open_ring(rules.keys, passphrase_file), roster)
     roster.require(keys.identity.public)
     company = Company.of(roster, name)
 
     def approve(plan: Plan) -> None:
         check(rules.policy, plan, company)
         check_size(rules.policy, plan, name)
-        has_host = ALGORITHMS[plan.algorithm.name].has_host
-        require_host_key(keys, plan.protection, has_host=has_host)
+        require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
 
     return HospitalProcess(
         keys,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.ceremonies import accept, ceremony, host, rotate
+from secure_fl.cli.ceremonies import accept, ceremony, rotate
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.cli.rosters import as_text, describe, merge, roster, sign
 from secure_fl.crypto.files import write_atomic
@@ -119,5 +119,5 @@ def _of_ring(folder: Path, passphrase_file: Path | None) -> dict[str, object]:
     return facts
 
 
-for _command in (roster, sign, merge, ceremony, accept, rotate, host):
+for _command in (roster, sign, merge, ceremony, accept, rotate):
     keys.add_command(_command)

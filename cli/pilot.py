@@ -46,9 +46,6 @@ def pilot() -> None:
     help="How long certificates hold.",
 )
 @click.option(
-    "--host-key", type=FILE, help="What `keys host` wrote, where a member is the host (FedID)."
-)
-@click.option(
     "-o", "--output", type=FILE, default=Path("kits"), show_default=True, help="For the kits."
 )
 def init(
@@ -56,7 +53,6 @@ def init(
     hosts: tuple[str, ...],
     port: int,
     days: int,
-    host_key: Path | None,
     output: Path,
 ) -> None:
     """Make the coordinator's kit and one for each member of a signed ROSTER.
@@ -65,9 +61,7 @@ def init(
 
     \b
     secure-fl pilot init roster.json --host hub.example.org
-    secure-fl pilot init roster.json --host hub.example.org --host-key host.public
     """  # noqa: D301
-    from secure_fl.crypto.files import read_bounded
     from secure_fl.crypto.roster_files import load_roster
     from secure_fl.errors import RunError
     from secure_fl.pilot.kits import load_kit, write_kits
@@ -76,8 +70,7 @@ def init(
     found.verify()
     if output.exists() and any(output.iterdir()):
         raise RunError("there are kits already", fix="take another folder with -o", file=output)
-    key = None if host_key is None else read_bounded(host_key)
-    kits = write_kits(found, output, hosts, port, host_key=key, days=days)
+    kits = write_kits(found, output, hosts, port, days=days)
     for name, kit in kits.items():
         click.echo(f"{name}: {kit}")
     for what, end in load_kit(kits[found.coordinator.name]).ends().items():

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.masking import Place, Slots
 from secure_fl.crypto.public import PublicContext, Sum
-from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
 from secure_fl.crypto.unmasking import remaining_masks, unmasking
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
@@ -178,8 +177,7 @@ class SealedInts:
     """Adds ciphertexts that nobody here can open."""
 
     def __init__(self, context: PublicContext, owners: int) -> None:
-        seeded = context.scheme == COHORT and owners <= MOST_SEEDS  # the host's are never seeded
-        self._sum = SeededSum(context) if seeded else Sum(context)
+        self._sum = SeededSum(context) if owners <= MOST_SEEDS else Sum(context)
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
         """Take one party's ciphertexts apart; what comes back adds them."""

@@ -1,8 +1,8 @@
-"""A site's folder of key files: its identity, the cohort's keys, and a host's own pair.
+"""A site's folder of key files: its identity and the cohort's keys.
 
-    identity.key   cohort.key   host.key   archive/cohort-<roster version>.key
+    identity.key   cohort.key   archive/cohort-<roster version>.key
 
-The folder is mode 0700, every file 0600 and encrypted (`vault.py`). Cohort and host keys are bound
+The folder is mode 0700, every file 0600 and encrypted (`vault.py`). Cohort keys are bound
 to a roster's digest: a run under another roster is refused. Changing members means a new roster
 version and new keys; the old ones move to the archive, where no new run finds them.
 """
@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
 from secure_fl.crypto.ceremony import (
     CohortKeys,
     deal,
@@ -24,20 +22,10 @@ from secure_fl.crypto.ceremony import (
     seal_bundles,
 )
 from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.hostkey import sign_host_key
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.vault import DEFAULT_COST, Cost, Kind, check_private, load, save
 from secure_fl.errors import CryptoError, KeyringError
-
-FORMAT = 1
-
-
-class _HostFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, array_like=True):
-    format: int
-    roster: bytes
-    version: int
-    pair: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,32 +119,6 @@ class KeyRing:
                 )
             self._archive(path, f"cohort-{old.version}.key")
         save(path, Kind.COHORT, encode_keys(keys), self.passphrase, self.cost)
-
-    def install_host(self, pair: bytes, public: bytes, roster: Roster) -> bytes:
-        """Store the host's own key pair (opaque bytes); return its public half, signed."""
-        mine = self.identity()
-        signed = sign_host_key(mine, roster, public)
-        held = _HostFile(FORMAT, roster.digest(), roster.version, pair)
-        path = self._file("host.key")
-        save(path, Kind.HOST, msgspec.msgpack.encode(held), self.passphrase, self.cost)
-        return signed
-
-    def host(self, roster: Roster, *, now: datetime | None = None) -> bytes:
-        """Open the host's own key pair for a run under this roster."""
-        roster.verify(now=now, me=self.identity().public)
-        path = self._file("host.key")
-        read = load(path, Kind.HOST, self.passphrase)
-        try:
-            held = msgspec.msgpack.decode(read, type=_HostFile)
-        except msgspec.MsgspecError:
-            raise KeyringError("holds a pair of an unknown form", file=path) from None
-        if held.format != FORMAT or held.roster != roster.digest():
-            raise KeyringError(
-                f"the host's pair belongs to another roster (version {held.version})",
-                file=path,
-                fix="make a new pair for this roster",
-            )
-        return held.pair
 
     def _dealt(self, roster: Roster, dealer: Identity) -> CohortKeys | None:
         keys = self.held()

@@ -21,7 +21,6 @@ ASSUMES = (
     "scores and losses in logs; public records are public; at most so many parties (`dropouts`, "
     "`colluders`) drop out, and tell the host the noise they added"
 )
-WITHOUT_MASKS = "; in mode he, the host does not work with the coordinator"
 
 
 class NoiseLedger:
@@ -137,9 +136,7 @@ class NoiseLedger:
         ]
 
 
-def document(
-    settings: NoiseSettings, parties: Mapping[str, NoiseLedger], mode: str
-) -> dict[str, Any]:
+def document(settings: NoiseSettings, parties: Mapping[str, NoiseLedger]) -> dict[str, Any]:
     """What a result says about noise on predictions; `parties` leaves out the host."""
     said = [account.statement() for account in parties.values()]
     found = next((account.sized for account in parties.values() if account.sized), None)
@@ -157,7 +154,7 @@ def document(
         "releases": max((one["releases"] for one in said), default=0),
         "drowned": facts.get("drowned"),
         "durable": all(one["durable"] for one in said),
-        "assumes": ASSUMES + (WITHOUT_MASKS if mode == "he" else ""),
+        "assumes": ASSUMES,
     } | {key: facts.get(key) for key in (*figures, *limits)}
 
 

@@ -25,8 +25,6 @@ class PartyKeys:
     cohort: secret.SecretKey | None  # None where nothing is encrypted
     tag_key: bytes = field(repr=False)
     channel_key: bytes = field(repr=False)
-    host_public: secret.HostPublicKey | None = None
-    host_secret: secret.HostSecretKey | None = field(default=None, repr=False)
 
 
 class Channels(Mapping[str, Channel]):

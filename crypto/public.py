@@ -24,7 +24,7 @@ from tenseal import sealapi
 from secure_fl.crypto.raw import MemoryFile, SealForm, ciphertext_layouts, frame, malformed
 from secure_fl.crypto.scheme import (
     BFV,
-    SCHEMES,
+    COHORT,
     Slots,
     check_slots,
     largest_cohort,
@@ -56,10 +56,9 @@ def context_bytes(scheme: BFV) -> bytes:
 
 def load(data: bytes) -> PublicContext:
     """Read a public context; anything else, above all a secret key, is refused (promise P1)."""
-    for scheme in SCHEMES.values():
-        if data == context_bytes(scheme):
-            return make_context(scheme)
-    secret = data[:4] in (b"SFLS", b"SFLH")
+    if data == context_bytes(COHORT):
+        return make_context(COHORT)
+    secret = data[:4] == b"SFLS"
     raise CryptoError(
         "a secret key was offered as a public context" if secret else "this is no public context",
         fix="give the coordinator the bytes of `public()` of the cohort's key, never a key file",

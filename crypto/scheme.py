@@ -1,18 +1,15 @@
-"""The parameter sets of the homomorphic scheme, and how much they hold.
+"""The parameter set of the homomorphic scheme, and how much it holds.
 
 Security: the HomomorphicEncryption.org standard (2018, table 1, ternary secret, classical attacks)
-allows a coefficient modulus of 109 bits at degree 4096 for 128-bit security. All sets below use
-54 + 55 = 109 bits, and SEAL is asked to refuse anything weaker.
+allows a coefficient modulus of 109 bits at degree 4096 for 128-bit security. Ours has 54 + 55 bits,
+and SEAL is asked to refuse anything weaker.
 
 Capacity: a BFV sum opens exactly while its noise stays below q / 2t with q = 2^54. The noise of one
-ciphertext is a centred variable per coefficient with standard deviation
-
-    symmetric   sqrt(21 / 2) = 3.2          SEAL draws it from a centred binomial with 21 pairs
-    public key  sqrt((1 + 2N/3) / 12) = 15  the rounding of SEAL's switch from 109 to 54 bits
-
-and adds up as sqrt(n) over n ciphertexts. `tail` standard deviations must fit: at 11, a
-sub-Gaussian coefficient exceeds the bound with probability 2 exp(-11²/2) < 2^-85, one of a million
-with probability < 2^-65. Beyond that a sum would be silently wrong, so it is refused.
+ciphertext is a centred variable per coefficient with standard deviation sqrt(21 / 2) = 3.2, for
+SEAL draws it from a centred binomial with 21 pairs. It adds up as sqrt(n) over n ciphertexts, and
+`tail` standard deviations must fit: at 11, a sub-Gaussian coefficient exceeds the bound with
+probability 2 exp(-11²/2) < 2^-85, one of a million with probability < 2^-65. Beyond that a sum
+would be silently wrong, so it is refused.
 """
 
 from __future__ import annotations
@@ -50,8 +47,6 @@ class BFV:
 
 
 COHORT = BFV("bfv44", 1, modulus=17592186028033, noise=math.sqrt(21 / 2))
-HOST = BFV("bfv42", 2, modulus=4398046486529, noise=math.sqrt((1 + 2 * 4096 / 3) / 12))
-SCHEMES = {scheme.number: scheme for scheme in (COHORT, HOST)}
 
 
 def largest_cohort(scheme: BFV) -> int:

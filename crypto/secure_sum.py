@@ -26,7 +26,7 @@ from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.party_keys import Channels, Envelopes, PartyKeys
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.crypto.scales import Scales
-from secure_fl.crypto.scheme import COHORT, HOST, check_cohort
+from secure_fl.crypto.scheme import COHORT, check_cohort
 from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, TamperError
@@ -40,7 +40,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Rule, Sealed, Vector
+from secure_fl.protocol.ports import Group, Rule, Sealed, Vector, require_masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,12 @@ class SecureSum:
         min_cohort: int,
         bits: int,
         masks: bool,
-        host_sums: str,
         rng: np.random.Generator,
     ) -> None:
         self.me = keys.identity.name
         self._keys, self._run, self._host = keys, run.hex(), host
         self._threshold, self._min_cohort = threshold, min_cohort
         self._bits, self._masks = bits, masks
-        self._sealed_to_host = not masks or (host_sums == "sealed" and keys.cohort is not None)
         members = tuple(sorted({self.me: None, **keys.peers}))  # fast where they are in order
         self._numbers = numbered(members)
         self._parties = len(members) - (host is not None)
@@ -131,6 +129,7 @@ class SecureSum:
 
     def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
         """Encode, noise, tag, mask and encrypt every group; one segment each."""
+        require_masks(rule.audience, masks=self._masks)
         self._rule, self._sent = rule, []
         self._index += not self._masks  # with masks, the keys' exchange has counted this sum
         segments, data = [], []
@@ -148,9 +147,8 @@ class SecureSum:
             if self.me in group.owners:
                 vectors = {n: self._scales.whole(n, v, rule) for n, v in group.vectors.items()}
                 slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
-                tag = tags.make(
-                    self._keys.tag_key, slots, self._numbers[self.me], self._modulus(rule), place
-                )
+                number = self._numbers[self.me]
+                tag = tags.make(self._keys.tag_key, slots, number, COHORT.modulus, place)
                 slots = np.append(slots, np.uint64(tag))
                 if self._masks:
                     salts = self._mask(slots, group, place, rule)
@@ -166,7 +164,7 @@ class SecureSum:
         if self._step is None:
             raise CohortError("no keys are left for this sum", party=self.me)
         self._step.require_company(group.owners, self._min_cohort)
-        modulus, host = self._modulus(rule), rule.audience == "host"
+        modulus, host = COHORT.modulus, rule.audience == "host"
         peers = self._step.peers(group.owners)
         seen = self._seen.beyond(self.me, peers, (*group.owners, *group.readers), host=host)
         salts = {peer: self.fingerprint(both, b"seen by two") for peer, both in seen.items()}
@@ -175,20 +173,14 @@ class SecureSum:
             place.run,
             slots.size,
             modulus,
-            for_host=host and not self._sealed_to_host,
+            for_host=host,
             salts=salts,
         )
         np.minimum(slots, slots - np.uint64(modulus), out=slots)  # below 0 wraps to the top
         return listed(salts, peers)
 
     def _sealed(self, slots: Slots, rule: Rule) -> bytes:
-        if rule.audience == "host":
-            if not self._sealed_to_host:
-                return from_slots(slots)
-            if self._keys.host_public is None:
-                raise CohortError("this run has no host key to seal to", party=self.me)
-            return from_parts(secret.seal_to_host(self._keys.host_public, slots))
-        if self._keys.cohort is None:
+        if rule.audience == "host" or self._keys.cohort is None:
             return from_slots(slots)
         return from_parts(secret.seal(self._keys.cohort, slots))
 
@@ -232,8 +224,8 @@ class SecureSum:
             owners = [p for p in sent.group.owners if p in alive]
             slots = self._unprotect(part, sent, owners)
             numbers = [self._numbers[p] for p in owners]
-            modulus = self._modulus(self._rule)
-            tags.check(self._keys.tag_key, slots[:-1], int(slots[-1]), numbers, modulus, sent.place)
+            tag, modulus = int(slots[-1]), COHORT.modulus
+            tags.check(self._keys.tag_key, slots[:-1], tag, numbers, modulus, sent.place)
             values, norms = sent.layout.decode(slots[:-1], len(owners), self._rule.noise)
             opened |= values
             if self._rule.audience == "parties":
@@ -254,10 +246,6 @@ class SecureSum:
     def _unprotect(self, part: bytes, sent: _Sent, owners: Sequence[str]) -> Slots:
         count = sent.layout.slots + 1
         if self._rule.audience == "host":
-            if self._sealed_to_host:
-                if self._keys.host_secret is None:
-                    raise CohortError("only the host opens a host sum", party=self.me)
-                return secret.open_host(self._keys.host_secret, to_parts(part), count)
             slots, modulus = to_slots(part, count), np.uint64(COHORT.modulus)
             if self._step is None:
                 raise CohortError("no keys are left for this sum", party=self.me)
@@ -275,7 +263,7 @@ class SecureSum:
         extra = 0
         if rule.noise is not None:
             extra = max(0, int(rule.noise.reach).bit_length() + 1 - bits)
-        codec = Codec(bits, self._parties, self._modulus(rule), extra)
+        codec = Codec(bits, self._parties, COHORT.modulus, extra)
         fields = []
         for name, vector in group.vectors.items():
             if vector.size <= SMALL and rule.noise is None:
@@ -291,9 +279,6 @@ class SecureSum:
     def _check_noise(self, sent: _Sent, survivors: Sequence[str]) -> None:
         if self._rule.noise is not None:
             self._rule.noise.check_survivors(len(set(sent.group.owners) & set(survivors)))
-
-    def _modulus(self, rule: Rule) -> int:
-        return HOST.modulus if rule.audience == "host" and self._sealed_to_host else COHORT.modulus
 
     # --- what only parties may read -------------------------------------------------------------
 

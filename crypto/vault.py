@@ -33,7 +33,6 @@ class Kind(IntEnum):
 
     IDENTITY = 1
     COHORT = 2
-    HOST = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,6 @@ class ProtectionSettings(Section):
     bits: Literal[4, 6, 8, 12, 16, 24] = 8
     min_cohort: Positive = 3  # 2 or 1 only by explicit choice: a sum over one hospital IS it
     threshold: Positive | None = None  # survivors a sum needs; None: floor(2n/3)+1
-    host_sums: Literal["masks", "sealed"] = "masks"  # small ones as masked integers, or by BFV
     noise: NoiseSettings | None = None  # on sums of predictions, before they are opened
 
     @model_validator(mode="after")

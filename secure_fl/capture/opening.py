@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from secure_fl.capture import notes, wire
 from secure_fl.capture.notes import Segment, SumNote, Told
-from secure_fl.capture.recording import COHORT_KEY, HOST_KEY, VIEWS, SessionLine, sessions, view_of
+from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
 from secure_fl.capture.wire import Seen
-from secure_fl.coordinator.totals import ENCRYPTED, MASKED
+from secure_fl.coordinator.totals import ENCRYPTED
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import SealedInts, to_parts, to_slots
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.errors import CryptoError, RunError, WireError
+from secure_fl.errors import CryptoError, RunError
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Noise
 
@@ -97,11 +97,6 @@ class RecordedRun:
         data = self._key(party, session, COHORT_KEY)
         return None if data is None else secret.SecretKey.from_bytes(data)
 
-    def host_key(self, session: int) -> secret.HostSecretKey | None:
-        """The key that only the host holds."""
-        data = None if self.host is None else self._key(self.host, session, HOST_KEY)
-        return None if data is None else secret.HostSecretKey.from_bytes(data)
-
     def _key(self, party: str, session: int, name: str) -> bytes | None:
         file = view_of(self.folder, party) / name.format(session)
         if file.exists():
@@ -153,23 +148,19 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a role can open: nothing, the cohort's ciphertexts, the host's."""
+    """What a role can open: the cohort's ciphertexts, or nothing."""
 
     cohort: Mapping[int, secret.SecretKey]
-    host: Mapping[int, secret.HostSecretKey]
 
     @classmethod
     def of(cls, run: RecordedRun, members: Sequence[str]) -> Keys:
         """The keys that these members hold together."""
         cohort: dict[int, secret.SecretKey] = {}
-        host: dict[int, secret.HostSecretKey] = {}
         for session in run.sessions:
             for member in members:
                 if (key := run.cohort_key(member, session.session)) is not None:
                     cohort[session.session] = key
-            if run.host in members and (own := run.host_key(session.session)) is not None:
-                host[session.session] = own
-        return cls(cohort, host)
+        return cls(cohort)
 
 
 def read(part: Part, mode: str, keys: Keys) -> Values:
@@ -189,19 +180,12 @@ def slots_of(part: Part, mode: str, keys: Keys) -> Slots | None:
     """The integers that a part consists of, masked or not; None: sealed to others."""
     assert part.segment.layout is not None  # noqa: S101 - as above
     count = part.segment.layout.slots + 1  # and the tag
-    session = part.frame.line.session
-    if mode not in ENCRYPTED or (part.note.audience == "host" and mode in MASKED):
-        try:
-            return to_slots(part.data, count)
-        except WireError:  # sealed to the host after all
-            pass
+    if mode not in ENCRYPTED or part.note.audience == "host":
+        return to_slots(part.data, count)
+    key = keys.cohort.get(part.frame.line.session)
+    if key is None:
+        return None
     try:
-        if part.note.audience == "host":
-            own = keys.host.get(session)
-            return None if own is None else secret.open_host(own, to_parts(part.data), count)
-        key = keys.cohort.get(session)
-        if key is None:
-            return None
         upload = part.data
         if not part.total:  # what one party sent is the sum of one
             alone = SealedInts(public.load(public.context_bytes(COHORT)), 1)

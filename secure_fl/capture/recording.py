@@ -21,7 +21,7 @@ from secure_fl.errors import RunError
 from secure_fl.protocol.ports import PartySum
 
 VIEWS, VIEW, RUN = "views", "view", "run"
-COHORT_KEY, HOST_KEY = "cohort-{}.key", "host-{}.key"  # of each session
+COHORT_KEY = "cohort-{}.key"  # of each session
 
 
 class SessionLine(msgspec.Struct, frozen=True):
@@ -54,12 +54,11 @@ class FolderCapture:
         return wire.WatchedEngine(engine, journal, self._session)
 
     def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
-        """Watch one party's sums, and keep the keys that it opens them with."""
+        """Watch one party's sums, and keep the key that it opens them with."""
         folder = view_of(self._folder, keys.identity.name)
         journal = self._journal(folder / notes.STEM)
-        for name, key in ((COHORT_KEY, keys.cohort), (HOST_KEY, keys.host_secret)):
-            if key is not None:
-                _write(folder / name.format(self._session), key.to_bytes())
+        if keys.cohort is not None:
+            _write(folder / COHORT_KEY.format(self._session), keys.cohort.to_bytes())
         return cast("PartySum", notes.WatchedSum(sums, journal, self._session))
 
     def close(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import public
 from secure_fl.crypto.blind_sum import ClearTotal, ProtectedTotal
-from secure_fl.crypto.scheme import COHORT, HOST
-from secure_fl.protocol.ports import Audience, BlindTotal, NewTotal, Offered
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.protocol.ports import Audience, BlindTotal, NewTotal, Offered, require_masks
 from secure_fl.settings import ProtectionSettings
 
 ENCRYPTED = ("he", "he+secagg")
@@ -21,20 +21,16 @@ def blind_totals(
     """The coordinator's half: how each sum of a run is added up."""
     numbers = {name: number for number, name in enumerate(sorted(members), 1)}
     masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
-    schemes = (COHORT, *([HOST] if rules.host else [])) if encrypted else ()
     # Preparing a context costs as much as adding a few ciphertexts: once a run is enough.
-    contexts = {scheme: public.load(public.context_bytes(scheme)) for scheme in schemes}
+    context = public.load(public.context_bytes(COHORT)) if encrypted else None
 
     def new_total(audience: Audience, offered: Offered) -> BlindTotal:
         if protection.mode == "none":
             return ClearTotal()
-        for_host = audience == "host"
-        sealed = encrypted and not (for_host and masks and protection.host_sums == "masks")
-        scheme = HOST if for_host and sealed else COHORT
-        context = contexts[scheme] if sealed else None
+        require_masks(audience, masks=masks)
         return ProtectedTotal(
-            scheme.modulus,
-            context,
+            COHORT.modulus,
+            context if audience == "parties" else None,
             masks=masks,
             offered=offered,
             numbers=numbers,

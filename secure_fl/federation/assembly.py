@@ -18,6 +18,7 @@ from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.events import Event, EventLog
+from secure_fl.federation.ground_rules import require_masks
 from secure_fl.federation.keys import party_sum
 from secure_fl.learning.dp.scope import noise_of, privacy_of, require_predictions, require_private
 from secure_fl.learning.site import Site
@@ -49,12 +50,13 @@ class Terms:
         return ALGORITHMS[self.algorithm.name]
 
     def require_sound(self) -> None:
-        """Refuse noise, of records or of predictions, that would seem to protect and does not."""
+        """Refuse what would seem to protect and does not: noise here, and a host without masks."""
         name, entry = self.algorithm.name, self.entry
         if self.training.dp is not None:
             require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
         if self.protection.noise is not None:
             require_predictions(name, noised=entry.opens_predictions)
+        require_masks(entry, self.protection)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,17 @@ def pooled(silos: Sequence[Silo]) -> Silo:
     return replace(first, name="all-records", train=everything, dev=(), test=())
 
 
+def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
+    """Refuse a host where nothing would keep its sums from the other parties."""
+    if entry.has_host and protection.mode == "he":
+        raise SettingsError(
+            "this algorithm sums for a host alone, which needs masks: in mode he every party holds "
+            "the key that opens all sums",
+            fix='set protection.mode = "he+secagg"',
+            field="protection.mode",
+        )
+
+
 def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
     """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
     names = [silo.name for silo in silos]

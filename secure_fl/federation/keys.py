@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,20 +28,9 @@ def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dic
     identities = {name: Identity.generate(name) for name in members}
     cards = {name: identity.public for name, identity in identities.items()}
     cohort = secret.generate() if mode in ENCRYPTED else None
-    host_secret = secret.generate_host() if mode in ENCRYPTED and host else None
-    host_public = host_secret.public() if host_secret else None
     tag_key, channel_key = os.urandom(32), os.urandom(32)
     return {
-        name: PartyKeys(
-            identities[name],
-            cards,
-            cohort,
-            tag_key,
-            channel_key,
-            host_public,
-            host_secret if name == host else None,
-        )
-        for name in members
+        name: PartyKeys(identities[name], cards, cohort, tag_key, channel_key) for name in members
     }
 
 
@@ -51,6 +41,8 @@ def party_sum(
     name = keys.identity.name
     if protection.mode == "none":
         return ClearSum(name)
+    if protection.mode not in ENCRYPTED:
+        keys = replace(keys, cohort=None)  # a ceremony deals one, whatever the mode
     return SecureSum(
         keys,
         run,
@@ -59,6 +51,5 @@ def party_sum(
         min_cohort=rules.min_cohort,
         bits=protection.bits,
         masks=protection.mode in MASKED,
-        host_sums=protection.host_sums,
         rng=np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name))),
     )

@@ -44,7 +44,7 @@ def document_of(
     """What result.json holds."""
     recorders = [site.recorder for site in sites]
     metric = next(iter(run.tasks.values())).metric
-    noise, mode = run.terms.protection.noise, run.terms.protection.mode
+    noise = run.terms.protection.noise
     dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}
@@ -55,7 +55,7 @@ def document_of(
         "algorithm_settings": run.terms.algorithm.model_dump(mode="json"),
         "protection": protection_of(run),
         "privacy": privacy_document(dp, spending) if dp else None,
-        "noise": noise_document(noise, releasing, mode) if noise else None,
+        "noise": noise_document(noise, releasing) if noise else None,
         "task": run.terms.task.model_dump(mode="json"),
         "model": run.terms.model.model_dump(mode="json"),
         "parties": list(run.parties),

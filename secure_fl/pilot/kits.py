@@ -2,7 +2,6 @@
 
 KIT/roster.json        who takes part, signed by all
 KIT/connection.json    the coordinator's address and name, and whose kit this is
-KIT/host.public        the host's key to seal to, signed by it; only where a roster names a host
 KIT/rootCA.pem, client.{crt,key} or server.{crt,key}
 """
 
@@ -17,7 +16,6 @@ from typing import Literal
 import msgspec
 
 from secure_fl.crypto.files import read_bounded, write_atomic
-from secure_fl.crypto.hostkey import read_host_key
 from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.roster_files import load_roster, roster_bytes
 from secure_fl.engines.flare.tls import TlsFiles
@@ -26,7 +24,7 @@ from secure_fl.pilot.certificates import DAYS, Authority
 
 COORDINATOR = "coordinator"
 SOON = timedelta(days=14)  # before the end of a kit or a roster, its owner is told
-CONNECTION, ROSTER, HOST_KEY = "connection.json", "roster.json", "host.public"
+CONNECTION, ROSTER = "connection.json", "roster.json"
 RENEW = {
     "certificates": "the coordinator makes new kits for all machines with `secure-fl pilot init`",
     "roster": "assemble and sign a new version (`secure-fl keys roster --after`), then `secure-fl "
@@ -50,7 +48,6 @@ class Kit:
     folder: Path
     connection: Connection
     roster: Roster
-    host_key: bytes | None = None  # as `secure-fl keys host` wrote it
 
     @property
     def tls(self) -> TlsFiles:
@@ -74,20 +71,12 @@ class Kit:
 
 
 def write_kits(
-    roster: Roster,
-    folder: Path,
-    hosts: Sequence[str],
-    port: int,
-    *,
-    host_key: bytes | None = None,
-    days: int = DAYS,
+    roster: Roster, folder: Path, hosts: Sequence[str], port: int, *, days: int = DAYS
 ) -> dict[str, Path]:
     """Write a kit for the coordinator and for every member, by one authority that is forgotten.
 
-    `hosts` are the coordinator's addresses; `host_key` is of the member that is the host.
+    `hosts` are the coordinator's addresses.
     """
-    if host_key is not None:
-        read_host_key(roster, host_key)
     authority, hub = Authority(days=days), roster.coordinator.name
     url = f"grpc://{hosts[0]}:{port}"
     kits = {}
@@ -99,8 +88,6 @@ def write_kits(
             authority.site(kit, name)
         kit.mkdir(parents=True, exist_ok=True)
         write_atomic(kit / ROSTER, roster_bytes(roster))
-        if host_key is not None:
-            write_atomic(kit / HOST_KEY, host_key)
         connection = msgspec.json.encode(Connection(url, hub, name))
         write_atomic(kit / CONNECTION, connection + b"\n")
     return kits
@@ -126,7 +113,7 @@ def load_kit(folder: Path) -> Kit:
         raise KeyringError(
             what, file=folder, fix="fetch the kit again: its files do not belong together"
         )
-    kit = Kit(folder, connection, roster, _host_key(folder / HOST_KEY, roster))
+    kit = Kit(folder, connection, roster)
     if (found := kit.tls.common_name()) != connection.name:
         raise KeyringError(
             f"the certificate is of {found!r}, and the kit of {connection.name!r}",
@@ -152,15 +139,3 @@ def _require_valid(tls: TlsFiles, now: datetime) -> None:
             file=tls.certificate,
             fix="set this machine's clock right",
         )
-
-
-def _host_key(file: Path, roster: Roster) -> bytes | None:
-    """The host's public key, if one was given out; one that the host did not sign is refused."""
-    if not file.exists():
-        return None
-    data = read_bounded(file)
-    try:
-        read_host_key(roster, data)
-    except KeyringError as error:
-        raise error.at(file=file) from None
-    return data

@@ -21,6 +21,7 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties, WireError
 from secure_fl.events import EventLog
+from secure_fl.federation.ground_rules import require_masks
 from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.seat import RESTARTED, rules_of_roster
@@ -60,6 +61,7 @@ class RunLeader:
         patience: float = 3600.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         self._hub, self._me, self._roster = hub, me, roster
         self._plan, self._text = plan, write_plan(plan)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import (
     Confirm,
     Confirmed,
@@ -66,6 +67,15 @@ class Rule:
     carry: bool = False  # keep what rounding leaves over, and add it to the next sum
     bound: float | None = None  # a public bound of every value; beyond it is an error
     noise: Noise | None = None
+
+
+def require_masks(audience: Audience, *, masks: bool) -> None:
+    """Refuse a sum for the host alone without masks: all parties hold the key to ciphertexts."""
+    if audience == "host" and not masks:
+        raise CohortError(
+            "a sum for the host alone needs masks, and this run has none",
+            fix='set protection.mode = "he+secagg"',
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def losing(parties: Collection[str], kind: type, after: int = 0, audience: str =
     return lambda sessions: Gone(sessions, when)
 
 
-MODES: tuple[Protection, ...] = ("none", "he", "secagg", "he+secagg")
+MODES: tuple[Protection, ...] = ("none", "secagg", "he+secagg")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -82,15 +82,6 @@ def test_copies_are_signed_apart_and_merged() -> None:
 
 
 @pytest.mark.usefixtures("sites")
-def test_a_host_makes_its_own_pair() -> None:
-    assemble("--host", "east")
-    assert "signed; give it" in run("host", "roster.json", "--keys", "east").output
-    assert Path("host.public").stat().st_size > 1000
-    refused = run("host", "roster.json", "--keys", "north", code=6)
-    assert "not the host" in refused.output
-
-
-@pytest.mark.usefixtures("sites")
 def test_signing_asks_first() -> None:
     run("roster", *[f"{n}.card.json" for n in NAMES], "--coordinator", "hub.card.json")
     before = Path("roster.json").read_bytes()

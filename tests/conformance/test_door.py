@@ -48,7 +48,7 @@ def test_every_party_learns_the_sum(mode: Protection) -> None:
         assert result["count"] == expected(NAMES)["count"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "he"])
 def test_a_host_sum_is_for_the_host_only(mode: Protection) -> None:
     async def host(cohort: Cohort) -> Any:
         return await cohort.sum(vectors("template"), reveal=Audience.HOST, bound=10.0)

@@ -53,7 +53,7 @@ def ledgers(tmp_path: Path) -> Callable[[str], NoiseLedger]:
     return ledger_of
 
 
-@pytest.mark.parametrize("mode", ["secagg", "he", "he+secagg"])
+@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
 def test_the_host_opens_a_noised_sum(mode: Protection, ledgers: Any) -> None:
     out = federate({n: program(n) for n in (*NAMES, "hub")}, host="hub", mode=mode, ledgers=ledgers)
     opened = out.results["hub"]["predictions"]

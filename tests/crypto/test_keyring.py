@@ -12,7 +12,6 @@ import pytest
 
 from secure_fl.crypto.ceremony import CohortKeys, deal, open_bundle, seal_bundles
 from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.hostkey import read_host_key
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.vault import HEADER, Kind, decrypt, encrypt
@@ -230,20 +229,3 @@ def test_rotation_archives_and_refuses_the_old_keys(rings: dict[str, KeyRing]) -
         assert member.retired(1).secret == SECRET
     with pytest.raises(KeyringError, match="already holds keys of roster version 2"):
         north.ceremony(old, SECRET)
-
-
-def test_the_host_keeps_its_own_pair(tmp_path: Path) -> None:
-    roster = signed("north", "south", "east", "lab", host="lab")
-    lab, north = ring(tmp_path, "lab"), ring(tmp_path, "north")
-    public = lab.install_host(b"the pair", b"its public half", roster)
-    assert lab.host(roster) == b"the pair"
-    assert read_host_key(roster, public) == b"its public half"
-    with pytest.raises(KeyringError, match="is not the host"):
-        north.install_host(b"the pair", b"public", roster)
-    with pytest.raises(KeyringError, match="not signed by the host"):
-        read_host_key(roster, public.replace(b"its public", b"any public"))
-    newer = signed("north", "south", "east", "lab", host="lab", version=2)
-    with pytest.raises(KeyringError, match="not signed by the host"):
-        read_host_key(newer, public)
-    with pytest.raises(KeyringError, match="pair belongs to another roster"):
-        lab.host(newer)

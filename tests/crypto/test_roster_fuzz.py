@@ -119,7 +119,6 @@ def test_the_commands_say_so(tmp_path: Any) -> None:
         ["ceremony", str(file)],
         ["rotate", str(file)],
         ["accept", str(file), str(file)],
-        ["host", str(file)],
         ["roster", str(card), "--coordinator", str(card), "--after", str(file)],
     ]
     given_ = {"SECURE_FL_PASSPHRASE": "correct horse battery"}

@@ -8,8 +8,6 @@ from tenseal import sealapi
 
 from secure_fl.crypto.scheme import (
     COHORT,
-    HOST,
-    SCHEMES,
     check_cohort,
     check_slots,
     largest_cohort,
@@ -30,8 +28,8 @@ def is_prime(n: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("scheme", "bits"), [(COHORT, 44), (HOST, 42)])
-def test_plain_moduli_are_batching_primes(scheme, bits):
+def test_the_plain_modulus_is_a_batching_prime():
+    scheme, bits = COHORT, 44
     assert scheme.modulus.bit_length() == bits
     assert is_prime(scheme.modulus)
     assert scheme.modulus % (2 * scheme.degree) == 1
@@ -41,11 +39,10 @@ def test_plain_moduli_are_batching_primes(scheme, bits):
     assert not any(is_prime(candidate) for candidate in larger)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda scheme: scheme.name)
-def test_parameters_have_128_bit_security(scheme):
-    allowed = sealapi.CoeffModulus.MaxBitCount(scheme.degree, sealapi.SEC_LEVEL_TYPE.TC128)
-    assert allowed == 109 == sum(scheme.coefficient_bits)
-    assert seal_context(scheme).parameters_set()
+def test_parameters_have_128_bit_security():
+    allowed = sealapi.CoeffModulus.MaxBitCount(COHORT.degree, sealapi.SEC_LEVEL_TYPE.TC128)
+    assert allowed == 109 == sum(COHORT.coefficient_bits)
+    assert seal_context(COHORT).parameters_set()
 
 
 def test_weaker_parameters_are_refused():
@@ -54,27 +51,20 @@ def test_weaker_parameters_are_refused():
         seal_context(weaker)
 
 
-def test_scheme_numbers_are_distinct():
-    assert [scheme.number for scheme in SCHEMES.values()] == list(SCHEMES)
-    assert len({scheme.name for scheme in SCHEMES.values()}) == len(SCHEMES)
-
-
-@pytest.mark.parametrize("scheme", [COHORT, HOST])
-def test_capacity_follows_from_the_noise(scheme):
-    room = 2**54 / (2 * scheme.modulus)
-    assert largest_cohort(scheme) == 128
-    assert scheme.tail * scheme.noise * 128**0.5 < room  # so the declared 128 is derived too
-    wider = dataclasses.replace(scheme, modulus=scheme.modulus << 2)
+def test_capacity_follows_from_the_noise():
+    room = 2**54 / (2 * COHORT.modulus)
+    assert largest_cohort(COHORT) == 128
+    assert COHORT.tail * COHORT.noise * 128**0.5 < room  # so the declared 128 is derived too
+    wider = dataclasses.replace(COHORT, modulus=COHORT.modulus << 2)
     assert largest_cohort(wider) < 128 // 8
 
 
-@pytest.mark.parametrize("scheme", [COHORT, HOST])
-def test_cohorts_that_do_not_fit_are_refused(scheme):
-    check_cohort(scheme, 1)
-    check_cohort(scheme, 128)
+def test_cohorts_that_do_not_fit_are_refused():
+    check_cohort(COHORT, 1)
+    check_cohort(COHORT, 128)
     for parties in (0, -1, 129):
         with pytest.raises(CryptoError, match=str(parties)):
-            check_cohort(scheme, parties)
+            check_cohort(COHORT, parties)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tenseal import sealapi
 from secure_fl.audits.shipped.changed_sums import ChangedSum
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile
-from secure_fl.crypto.scheme import COHORT, HOST
+from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
 
 T = COHORT.modulus
@@ -33,12 +33,7 @@ def context(key):
 
 
 @pytest.fixture(scope="module")
-def host():
-    return secret.generate_host()
-
-
-@pytest.fixture(scope="module")
-def readers(key, context, host):
+def readers(key, context):
     """Everything that is read from bytes of others, and how."""
     (upload,) = secret.seal(key, draw(16))
     total = public.Sum(context)
@@ -53,7 +48,6 @@ def readers(key, context, host):
     return {
         "upload": (upload, add),
         "sum": (total.result()[0], add),
-        "host key": (host.public().to_bytes(), secret.HostPublicKey.from_bytes),
         "secret key": (key.to_bytes(), secret.SecretKey.from_bytes),
     }
 
@@ -99,9 +93,8 @@ def test_the_same_values_never_seal_alike(key):
     assert secret.seal(key, draw(10)) != secret.seal(key, draw(10))
 
 
-@pytest.mark.parametrize("kind", ["cohort", "host"])
-def test_128_parties_sum_exactly(key, host, kind):
-    assert secret.rehearse(key if kind == "cohort" else host, 128) >= 1
+def test_128_parties_sum_exactly(key):
+    assert secret.rehearse(key, 128) >= 1
 
 
 def test_a_129th_party_is_refused(key, context):
@@ -146,14 +139,12 @@ def test_what_the_coordinator_imports():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_context_with_a_secret_key_is_refused(key, host):
+def test_a_context_with_a_secret_key_is_refused(key):
     foreign = tenseal.context(
         tenseal.SCHEME_TYPE.BFV, 4096, T, [54, 55], tenseal.ENCRYPTION_TYPE.SYMMETRIC, 1
     )
     with pytest.raises(CryptoError, match="secret key"):
         public.load(key.to_bytes())
-    with pytest.raises(CryptoError, match="secret key"):
-        public.load(host.to_bytes())
     with pytest.raises(CryptoError, match="no public context"):
         public.load(foreign.serialize(save_public_key=False, save_secret_key=True))
     for data in (b"", b"SFLC", key.public() + b"\0", b"SFLC\x01\x09"):
@@ -161,13 +152,10 @@ def test_a_context_with_a_secret_key_is_refused(key, host):
             public.load(data)
 
 
-def test_a_foreign_ciphertext_is_refused(key, context, host):
+def test_a_foreign_ciphertext_is_refused(key, context):
     total = public.Sum(context)
-    secretive = key.to_bytes()[6:]
-    for foreign in (
-        secret.seal_to_host(host.public(), draw(1, HOST.modulus))[0],
-        secretive,
-    ):
+    own = secret.seal(key, draw(1))[0]
+    for foreign in (bytes([own[0] + 2]) + own[1:], key.to_bytes()[6:]):
         with pytest.raises(CryptoError):
             total.add([foreign])
     with pytest.raises(CryptoError, match="empty"):
@@ -176,7 +164,7 @@ def test_a_foreign_ciphertext_is_refused(key, context, host):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    which=st.sampled_from(["upload", "sum", "host key", "secret key"]),
+    which=st.sampled_from(["upload", "sum", "secret key"]),
     change=st.sampled_from(["flip", "cut", "grow", "noise"]),
     at=st.one_of(st.integers(0, 100), st.integers(0, 10**6)),
     bits=st.integers(1, 255),
@@ -198,7 +186,7 @@ def test_garbage_never_crashes(readers, which, change, at, bits, noise):
     assert change == "flip"  # another coefficient or seed is another valid one: tags catch that
 
 
-@pytest.mark.parametrize("which", ["upload", "sum", "host key", "secret key"])
+@pytest.mark.parametrize("which", ["upload", "sum", "secret key"])
 def test_what_is_read_unchanged_is_accepted(readers, which):
     good, read = readers[which]
     read(good)
@@ -260,39 +248,20 @@ def test_opening_needs_all_parts(key):
             secret.open(key, offered, count)
 
 
-def test_secret_keys_stay_secret(key, host):
-    for holder in (key, host):
-        body = holder.to_bytes()
-        assert repr(holder) == f"<{type(holder).__name__} of scheme {holder._scheme.name}>"
-        for leak in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(CryptoError, match="never pickled"):
-                leak(holder)
-        for other in (secret.SecretKey, secret.HostSecretKey):
-            if other is not type(holder):
-                with pytest.raises(CryptoError):
-                    other.from_bytes(body)
+def test_secret_keys_stay_secret(key):
+    body = key.to_bytes()
+    assert repr(key) == f"<SecretKey of scheme {COHORT.name}>"
+    for leak in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(CryptoError, match="never pickled"):
+            leak(key)
+    for bad in (body[:-1], b"SFLX" + body[4:]):
         with pytest.raises(CryptoError):
-            type(holder).from_bytes(body[:-1])
+            secret.SecretKey.from_bytes(bad)
 
 
-def test_keys_survive_serialisation(key, host):
+def test_keys_survive_serialisation(key):
     again = secret.SecretKey.from_bytes(key.to_bytes())
     assert np.array_equal(secret.open(again, secret.seal(key, draw(50)), 50), draw(50))
-    pair = secret.HostPublicKey.from_bytes(host.public().to_bytes())
-    x = draw(50, HOST.modulus)
-    same = secret.HostSecretKey.from_bytes(host.to_bytes())
-    assert np.array_equal(secret.open_host(same, secret.seal_to_host(pair, x), 50), x)
-
-
-def test_only_the_host_opens_host_sums(host):
-    key, x = host.public(), draw(4100, HOST.modulus)
-    total = public.Sum(public.load(key.context()))
-    for _ in range(3):
-        total.add(secret.seal_to_host(key, x))
-    parts = total.result()
-    assert np.array_equal(secret.open_host(host, parts, 4100), 3 * x % np.uint64(HOST.modulus))
-    stranger = secret.open_host(secret.generate_host(), parts, 4100)
-    assert np.count_nonzero(stranger == 3 * x % np.uint64(HOST.modulus)) < 3
 
 
 def test_empty_and_mismatched_sums_are_refused(key, context):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import SealedInts, from_parts, to_parts
-from secure_fl.crypto.public import PublicContext
-from secure_fl.crypto.scheme import COHORT, HOST
+from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
 from secure_fl.errors import CryptoError
 
@@ -143,13 +142,3 @@ def test_large_cohorts_get_sums_in_full(owners: int, length: int) -> None:
     assert len(part) == length
     expected = sum(draw(10, seed) for seed in range(3)) % M
     assert np.array_equal(secret.open(KEY, [part], 10, 3), expected)
-
-
-def test_what_is_sealed_to_the_host_has_no_seeds() -> None:
-    host = secret.generate_host()
-    context: PublicContext = public.load(host.public().context())
-    total, x = SealedInts(context, 3), draw(10, 0, HOST.modulus)
-    total.add(from_parts(secret.seal_to_host(host.public(), x)), 10)
-    (part,) = to_parts(total.result())
-    assert len(part) == 1 + 8192 * 7
-    assert np.array_equal(secret.open_host(host, [part], 10), x)

@@ -19,6 +19,7 @@ from secure_fl import (
     corpora,
 )
 from secure_fl.algorithms.baselines.centralized import Centralized
+from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.data.examples import Example, Text
@@ -133,6 +134,13 @@ def test_a_host_is_needed_and_there_is_none() -> None:
     assert "needs a host" in error.what
     for way in ('role = "host"', "corpus, public = 240", "source, public = 0.5"):
         assert way in error.fix
+
+
+def test_a_host_in_a_mode_without_masks() -> None:
+    with pytest.raises(SettingsError, match="needs masks") as caught:
+        small(FedID(rounds=1), silos=members(), mode="he")
+    assert caught.value.where["field"] == "protection.mode" and "he+secagg" in caught.value.fix
+    small(FedID(rounds=1), silos=members(), mode="secagg")
 
 
 def test_two_hosts() -> None:

@@ -14,7 +14,7 @@ from secure_fl import Federation, ProtectionSettings, Silo
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.planning import Predictions, plan_predictions
-from secure_fl.crypto.scheme import COHORT, HOST
+from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.secure_sum import SecureSum
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.federation.keys import make_keys, party_sum
@@ -111,21 +111,19 @@ def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
 # --- slots --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host_sums", ["masks", "sealed"])
-def test_host_sums_have_16_bits_and_fit_for_128_parties(host_sums: Any) -> None:
+def test_host_sums_have_16_bits_and_fit_for_128_parties() -> None:
     names = [f"h{i:03}" for i in range(128)]
     keys = make_keys("he+secagg", [*names[:2], HUB], HUB)
     cards = {name: keys["h000"].peers.get(name, keys["h000"].identity.public) for name in names}
     many = replace(keys["h000"], peers={**cards, HUB: keys[HUB].identity.public})
-    protection = ProtectionSettings(bits=4, host_sums=host_sums)
+    protection = ProtectionSettings(bits=4)
     sums = party_sum(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0)
     assert isinstance(sums, SecureSum)
     group = Group(tuple(names), {"y": VOTE})
     noise, _ = account(forced(), threshold=86).size(EXAMPLES, CLASSES, 4, 128)
-    modulus = (HOST if host_sums == "sealed" else COHORT).modulus
     for given in (None, noise):
         codec = sums._layout(group, Rule("host", bound=1.0, noise=given)).codec
-        assert codec.modulus == modulus and codec.parties == 128 and codec.per_slot >= 1
+        assert codec.modulus == COHORT.modulus and codec.parties == 128 and codec.per_slot >= 1
         assert codec.bits >= 16
         assert given is None or codec.offset >= given.reach
     assert sums._layout(group, Rule("parties", bound=1.0)).codec.bits == 4

@@ -27,7 +27,6 @@ HARMLESS = {
     "training.dp.max_grad_norm": "the noise grows with it",
     "training.dp.accountant": "the ledger checks by both",
     "training.dp.clipping": "the same bound by another way",
-    "protection.host_sums": "both hide from all but the host",
     "protection.noise.std": "its cost is accounted for by the ledger",
     "protection.noise.dropouts": "with more, nothing is opened",
     "protection.noise.scale": "accounted for by the ledger",

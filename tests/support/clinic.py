@@ -1,4 +1,4 @@
-"""A pilot with a host: identities, a ceremony, the host's key in every kit, rules of each."""
+"""A pilot with a host: identities, a ceremony, kits, rules of each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class Clinic:
     folder: Path
     plan: Plan
     port: int = 8443
-    with_key: bool = True
     rules: str = ""  # more lines of [site]
     events: list[dict[str, Any]] = field(default_factory=list)
     seats: dict[str, HospitalProcess] = field(default_factory=dict)
@@ -82,16 +81,8 @@ class Clinic:
         bundles = rings["hospital-1"].ceremony(roster, secret.generate().to_bytes())
         for name, bundle in bundles.items():
             rings[name].accept(roster, bundle)
-        pair = secret.generate_host()
-        key = rings[HOST].install_host(pair.to_bytes(), pair.public().to_bytes(), roster)
         self.roster, self.coordinator = roster, cards[HUB]
-        write_kits(
-            roster,
-            self.folder / "kits",
-            ("localhost", "127.0.0.1"),
-            self.port,
-            host_key=key if self.with_key else None,
-        )
+        write_kits(roster, self.folder / "kits", ("localhost", "127.0.0.1"), self.port)
         for silo in silos.values():
             self._site(silo)
         write_atomic(self.folder / HUB / "plan.toml", write_plan(self.plan).encode())

@@ -13,14 +13,14 @@ from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, sea
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.public import PublicContext, Sum
-from secure_fl.crypto.secret import HostPublicKey, HostSecretKey, SecretKey
+from secure_fl.crypto.secret import SecretKey
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Segment
-from secure_fl.protocol.ports import Group, NewTotal, Offered, Rule, Vector
+from secure_fl.protocol.ports import Group, NewTotal, Rule, Vector
 
 
 def clear_values_to_a_coordinator(
@@ -46,41 +46,23 @@ def clear_values_on_the_wire(link: Link, values: Slots) -> None:
     Frame(b"head", values)  # expect: error
 
 
-def keys_at_a_coordinator(
-    key: SecretKey, host: HostSecretKey, context: PublicContext, offered: Offered
-) -> None:
+def keys_at_a_coordinator(key: SecretKey, context: PublicContext) -> None:
     Sum(context)
     Sum(key)  # expect: error
-    SealedInts(host)  # expect: error
+    SealedInts(key, 3)  # expect: error
     public.load(key.public())
     public.load(key)  # expect: error
-    public.load(host.public())  # expect: error
 
 
-def opening_without_the_secret(
-    key: SecretKey, context: PublicContext, host: HostSecretKey, card: HostPublicKey
-) -> None:
+def opening_without_the_secret(key: SecretKey, context: PublicContext) -> None:
     parts = [b"sealed"]
     secret.open(key, parts, 3)
     secret.open(context, parts, 3)  # expect: error
-    secret.open(card, parts, 3)  # expect: error
-    secret.open_host(host, parts, 3)
-    secret.open_host(card, parts, 3)  # expect: error
     context.open(parts)  # expect: error
     Sum(context).open(parts)  # expect: error
 
 
-def the_wrong_audience(
-    key: SecretKey, host: HostSecretKey, card: HostPublicKey, slots: Slots
-) -> None:
-    secret.seal(key, slots)
-    secret.seal_to_host(card, slots)
-    secret.seal(host, slots)  # expect: error
-    secret.seal(card, slots)  # expect: error
-    secret.seal_to_host(key, slots)  # expect: error
-    secret.seal_to_host(host, slots)  # expect: error
-    secret.open(host, [b""], 3)  # expect: error
-    secret.open_host(key, [b""], 3)  # expect: error
+def the_wrong_audience() -> None:
     Rule(audience="parties")
     Rule(audience="coordinator")  # expect: error
 
@@ -107,8 +89,6 @@ def another_partys_keys(me: Identity, card: PublicIdentity, key: SecretKey) -> N
     PartyKeys(me, {"north": card}, key, bytes(32), bytes(32))
     PartyKeys(card, {"north": card}, key, bytes(32), bytes(32))  # expect: error
     PartyKeys(me, {"north": me}, key, bytes(32), bytes(32))  # expect: error
-    PartyKeys(me, {}, key, bytes(32), bytes(32), host_public=key)  # expect: error
-    PartyKeys(me, {}, key, bytes(32), bytes(32), host_secret=key)  # expect: error
 
 
 def a_coordinator_made_of_party_things(
