@@ -65,7 +65,7 @@ def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "
     bound = _rdp(steps, skellam, delta)
     if accountant == "rdp" or skellam or not _in_prv_range(steps, bound):
         return bound
-    return min(bound, _prv(steps, delta, bound))
+    return min(bound, _prv(tuple(steps), delta, bound))
 
 
 def calibrate(
@@ -131,7 +131,8 @@ def _in_prv_range(steps: Steps, bound: float) -> bool:
     return few and bound <= PRV_EPSILON
 
 
-def _prv(steps: Steps, delta: float, otherwise: float) -> float:
+@lru_cache(maxsize=256)  # parties of one size, in one process, ask the same
+def _prv(steps: tuple[tuple[float, float, int], ...], delta: float, otherwise: float) -> float:
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()

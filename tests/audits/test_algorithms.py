@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.audits import code_trials
 from secure_fl.audits.controls import probe_settings
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.metadata_trials import metadata_trials
@@ -263,8 +264,9 @@ def test_another_result_is_told(text, sealed, tmp_path):
         looked(tmp_path / "run")
 
 
-def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path):
-    rows = [f"note {n} about a rash,{'ade' if n % 2 else 'no-ade'}" for n in range(400)]
+def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(code_trials, "steps", lambda audit: iter(()))  # they look at no run
+    rows = [f"note {n} about a rash,{'ade' if n % 2 else 'no-ade'}" for n in range(120)]
     (tmp_path / "notes.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
     text = SETTINGS.format(**USUAL | {"corpus": "@"})
     text = text.replace('corpus = "@"', 'source = "notes.csv"').replace("size = 12\n", "")

@@ -16,6 +16,7 @@ import torch
 
 from secure_fl import FedAdam
 from secure_fl.errors import CohortError, PartyFailed, RunError
+from secure_fl.events import Event
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
@@ -23,7 +24,8 @@ from secure_fl.runs.folder import PartyCheckpoints
 from tests.support.equality import equal, weights
 from tests.support.harness import Federated, LossyEngine, Program, federate
 from tests.support.hospitals import small
-from tests.support.killing import Killed, at_event, kill_when
+from tests.support.killing import Killed, after, at_event, kill_when
+from tests.support.limits import lifted_after, limit_files
 from tests.support.stateless import Stateless
 
 
@@ -141,19 +143,14 @@ def test_a_file_size_limit_stops_the_run_but_not_the_resume(tmp_path: Path) -> N
     """The same through a whole run, by a limit on file sizes, which every machine allows."""
     folder = tmp_path / "run"
     whole = small(FedAdam(rounds=2), folder=tmp_path / "whole").run()
-    script = (
-        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from tests.support.hospitals import small\n"
-        "from secure_fl import FedAdam\n"
-        "import secure_fl.runs.folder as runs\n"
-        "def listen(event):\n"
-        "    if event['event'] == 'round' and event['round'] == 2:\n"
-        "        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, -1))\n"
-        f"small(FedAdam(rounds=2), folder={str(folder)!r}, listener=listen).run()\n"
-    )
-    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert child.returncode != 0 and "could not be written" in child.stderr
-    assert "--resume" in child.stderr
+
+    def fill(event: Event) -> None:
+        if after(1)(event):
+            limit_files(60_000)
+
+    with lifted_after(), pytest.raises(RunError, match="could not be written") as caught:
+        small(FedAdam(rounds=2), folder=folder, listener=fill).run()
+    assert "--resume" in caught.value.fix
     resumed = small(FedAdam(rounds=2), folder=folder, resume=True).run()
     assert equal(weights(whole), weights(resumed))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from secure_fl.protocol.messages import Continue, Segment, SumInput
 from secure_fl.protocol.ports import Offered
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
+from tests.support.limits import files_of_at_most
 from tests.support.town import Town, town
 
 
@@ -45,12 +45,8 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_can_end_later(tmp_pa
         ends += isinstance(peek(frame.head).message, Continue)
         if ends < 2:
             return step(frame)
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # less than the model
-        try:
+        with files_of_at_most(60_000):  # less than the model
             return step(frame)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     made.seats["hospital-2"].step = full  # type: ignore[method-assign]
     with pytest.raises(PartyFailed, match=r"cannot go on \(run\)") as caught:
@@ -68,14 +64,10 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_can_end_later(tmp_pa
 
 def test_a_folder_on_a_full_disk_can_be_let_go_of(tmp_path: Path) -> None:
     folder = RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
-    try:
+    with files_of_at_most(4):
         with pytest.raises(RunError, match="cannot be written down"):
             folder.record({"event": "round", "party": "a", "round": 1})
         folder.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=True).close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests.support.equality import equal_nested
 from tests.support.faults import CoordinatorKilled, Storm
 from tests.support.hospitals import silos, small
 from tests.support.killing import Killed, after, kill_when
+from tests.support.limits import files_of_at_most
 from tests.support.storm_checks import done, gatherings, newest, require_no_second_sum, undisturbed
 from tests.support.storms import storm
 
@@ -146,13 +146,8 @@ def test_a_note_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
     notes = Openings(tmp_path / "opened.jsonl")
     notes.admit(1, 1, ("a", "b", "c"), "x")
     whole = (tmp_path / "opened.jsonl").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 20, before[1]))
-    try:
-        with pytest.raises(RunError, match="cannot be written down"):
-            notes.admit(1, 2, ("a", "b"), "x")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with files_of_at_most(whole + 20), pytest.raises(RunError, match="cannot be written down"):
+        notes.admit(1, 2, ("a", "b"), "x")
     assert (tmp_path / "opened.jsonl").stat().st_size == whole + 20
     assert notes.rounds() == ((1, 1, ("a", "b", "c")),)
     notes.admit(1, 2, ("a", "b", "c"), "x")
@@ -172,12 +167,7 @@ def test_of_sums_in_a_row_over_the_same_parties_the_last_is_told(tmp_path: Path)
 
 
 def test_a_run_that_could_not_begin_on_a_full_disk_begins_later(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
-    try:
-        with pytest.raises(RunError, match="cannot be written"):
-            RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with files_of_at_most(4), pytest.raises(RunError, match="cannot be written"):
+        RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
     assert not (tmp_path / "settings.toml").exists()
     RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False).close()

@@ -8,7 +8,6 @@ weather again.
 from __future__ import annotations
 
 import random
-import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Failed
 from secure_fl.runs.folder import OPENED
 from tests.support.error_codes import error_codes
+from tests.support.limits import lifted_after, limit_files
 from tests.support.town import Town
 
 KINDS = (
@@ -180,7 +180,6 @@ class Storm(Town):
     def _on_full_disk(self, party: str, frame: Frame) -> Frame | None:
         """From some event of this step on, no file grows beyond a limit."""
         left, tail = self._rng.randint(0, 4), self._rng.randint(0, 60)
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
         def burn(name: str) -> None:
             nonlocal left
@@ -188,15 +187,12 @@ class Storm(Town):
             if left == 0:
                 notes = next((self.folder / party).rglob(OPENED), None)
                 torn = tail + notes.stat().st_size if notes else tail  # in the middle of a line
-                resource.setrlimit(resource.RLIMIT_FSIZE, (torn, before[1]))
+                limit_files(torn)
 
-        try:
-            with self._lit(burn):
-                if left == 0:
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-                return self._step(party, frame)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with lifted_after(), self._lit(burn):
+            if left == 0:
+                limit_files(0)
+            return self._step(party, frame)
 
     @contextmanager
     def _lit(self, fuse: Callable[[str], None]) -> Iterator[None]:

@@ -73,8 +73,8 @@ def require_equal(town: Storm, way: str) -> None:
         assert all(equal_nested(values[0], value) for value in values), f"{part} differs"
     if way in ("inclusivefl", "heterofl"):
         for tier in TIERS:
-            one, *others = (ends[n]["keep"]["model"] for n in names if town.members[n].tier == tier)
-            assert all(equal_nested(one, other) for other in others), f"models of {tier} differ"
+            models = [ends[n]["keep"]["model"] for n in names if town.members[n].tier == tier]
+            assert all(equal_nested(models[0], each) for each in models[1:]), f"{tier} differs"
 
 
 @cache

@@ -31,19 +31,9 @@ from tests.support.private import dp_settings, make_site, notes
 @pytest.fixture(autouse=True, scope="module")
 def composed_once() -> Iterator[None]:
     """Parties and tests alike compose the same steps: compute each curve once."""
-    patch = pytest.MonkeyPatch()
-    curve, prv = cache(accounting._sampled_gaussian), accounting._prv
-    known: dict[Any, float] = {}
-
-    def prv_once(steps: Any, delta: float, otherwise: float) -> float:
-        key = (tuple(map(tuple, steps)), delta, otherwise)
-        known[key] = known[key] if key in known else prv(steps, delta, otherwise)
-        return known[key]
-
-    patch.setattr(accounting, "_sampled_gaussian", curve)
-    patch.setattr(accounting, "_prv", prv_once)
-    yield
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounting, "_sampled_gaussian", cache(accounting._sampled_gaussian))
+        yield
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "prv"])
