@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 SOURCES := secure_fl tests benchmarks
 
-.PHONY: demo test slow check docs bench clean
+.PHONY: demo test slow check docs bench bench-tests clean
 
 demo: $(STAMP)  ## three hospitals train together on built-in data
 	$(VENV)/bin/secure-fl demo
@@ -14,7 +14,10 @@ test: $(STAMP)  ## the tests (two processes; heavy evidence is in `make slow`)
 	$(PY) -m pytest -m "not slow" -n 2 --dist worksteal --durations=25
 
 slow: $(STAMP)  ## the tests that take minutes
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m slow tests benchmarks/tests
+
+bench-tests: $(STAMP)  ## the benchmarks' own tests
+	$(PY) -m pytest -m "not slow" benchmarks/tests -n 2 --dist worksteal
 
 check: $(STAMP)  ## style, types, and who may import whom
 	$(VENV)/bin/ruff check .
@@ -23,7 +26,7 @@ check: $(STAMP)  ## style, types, and who may import whom
 	$(VENV)/bin/lint-imports
 
 bench: $(STAMP)  ## the figures that the docs quote
-	$(VENV)/bin/secure-fl bench all
+	$(PY) -m benchmarks all
 
 docs: $(STAMP)  ## this documentation as a site, in build/site
 	$(VENV)/bin/mkdocs build --strict

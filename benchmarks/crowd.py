@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.alike import Card, SharingLink, forget
-from benchmarks.apart import Answer, converse
+from benchmarks.federations.apart import Answer, converse
 from benchmarks.lone import Spent
 from benchmarks.simulation import seat
 from secure_fl.coordinator.step import Rules

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing.connection import Connection
 
-from benchmarks.memory import resident
+from benchmarks.micro.memory import resident
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.step import Rules
 from secure_fl.coordinator.totals import blind_totals

@@ -16,7 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.crowd import LONE, PHASES, SETTINGS, Plan, Played, play
-from benchmarks.protocol import fit
+from benchmarks.micro.protocol import fit
 from benchmarks.report import Report, Target, table
 from secure_fl.crypto.masking import COMPLETE, degree_for
 from secure_fl.errors import SettingsError

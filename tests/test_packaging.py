@@ -55,6 +55,12 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
     assert "secure_fl/py.typed" in wheel.namelist()
 
 
+def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
+    packed = [name for name in wheel.namelist() if name.endswith(".py")]
+    assert not [name for name in packed if "benchmarks" in name]
+    assert len(packed) <= 310
+
+
 def test_nothing_installs_under_a_common_name(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"secure_fl"}

@@ -11,24 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import (
-    audits,
-    bert_shapes,
-    crypto,
-    dp,
-    interactive,
-    layers,
-    memory,
-    overhead,
-    protocol,
-    startup,
-    wire,
-)
-from benchmarks import round as round_
-from benchmarks.apart import run_apart
+from benchmarks import bert_shapes
+from benchmarks.__main__ import main
 from benchmarks.clocks import Clocked, CpuRecorder
+from benchmarks.federations import audits, interactive, layers, overhead, wire
+from benchmarks.federations import round as round_
+from benchmarks.federations.apart import run_apart
+from benchmarks.micro import crypto, dp, memory, protocol, startup
 from benchmarks.report import Report, Target
-from secure_fl.cli import bench as command
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
@@ -243,7 +233,7 @@ def test_targets_say_which_way_they_go() -> None:
 def test_the_command_prints_json_and_saves_it(tmp_path: Path) -> None:
     out = tmp_path / "startup.json"
     arguments = ["startup", "--quick", "--json", "--out", str(out)]
-    result = CliRunner().invoke(command.bench, arguments)
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == json.loads(out.read_text())
     assert json.loads(result.output)["benchmark"] == "startup"

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import engine, engine_round
-from benchmarks.engine_round import FLARE, IN_PROCESS, PIPES, Round
+from benchmarks.__main__ import main
 from benchmarks.fuzz import Found, Storm
 from benchmarks.hospitals import Hospitals, plan_of
+from benchmarks.micro import engine, engine_round
+from benchmarks.micro.engine_round import FLARE, IN_PROCESS, PIPES, Round
 from benchmarks.mutants import MUTATORS
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.bench import bench
 from secure_fl.crypto.identity import PublicIdentity
 
 
 def test_mutants_are_counted_by_the_command() -> None:
-    said = CliRunner().invoke(bench, ["engine", "--fuzz", "3000", "--json"])
+    said = CliRunner().invoke(main, ["fuzz", "--mutants", "3000", "--json"])
     assert said.exit_code == 0, said.output
     found = json.loads(said.output)
     assert found["thrown"] == sum(found["at"].values()) >= 3000

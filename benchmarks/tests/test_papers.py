@@ -11,14 +11,15 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import checkpoint, kept, papers, summary
-from benchmarks.cells import Cell, Place, key_of, sections
+from benchmarks import checkpoint
+from benchmarks.__main__ import main
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.datasets import Spread
-from benchmarks.tables import TABLES, Budget, Table
+from benchmarks.evidence import kept, papers, summary
+from benchmarks.evidence import papers_command as command
+from benchmarks.evidence.cells import Cell, Place, key_of, sections
+from benchmarks.evidence.tables import TABLES, Budget, Table
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.cli import papers as command
-from secure_fl.cli.main import main
 from secure_fl.errors import RunError, SettingsError
 
 HERE = Place(None, Checkpoint(BUILT_IN, BUILT_IN))
@@ -214,7 +215,7 @@ def test_the_command_names_the_tables(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tuple(TABLES) == command.TABLES
     monkeypatch.setitem(cast(dict[str, Table], TABLES), "demo", small("FedAvg", "Local"))
     work, out = tmp_path / "work", tmp_path / "out.json"
-    arguments = ["bench", "papers", "--table", "demo", "--seeds", "1", "--only", "local"]
+    arguments = ["papers", "--table", "demo", "--seeds", "1", "--only", "local"]
     done = CliRunner().invoke(main, [*arguments, "--work", str(work), "--json", str(out)])
     assert done.exit_code == 0, done.output
     assert "Local" in done.stdout and "1 cells are finished" not in done.stdout
@@ -223,7 +224,7 @@ def test_the_command_names_the_tables(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_missing_data_ends_the_command_with_the_documented_status(tmp_path: Path) -> None:
     for data in (tmp_path / "nowhere", tmp_path):
-        arguments = ["bench", "papers", "--table", "fedkd", "--only", "FedAvg · seed 0"]
+        arguments = ["papers", "--table", "fedkd", "--only", "FedAvg · seed 0"]
         done = CliRunner().invoke(main, [*arguments, "--data", str(data)])
         assert done.exit_code == 2 and "--data" in done.stderr
 

@@ -14,17 +14,19 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import evidence, results, sealing
-from benchmarks.cells import Cell, about, sections
-from benchmarks.claims import Arm, Bench, Better, Cheaper, Shown, told
+from benchmarks.__main__ import main
 from benchmarks.datasets import Spread
-from benchmarks.kept import FILE, Kept, read
-from benchmarks.published import Beside, Paper, Section
-from benchmarks.sketch import SUMS, distance, sketch
-from benchmarks.slim import slim
-from benchmarks.summary import rows
-from benchmarks.tables import TABLES, Budget, Table
-from secure_fl.cli.main import main
+from benchmarks.evidence import finished as evidence
+from benchmarks.evidence import page as results
+from benchmarks.evidence import sealing
+from benchmarks.evidence.cells import Cell, about, sections
+from benchmarks.evidence.claims import Arm, Bench, Better, Cheaper, Shown, told
+from benchmarks.evidence.kept import FILE, Kept, read
+from benchmarks.evidence.published import Beside, Paper, Section
+from benchmarks.evidence.sketch import SUMS, distance, sketch
+from benchmarks.evidence.slim import slim
+from benchmarks.evidence.summary import rows
+from benchmarks.evidence.tables import TABLES, Budget, Table
 
 ROOT = Path(__file__).parents[2]
 LEARNT = {"FedAvg": (0.80, 0.82, 0.81), "Local": (0.60, 0.63, 0.59), "FedDropout": (0.7, 0.9, 0.8)}
@@ -301,14 +303,14 @@ def test_claims_name_rows_that_the_tables_have() -> None:
 def test_the_page_is_what_the_kept_cells_say() -> None:
     docs = ROOT / "docs"
     places = ["--from", str(docs / "results"), "--write", str(docs / "results.md")]
-    done = CliRunner().invoke(main, ["bench", "results", "--check", *places])
+    done = CliRunner().invoke(main, ["results", "--check", *places])
     assert done.exit_code == 0, done.stderr
 
 
 def test_a_page_written_by_hand_is_found(tmp_path: Path) -> None:
     (tmp_path / "cells").mkdir()
     page = tmp_path / "page.md"
-    command = ["bench", "results", "--from", str(tmp_path / "cells"), "--write", str(page)]
+    command = ["results", "--from", str(tmp_path / "cells"), "--write", str(page)]
     assert CliRunner().invoke(main, [*command, "--check"]).exit_code == 1
     assert CliRunner().invoke(main, command).exit_code == 0
     assert CliRunner().invoke(main, [*command, "--check"]).exit_code == 0

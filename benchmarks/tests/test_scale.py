@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import alike, crowd, scale
-from secure_fl.cli import bench as command
+from benchmarks.__main__ import main
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.step import Rules, Sorted
 from secure_fl.coordinator.totals import blind_totals
@@ -80,7 +80,7 @@ def test_a_signature_known_to_hold_vouches_for_nothing_else() -> None:
 def test_sizes_that_mean_nothing_are_refused() -> None:
     with pytest.raises(SettingsError, match="cannot be measured"):
         scale.measure(clients=(3,))
-    refused = CliRunner().invoke(command.bench, ["scale", "--clients", "10,many"])
+    refused = CliRunner().invoke(main, ["scale", "--clients", "10,many"])
     assert refused.exit_code == 2 and "whole numbers" in refused.output
 
 

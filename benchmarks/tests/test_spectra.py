@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import spectra
-from benchmarks.cells import Cell, Place, key_of, run
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
-from benchmarks.claims import Arm, Bench, Shown
 from benchmarks.datasets import Spread
-from benchmarks.markdown import singular_values
-from benchmarks.slim import slim
-from benchmarks.summary import rows
-from benchmarks.tables.fedkd_curves import feed_forward, later, low_rank
+from benchmarks.evidence import spectra
+from benchmarks.evidence.cells import Cell, Place, key_of, run
+from benchmarks.evidence.claims import Arm, Bench, Shown
+from benchmarks.evidence.markdown import singular_values
+from benchmarks.evidence.slim import slim
+from benchmarks.evidence.summary import rows
+from benchmarks.evidence.tables.fedkd_curves import feed_forward, later, low_rank
 
 RNG = np.random.default_rng(3)
 ROUNDS = 2

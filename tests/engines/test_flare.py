@@ -19,7 +19,7 @@ from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from benchmarks import engine
+from benchmarks.micro import engine
 from secure_fl.engines.flare.cell import HUB, SETTINGS, CellEnd, cell_name
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.parcel import Kind, Parcel, StepId

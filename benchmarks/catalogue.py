@@ -1,0 +1,142 @@
+"""The benchmarks by name: which module measures, in a line what, and at which small sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A module with `measure(**sizes) -> Report`, and the options that choose sizes."""
+
+    module: str
+    help: str
+    quick: Mapping[str, Any] = field(default_factory=dict)  # show a figure's structure in seconds
+    options: tuple[click.Option, ...] = ()
+
+
+def _sizes(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Numbers with commas between them."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter("whole numbers with commas between them, such as 10,100,1000")
+    return tuple(int(part) for part in parts)
+
+
+SCALES = click.Choice(["1", "2", "4", "8", "16", "32"])
+
+BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
+    {
+        "crypto": Benchmark(
+            "benchmarks.micro.crypto",
+            "One protected sum: bytes and CPU per value, ours beside NVFLARE's way.",
+            {"values": 100_000, "repeats": 1},
+        ),
+        "overhead": Benchmark(
+            "benchmarks.federations.overhead",
+            "The cohort machinery and the privacy layer over a bare training loop.",
+            {"parties": 3, "records": 64, "rounds": 2, "repeats": 1},
+        ),
+        "memory": Benchmark(
+            "benchmarks.micro.memory",
+            "The coordinator's peak memory as cohorts grow.",
+            {"values": 100_000, "parties": (4, 16)},
+        ),
+        "protocol": Benchmark(
+            "benchmarks.micro.protocol",
+            "Bytes and CPU of one sum in cohorts of 3 to 1000 parties.",
+            {"parties": (3, 10, 32, 100)},
+        ),
+        "scale": Benchmark(
+            "benchmarks.scale",
+            "One sum of a sampled cohort of 10 to 10,000 clients, of whom 5 % are lost.",
+            {"clients": (10, 40, 100), "values": 100},
+            (
+                click.Option(
+                    ["--clients"],
+                    callback=_sizes,
+                    help="Cohort sizes. [default: 10,100,1000,10000]",
+                ),
+                click.Option(
+                    ["--values"], type=click.IntRange(min=9), help="Of the sum. [default: 1000]"
+                ),
+            ),
+        ),
+        "dp": Benchmark(
+            "benchmarks.micro.dp",
+            "What DP-SGD costs over plain training.",
+            {"records": 96, "repeats": 1},
+        ),
+        "wire": Benchmark(
+            "benchmarks.federations.wire",
+            "What FedKD sends, sealed, against plain FedAvg of its whole teacher.",
+            {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
+        ),
+        "layers": Benchmark(
+            "benchmarks.federations.layers",
+            "InclusiveFL's sums over BERT-base's layers, beside an epoch of training.",
+            {"scale": 16, "batch": 4},
+            (
+                click.Option(
+                    ["--scale"],
+                    type=SCALES,
+                    callback=lambda _ctx, _option, text: text and int(text),
+                    help="Divide BERT-base's widths; 1 takes 14 GB. [default: 2]",
+                ),
+            ),
+        ),
+        "interactive": Benchmark(
+            "benchmarks.federations.interactive",
+            "What protection adds to a step of FedID; --quick leaves whole rounds out.",
+            {"steps": 5, "turns": 2, "federate": False},
+        ),
+        "round": Benchmark(
+            "benchmarks.federations.round",
+            "Where a simulated round's time goes, for every algorithm.",
+            {"records": 16, "batch": 8, "model": "tiny", "names": ("fedavg", "fedkd", "fedid")},
+            (
+                click.Option(
+                    ["--model"], metavar="NAME_OR_FOLDER", help="The checkpoint, as for `papers`."
+                ),
+            ),
+        ),
+        "audits": Benchmark(
+            "benchmarks.federations.audits",
+            "How long audits take; --quick leaves the full one out.",
+            {"full": False, "words": 3_000, "turns": 1},
+        ),
+        "engine": Benchmark(
+            "benchmarks.micro.engine",
+            "What FLARE costs beside the in-process engine; --quick leaves rounds and start out.",
+            {"repeats": 20, "large_repeats": 2, "whole": False},
+        ),
+        "startup": Benchmark(
+            "benchmarks.micro.startup",
+            "How long the import and the help text take.",
+            {"repeats": 3},
+        ),
+        "fuzz": Benchmark(
+            "benchmarks.fuzz",
+            "Throw mutated frames at both ends of a run.",
+            {"mutants": 3_000},
+            (
+                click.Option(
+                    ["--mutants"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=1),
+                    help="At least so many. [default: 1000000]",
+                ),
+            ),
+        ),
+    }
+)
+ALONE = frozenset({"scale", "fuzz"})  # minutes or hours: not among `all`

@@ -1,0 +1,205 @@
+"""A paper's claims as data, and the rule that says whether our cells bear them out.
+
+Scores are compared in pairs: the same seed gives both methods the same records. Of n seeds the
+mean difference d with its standard deviation s has the one-sided 95 % bounds d ± t·s/√n, t the
+95 % quantile of Student's distribution with n - 1 degrees of freedom. A claim "above by m" holds
+if the lower bound is above m, does not hold if the upper one is below m, and cannot be told from
+these runs in between, or with one seed. Bytes hardly vary with the seed: their means are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, Literal, TypeAlias
+
+from benchmarks.evidence.summary import Row
+
+Which: TypeAlias = Literal["last", "best"]
+Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told", "not run"]
+
+CONFIDENCE = 0.95
+# Of several comparisons in one claim: one that fails refutes it, and all must hold.
+WORST: tuple[Verdict, ...] = ("does not hold", "not run", "cannot be told", "holds")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One of our rows; of the same group and data as the claim unless it says otherwise."""
+
+    method: str
+    model: str = ""  # as rows name it: "student"
+    tier: str = ""  # the score of this tier's hospitals only
+    group: str | None = None
+    data: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The arm in a few words."""
+        extra = [part for part in (self.model, self.tier, self.data, self.group) if part]
+        return f"{self.method} ({', '.join(extra)})" if extra else self.method
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """The arm's score is above that of each of the others by so many points (below, if < 0)."""
+
+    what: str
+    arm: Arm
+    others: tuple[Arm, ...]
+    by: float = 0.0
+    reason: str = ""  # likely, of a failure; shown only then
+    whole: bool = False  # over each arm's own parties: the same records, dealt to more or fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Cheaper:
+    """The arm takes at most an n-th of the other's bytes; of fp32 FedAvg's without another."""
+
+    what: str
+    arm: Arm
+    other: Arm | None = None
+    times: float = 1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Each of some figures that are read off the arm's runs, one for each seed, is above 0."""
+
+    what: str
+    arm: Arm
+    read: Callable[[Row], Mapping[str, Sequence[float]]]
+    reason: str = ""
+
+
+Claim: TypeAlias = Better | Cheaper | Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of a claim, and the figures it rests on."""
+
+    claim: Claim
+    verdict: Verdict
+    figures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where claims are judged: all rows of a table, and the section that makes the claims."""
+
+    rows: Sequence[Row]
+    group: str
+    data: str
+    which: Which = "last"
+
+    def judge(self, claim: Claim) -> Judgement:
+        """Apply the rule."""
+        if isinstance(claim, Better):
+            found = list(self._better(claim))
+        elif isinstance(claim, Shown):
+            found = list(self._shown(claim))
+        else:
+            found = [self._cheaper(claim)]
+        verdict = min((verdict for verdict, _ in found), key=WORST.index)
+        return Judgement(claim, verdict, tuple(dict.fromkeys(figure for _, figure in found)))
+
+    def find(self, arm: Arm) -> Row | None:
+        """The row of an arm, if it has been run."""
+        group = self.group if arm.group is None else arm.group
+        wanted = (group, arm.data or self.data, arm.method, arm.model)
+        for row in self.rows:
+            if (row["group"], row["data"], row["method"], row["model"]) == wanted:
+                return row
+        return None
+
+    def _better(self, claim: Better) -> Iterator[tuple[Verdict, str]]:
+        row = self.find(claim.arm)
+        for other in claim.others:
+            against = self.find(other)
+            if row is None or against is None:
+                yield "not run", _absent(claim.arm if row is None else other)
+                continue
+            parties = set() if claim.whole else self._common(row, claim.arm, against, other)
+            if not parties and (claim.arm.tier or other.tier):
+                yield "not run", f"{claim.arm.title} and {other.title} share no such hospital"
+                continue
+            one, two = scores(row, self.which, parties), scores(against, self.which, parties)
+            paired = [100 * (one[seed] - two[seed]) for seed in one if seed in two]
+            verdict, bounds = told(paired, claim.by)
+            yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
+
+    def _shown(self, claim: Shown) -> Iterator[tuple[Verdict, str]]:
+        row = self.find(claim.arm)
+        figures = {} if row is None else claim.read(row)
+        if not figures:
+            yield "not run", _absent(claim.arm)
+        for title, values in figures.items():
+            verdict, bounds = told(values, 0.0)
+            yield verdict, f"{title}: {bounds}"
+
+    def _common(self, row: Row, arm: Arm, against: Row, other: Arm) -> set[str]:
+        """The parties on whose records both are measured, in the tiers that are asked for."""
+        measured = set(row[self.which]["party"]) & set(against[self.which]["party"])
+        return measured & self._tier(row, arm.tier) & self._tier(against, other.tier)
+
+    def _tier(self, row: Row, tier: str) -> set[str]:
+        """Its parties of a tier; where all models have one size, those of the group's others."""
+        if not tier:
+            return set(row["parties"])
+        alike = [r for r in self.rows if r["group"] == row["group"] and r["data"] == row["data"]]
+        for like in [row] if any(row["parties"].values()) else alike:
+            if tier in like["parties"].values():
+                return {party for party, own in like["parties"].items() if own == tier}
+        return set()
+
+    def _cheaper(self, claim: Cheaper) -> tuple[Verdict, str]:
+        row = self.find(claim.arm)
+        if row is None:
+            return "not run", _absent(claim.arm)
+        if claim.other is None:
+            title, times = "FedAvg of the whole model in fp32", row["bytes"].get("times_less")
+            if times is None:
+                return "not run", "the size of the whole model is not known"
+        elif (other := self.find(claim.other)) is None:
+            return "not run", _absent(claim.other)
+        else:
+            title = claim.other.title
+            times = other["bytes"]["both"] / max(row["bytes"]["both"], 1)
+        verdict: Verdict = "holds" if times >= claim.times else "does not hold"
+        return verdict, f"{claim.arm.title} takes 1/{times:.2f} of {title}"
+
+
+def told(paired: Sequence[float], by: float) -> tuple[Verdict, str]:
+    """Judge differences, one for each seed, and show them."""
+    from scipy.stats import t
+
+    if not paired:
+        return "not run", "no seed in common"
+    mean = fmean(paired)
+    if len(paired) == 1:
+        return "cannot be told", f"{mean:+.1f}, one seed"
+    quantile = float(t.ppf(CONFIDENCE, len(paired) - 1))
+    half = quantile * stdev(paired) / len(paired) ** 0.5
+    shown = f"{mean:+.1f}, from {mean - half:+.1f} to {mean + half:+.1f}, {len(paired)} seeds"
+    if mean - half > by:
+        return "holds", shown
+    return ("does not hold" if mean + half < by else "cannot be told"), shown
+
+
+def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
+    """The test score of each seed: the mean over these parties; over all if none is measured."""
+    found = [row[which]["party"].get(party) for party in sorted(parties)]
+    each = [party["values"] for party in found if party is not None]
+    if not each:
+        whole: Mapping[str, Any] | None = row[which]["test"]
+        if whole is None:
+            return {}
+        each = [whole["values"]]
+    return {seed: fmean(values) for seed, *values in zip(row["seeds"], *each, strict=True)}
+
+
+def _absent(arm: Arm) -> str:
+    return f"{arm.title}: no finished cell"

@@ -1,0 +1,1 @@
+"""Whole rounds and whole runs: what protection adds, and where the time goes."""

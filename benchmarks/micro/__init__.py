@@ -1,0 +1,1 @@
+"""One part at a time: a sum, a message, a process, a training step."""

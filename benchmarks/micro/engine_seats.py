@@ -1,0 +1,158 @@
+"""One trial's hospitals behind three engines: in this process, behind pipes, and over FLARE.
+
+Seats, keys, rules and records are the same. Pipes are what a process for each costs at the least;
+what FLARE takes beyond that is the engine's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, cast
+
+from secure_fl.crypto.keyring import KeyRing
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.errors import RunError
+from secure_fl.pilot.keys import site_keys
+from secure_fl.pilot.kits import load_kit
+from secure_fl.pilot.lead import HubEngine
+from secure_fl.pilot.records import records_of
+from secure_fl.pilot.seat import HospitalProcess
+from secure_fl.pilot.trial import HUB, Trial
+from secure_fl.policy.file import load_site
+from secure_fl.protocol.frames import Frame
+
+COMMAND = "from secure_fl.cli.main import main; main()"
+JOIN = ("join", "site.toml", "--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
+PIPE = "import sys; from benchmarks.micro.engine_seats import serve; serve(sys.argv[1])"
+START = 120.0  # seconds until all are there
+RUNS = "runs"  # where `join` has them, too
+
+
+def seat_of(site: Path, runs: Path) -> HospitalProcess:
+    """What answers for a trial's site, as with `secure-fl join`, but it approves of any plan."""
+    rules, kit = load_site(site / "site.toml"), load_kit(site / "kit")
+    keys = site_keys(ring_of(site), kit.roster)
+    me = kit.roster.member(site.name)
+    return HospitalProcess(
+        keys,
+        kit.roster,
+        lambda plan: None,
+        lambda plan: records_of(rules, me, plan),
+        runs,
+        ledger=rules.ledger,
+    )
+
+
+def ring_of(folder: Path) -> KeyRing:
+    """The keys of a trial's site or coordinator."""
+    return KeyRing(folder / "keys", (folder / "passphrase").read_text())
+
+
+class InProcess:
+    """Seats that work one after the other, in this process."""
+
+    pids: tuple[int, ...] = ()
+
+    def __init__(self, trial: Trial, runs: Path, stack: ExitStack) -> None:
+        self._seats = {name: seat_of(trial.of(name), runs / name) for name in trial.names}
+        for seat in self._seats.values():
+            stack.callback(seat.close)
+
+    def connected(self) -> frozenset[str]:
+        """All of them, always."""
+        return frozenset(self._seats)
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Each answers at once."""
+        for party, frame in frames.items():
+            yield party, self._seats[party].step(frame)
+
+
+class Piped:
+    """Seats in processes of their own, behind their standard input and output."""
+
+    def __init__(self, trial: Trial, runs: Path, stack: ExitStack) -> None:
+        self._processes = {}
+        for name in trial.names:
+            process = subprocess.Popen(
+                [sys.executable, "-c", PIPE, str(trial.of(name))],
+                cwd=_made(runs / name),
+                env=_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            self._processes[name] = process
+        self.pids = tuple(process.pid for process in self._processes.values())
+
+    def connected(self) -> frozenset[str]:
+        """All of them, always."""
+        return frozenset(self._processes)
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """All get their frames, and work side by side."""
+        for party, frame in frames.items():
+            _write(cast(IO[bytes], self._processes[party].stdin), frame)
+        for party in frames:
+            answer = _read(cast(IO[bytes], self._processes[party].stdout))
+            if answer is None:
+                raise RunError(
+                    "a hospital's process ended", party=party, fix="read what it printed above"
+                )
+            yield party, answer
+
+
+def serve(site: str) -> None:
+    """A hospital's end of the pipes."""
+    import torch
+
+    torch.set_num_threads(1)
+    seat = seat_of(Path(site), Path(RUNS))
+    while (frame := _read(sys.stdin.buffer)) is not None:
+        _write(sys.stdout.buffer, seat.step(frame))
+
+
+def join_flare(trial: Trial, stack: ExitStack) -> tuple[HubEngine, tuple[int, ...]]:
+    """A hub here, and for each hospital the process that its own people would start."""
+    kit, pids = load_kit(trial.of(HUB) / "kit"), list[int]()
+    hub = stack.enter_context(FlareHub(kit.connection.url, kit.tls, kit.roster.names))
+    for name in trial.names:
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *JOIN], cwd=trial.of(name), env=_environment()
+        )
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        pids.append(process.pid)
+    if missing := hub.wait_for(trial.names, START):
+        raise RunError(
+            f"{len(missing)} hospitals did not join", fix="read what their processes printed above"
+        )
+    return hub, tuple(pids)
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _write(pipe: IO[bytes], frame: Frame) -> None:
+    data = frame.to_bytes()
+    pipe.write(len(data).to_bytes(8, "big"))
+    pipe.write(data)
+    pipe.flush()
+
+
+def _read(pipe: IO[bytes]) -> Frame | None:
+    """The next frame, or None at the end."""
+    size = int.from_bytes(pipe.read(8), "big")
+    return Frame.from_bytes(pipe.read(size)) if size else None
