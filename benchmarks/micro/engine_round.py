@@ -93,7 +93,7 @@ def _turns(
         ways = _ways(trial, folder, stack)
         took: dict[str, list[Round]] = {name: [] for name in ways}
         for turn in range(repeats + 1):
-            run = RunSettings(name=f"turn-{turn}")
+            run = RunSettings(name=f"turn-{turn}", seed=turn)  # a site repeats no seed
             named = plan.model_copy(update={"run": run})
             for name, way in ways.items():
                 found = _rounds(trial, named, way)

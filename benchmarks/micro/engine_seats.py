@@ -29,6 +29,7 @@ from secure_fl.protocol.frames import Frame
 COMMAND = "from secure_fl.cli.main import main; main()"
 JOIN = ("join", "site.toml", "--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
 PIPE = "import sys; from benchmarks.micro.engine_seats import serve; serve(sys.argv[1])"
+ROOT = Path(__file__).parents[2]
 START = 120.0  # seconds until all are there
 RUNS = "runs"  # where `join` has them, too
 
@@ -137,7 +138,10 @@ def join_flare(trial: Trial, stack: ExitStack) -> tuple[HubEngine, tuple[int, ..
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
+    """One thread each, and this checkout's modules, wherever the process works."""
+    places = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+    path = os.pathsep.join(place for place in places if place)
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 def _made(folder: Path) -> Path:
