@@ -52,11 +52,15 @@ def pair_of(kind: Any = "classification", **switches: Any) -> Pair:
     pooling: Any = "cls" if kind == "ner" else "attentive"
     teacher, student = (
         load_model(
-            ModelSettings(layers=layers), task, tokenizer, seed,
-            attn_implementation="eager", pooling=pooling,
+            ModelSettings(layers=layers),
+            task,
+            tokenizer,
+            seed,
+            attn_implementation="eager",
+            pooling=pooling,
         )
         for layers, seed in ((2, 1), (1, 2))
-    )  # fmt: skip
+    )
     pair = Pair(teacher, student, task, Distillation(**switches), (1e-3, 1e-3)).eval()
     with torch.no_grad():
         for W in pair.W.parameters():

@@ -47,8 +47,12 @@ SHARES = [n / sum(SIZES) for n in SIZES]
 STEP = 1 / (2**15 - 1)  # of a bound, in 16 bits
 
 METHODS: dict[str, Any] = {
-    "dsfl": DSFL, "mhat": MHAT, "gong": Gong, "feded": FedED, "feddf": FedDF,
-}  # fmt: skip
+    "dsfl": DSFL,
+    "mhat": MHAT,
+    "gong": Gong,
+    "feded": FedED,
+    "feddf": FedDF,
+}
 
 
 def short(name: str, **fields: Any) -> Any:
@@ -127,9 +131,12 @@ def feddf_by_hand(r: Round) -> None:
 
 
 HANDS: dict[str, Callable[[Round], None]] = {
-    "dsfl": dsfl_by_hand, "mhat": mhat_by_hand, "gong": gong_by_hand, "feded": feded_by_hand,
+    "dsfl": dsfl_by_hand,
+    "mhat": mhat_by_hand,
+    "gong": gong_by_hand,
+    "feded": feded_by_hand,
     "feddf": feddf_by_hand,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -548,9 +548,13 @@ def test_who_leaves_is_not_missed(exchange: int) -> None:
     sizes = dict(zip(names, (1.0, 2.0, 3.0, 4.0, 50.0), strict=True))
     updates = {n: [{"w": tensor(s * A), "b": tensor(np.full(12, s))}] * 2 for n, s in sizes.items()}
     logs = exchanged(
-        updates, T=0.9, mode="he+secagg", bits=24, threshold=3,
+        updates,
+        T=0.9,
+        mode="he+secagg",
+        bits=24,
+        threshold=3,
         engine=lambda sessions: LossyEngine(sessions, lose={"hub": exchange}),
-    )  # fmt: skip
+    )
     everyone, rest = (sum(sizes[n] for n in group) / len(group) for group in (names, NAMES))
     assert set(logs) >= set(NAMES)
     waits = 0.0
@@ -576,9 +580,13 @@ def test_no_value_of_who_leaves_is_in_two_sums_of_others(
     names = (*NAMES, "hub")
     updates = {m: [{"w": tensor(of_rank(i, 40, 24, i + 2))}] for i, m in enumerate(names)}
     exchanged(
-        updates, T=0.9, mode=mode, weights=dict.fromkeys(names, 3.0), threshold=3,
+        updates,
+        T=0.9,
+        mode=mode,
+        weights=dict.fromkeys(names, 3.0),
+        threshold=3,
         engine=lambda sessions: LossyEngine(sessions, lose={"hub": exchange}),
-    )  # fmt: skip
+    )
     over = {}  # names of a sum -> how many are in it
     for part in (s for s in door if s.party == "east" and s.opened):
         count = part.opened["parties" if "parties" in part.opened else "records"]
@@ -598,9 +606,13 @@ def test_one_may_leave_between_the_sums_of_ranks_and_of_values(door: list[Sum]) 
     for exchange in range(2, 7):
         door.clear()
         logs = exchanged(
-            updates, T=0.999, mode="secagg", bits=24, threshold=3,
+            updates,
+            T=0.999,
+            mode="secagg",
+            bits=24,
+            threshold=3,
             engine=lambda sessions, at=exchange: LossyEngine(sessions, lose={"hub": at}),
-        )  # fmt: skip
+        )
         first, second = [s.opened for s in door if s.party == "east"][:2]
         counts = (float(first["parties"]), float(second["records"]))
         found.add(counts)

@@ -81,12 +81,15 @@ def learned(
 WAYS: dict[str, dict[str, Any]] = {
     "as it is": {"rounds": 2, "distill_epochs": 2},
     "votes": {"targets": "hard", "epochs": 2},
-    "strong feedback of all alike": {"feedback_weight": 50.0, "counted": "parties",
-                                     "targets": "hard"},
+    "strong feedback of all alike": {
+        "feedback_weight": 50.0,
+        "counted": "parties",
+        "targets": "hard",
+    },
     "older predictions": {"feedback_weight": 50.0, "batches_per_exchange": 2},
     "no feedback": {"feedback": "none", "host_learning_rate": 0.11},
     "no distillation": {"distill": False, "feedback_weight": 50.0, "targets": "hard"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mode", ["none", pytest.param("he+secagg", marks=SLOW)])
@@ -109,9 +112,14 @@ def test_it_is_algorithm_1_by_hand(way: str, mode: Any, still: str) -> None:
 def test_exact_feedback_moves_parties_along_the_derivative(still: str) -> None:
     """One exchange: θᵏ moves by -ηᵏ·λ·dL_val(θ_t)/dθᵏ, found by differences of L_val."""
     cfg = FedID(
-        rounds=1, feedback="exact", distill=False, feedback_weight=1e4, public_batch=16,
-        feedback_batch=16, counted="parties",
-    )  # fmt: skip
+        rounds=1,
+        feedback="exact",
+        distill=False,
+        feedback_weight=1e4,
+        public_batch=16,
+        feedback_batch=16,
+        counted="parties",
+    )
     silos, model = members(size=8), ModelSettings(name=still, layers=1)
     result = hosted(cfg, silos=silos, model=model, training=sgd()).run()
     hands = {silo.name: Hand(silo, model) for silo in silos}

@@ -37,10 +37,11 @@ SLOW = pytest.mark.slow
 def sums_of(events: Sequence[Event], party: str = NAMES[0]) -> list[int]:
     """The bytes of each host sum that a party took part in."""
     return [
-        e["bulk_bytes"] for e in events
+        e["bulk_bytes"]
+        for e in events
         if (e["event"], e.get("kind"), e.get("direction")) == ("crossing", "SumInput", "out")
         and (e["party"], e["audience"]) == (party, "host")
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(("together", "exchanges"), [(1, 5), (2, 2), (5, 1), (99, 1)])

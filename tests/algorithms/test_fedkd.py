@@ -43,9 +43,13 @@ WAYS: tuple[Way, ...] = get_args(Way)
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
 OFF: dict[str, Any] = {"mutual": False, "soft_labels": False, "hidden": False}
 SGD = TrainingSettings(
-    optimizer="sgd", learning_rate=0.05, weight_decay=0.0, batch_size=1000,
-    max_grad_norm=None, device="cpu",
-)  # fmt: skip
+    optimizer="sgd",
+    learning_rate=0.05,
+    weight_decay=0.0,
+    batch_size=1000,
+    max_grad_norm=None,
+    device="cpu",
+)
 
 SLOW = pytest.mark.slow
 
@@ -166,9 +170,11 @@ def test_label_sets_of_their_own_leave_heads_at_home(mode: Any, sent: set[str]) 
     assert not equal(students[0], weights(Result({}, {"model": start}, {}, {})))
     for name, student in zip(NAMES, students, strict=True):
         assert len(student["classifier.bias"]) == len(result.tasks[f"{name}/student"].labels)
-        before = trainable(load_model(
-            ModelSettings(layers=1), result.tasks[f"{name}/student"], tiny_tokenizer(), 0
-        ))  # fmt: skip
+        before = trainable(
+            load_model(
+                ModelSettings(layers=1), result.tasks[f"{name}/student"], tiny_tokenizer(), 0
+            )
+        )
         assert not torch.equal(student["classifier.weight"], before["classifier.weight"])
 
 
@@ -183,9 +189,10 @@ def test_without_distillation_it_is_fedavg_of_the_student(still: str, optimizer:
     )
     alone = small(FedAvg(rounds=2), model=ModelSettings(name=still, layers=1), training=training)
     pair = small(
-        kd(factors="none", **OFF), model=ModelSettings(name=still),
+        kd(factors="none", **OFF),
+        model=ModelSettings(name=still),
         training=training,
-    )  # fmt: skip
+    )
     assert equal(weights(alone.run()), weights(pair.run(), "student"))
 
 

@@ -27,9 +27,13 @@ from tests.support.hospitals import LABELS, members
 
 RATE = 0.3
 SGD = TrainingSettings(
-    optimizer="sgd", learning_rate=RATE, weight_decay=0.0, max_grad_norm=None, batch_size=4,
+    optimizer="sgd",
+    learning_rate=RATE,
+    weight_decay=0.0,
+    max_grad_norm=None,
+    batch_size=4,
     device="cpu",
-)  # fmt: skip
+)
 
 
 class Toy:
@@ -216,10 +220,15 @@ def pull(cfg: FedID) -> float:
     z = site.task.forward(model, x)
     own, y = answers(z.detach(), cfg.targets), torch.full((3, 2), 0.5)
     whole, rest = (
-        flat(torch.autograd.grad(loss_of(z, y, own, torch.tensor(h), 1.0, cfg),
-                                 list(trainable(model).values()), retain_graph=True))
+        flat(
+            torch.autograd.grad(
+                loss_of(z, y, own, torch.tensor(h), 1.0, cfg),
+                list(trainable(model).values()),
+                retain_graph=True,
+            )
+        )
         for h in (1.0, 0.0)
-    )  # fmt: skip
+    )
     return float((whole - rest).norm())
 
 

@@ -83,7 +83,7 @@ SUMMING: dict[str, dict[str, Any]] = {
     "regression": {"kind": "regression", "corpus": "similarity"},
     "ranking": {"kind": "ranking", "corpus": "news"},
     "pair": {"kind": "pair", "corpus": "pairs"},
-}  # fmt: skip
+}
 QUICK = ("fetchsgd", "fedkd", "inclusivefl", "heterofl", "feddf", "gong")
 
 ONE, SUM = "one hospital's update", "a sum of updates"

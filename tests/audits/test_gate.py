@@ -131,9 +131,14 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
     assert judged(leak, membership=0.6)[0] == "beyond policy"
     assert "no membership attack" in judged(membership=0.6)[1]
     said = PrivacyPart(
-        unit="record", adjacency="", trust_model="", mechanism="", epsilon=4.0, delta=1e-5,
+        unit="record",
+        adjacency="",
+        trust_model="",
+        mechanism="",
+        epsilon=4.0,
+        delta=1e-5,
         budget=8.0,
-    )  # fmt: skip
+    )
     assert judged(said=(said,), epsilon=4.0)[0] == "within policy"
     assert judged(said=(said,), epsilon=3.0)[0] == "beyond policy"
     assert "no differential-privacy statement" in judged(epsilon=3.0)[1]

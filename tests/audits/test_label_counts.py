@@ -96,9 +96,12 @@ def test_without_public_records_one_step_of_sgd_is_assumed(step):
 def test_of_a_sum_it_is_the_sums_share(step):
     others = with_shares(6, 26)
     prior = prior_of({"h": RECORDS, "other": others}, PLAIN)
-    mean = {n: (v + w) / 2 for (n, v), w in zip(
-        step.items(), moved(prior, others, dropout=False).values(), strict=True
-    )}  # fmt: skip
+    mean = {
+        n: (v + w) / 2
+        for (n, v), w in zip(
+            step.items(), moved(prior, others, dropout=False).values(), strict=True
+        )
+    }
     found = label_counts(view_of((["h", "other"], mean)), prior)
     assert found.target == "the sum of 2" and found.samples == 64
     assert found.details["worst_error"] < 0.1

@@ -38,10 +38,15 @@ def prior() -> Prior:
     task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
     training = TrainingSettings(learning_rate=2e-3, batch_size=10, device="cpu")
     return Prior(
-        lambda: load_model(SPEC, task, tokenizer, 1), tokenizer, task, training,
-        FedAvg(rounds=PASSES // 10, epochs=10), 1,
-        {"north": Truth("north", records[:COUNT])}, records[COUNT:],
-    )  # fmt: skip
+        lambda: load_model(SPEC, task, tokenizer, 1),
+        tokenizer,
+        task,
+        training,
+        FedAvg(rounds=PASSES // 10, epochs=10),
+        1,
+        {"north": Truth("north", records[:COUNT])},
+        records[COUNT:],
+    )
 
 
 @cache
@@ -160,10 +165,13 @@ def other(name: str, **task: Any) -> Prior:
     made = make_task(TaskSettings(**task, max_length=48), records)
     tokenizer = prior().tokenizer
     return replace(
-        prior(), task=made, truth={"north": Truth("north", records[:30])}, outsiders=records[30:],
+        prior(),
+        task=made,
+        truth={"north": Truth("north", records[:30])},
+        outsiders=records[30:],
         model=lambda: load_model(SPEC, made, tokenizer, 1),
         algorithm=FedAvg(rounds=1, epochs=1),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), [("ner", "ner"), ("similarity", "regression")])

@@ -34,9 +34,15 @@ def prior(epsilon: float | None = 1.0, **fields: Any) -> Prior:
     dp = None if epsilon is None else DPSettings(epsilon=epsilon, accountant="rdp", **fields)
     training = TrainingSettings(learning_rate=1.5e-3, batch_size=64, device="cpu", dp=dp)
     return Prior(
-        lambda: load_model(SPEC, task, tokenizer, 1), tokenizer, task, training,
-        FedAvg(rounds=10, epochs=1), 1, {"north": Truth("north", records[:20])}, records[20:],
-    )  # fmt: skip
+        lambda: load_model(SPEC, task, tokenizer, 1),
+        tokenizer,
+        task,
+        training,
+        FedAvg(rounds=10, epochs=1),
+        1,
+        {"north": Truth("north", records[:20])},
+        records[20:],
+    )
 
 
 @cache

@@ -38,9 +38,15 @@ def prior_of(members: tuple[Example, ...], outsiders: tuple[Example, ...]) -> Pr
     task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
     training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
     return Prior(
-        lambda: load_model(SPEC, task, tokenizer, 1), tokenizer, task, training,
-        FedAvg(rounds=3, epochs=8), 1, {"north": Truth("north", members)}, outsiders,
-    )  # fmt: skip
+        lambda: load_model(SPEC, task, tokenizer, 1),
+        tokenizer,
+        task,
+        training,
+        FedAvg(rounds=3, epochs=8),
+        1,
+        {"north": Truth("north", members)},
+        outsiders,
+    )
 
 
 @cache

@@ -21,10 +21,16 @@ from secure_fl.settings import Protection
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
 FORGED = "forges a sum for one hospital, with another's keys"
 NAMED = {
-    "scales an aggregate", "injects a constant", "drops a party's input", "replays an old total",
-    "swaps keys", "lies about dropouts", "relabels a sum", "replays a frame",
+    "scales an aggregate",
+    "injects a constant",
+    "drops a party's input",
+    "replays an old total",
+    "swaps keys",
+    "lies about dropouts",
+    "relabels a sum",
+    "replays a frame",
     FORGED,
-}  # fmt: skip
+}
 
 
 @cache

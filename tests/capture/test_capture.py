@@ -173,8 +173,13 @@ def test_a_failed_run_leaves_readable_views(tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(TooFewParties):
         small(FedAvg(rounds=1), silos=silos(parties=2, size=16), folder=folder, record=True).run()
-    made = small(FedAvg(rounds=1), silos=silos(parties=2, size=16), folder=folder, record=True,
-                 protection=ProtectionSettings(mode="none", min_cohort=2))  # fmt: skip
+    made = small(
+        FedAvg(rounds=1),
+        silos=silos(parties=2, size=16),
+        folder=folder,
+        record=True,
+        protection=ProtectionSettings(mode="none", min_cohort=2),
+    )
     made.run()
     assert len(RecordedRun(folder).parties) == 2
 

@@ -195,10 +195,11 @@ def mind(folder: Path, behaviors: str, news: str = NEWS) -> Path:
 def test_mind(tmp_path: Path) -> None:
     folder = mind(tmp_path, "1\tU1\tt\tN1 N2\tN2-1 N1-0\n2\tU2\tt\t\tN1-0\n")
     assert load(folder, "ranking") == (
-        Impression("1", ("First title", "Second title"), ("Second title", "First title"),
-                   (True, False)),
+        Impression(
+            "1", ("First title", "Second title"), ("Second title", "First title"), (True, False)
+        ),
         Impression("2", (), ("First title",), (False,)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ BROKEN_ROWS = [
     ("ranking", {"history": [], "candidates": [], "clicks": []}, "candidates", "no title"),
     ("ranking", {"history": [], "candidates": ["t"], "clicks": [2]}, "clicks", "1/0"),
     ("ranking", {"history": [], "candidates": ["t"], "clicks": []}, "clicks", "0 clicks for 1"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "row", "field", "message"), BROKEN_ROWS)

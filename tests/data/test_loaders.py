@@ -56,10 +56,17 @@ CSV = (
         ("a.csv", CSV),
         ("a.csv.gz", CSV),
         ("marked.csv", "\ufeff" + CSV),
-        ("semicolons.csv", CSV.replace("x,t", "x;t").replace("1,t", "1;t").replace("2,l", "2;l")
-         .replace(f"7,{SECRET},", f"7;{SECRET};").replace(",1\n8,", ";1\n8;").replace(",,", ";;")),
+        (
+            "semicolons.csv",
+            CSV.replace("x,t", "x;t")
+            .replace("1,t", "1;t")
+            .replace("2,l", "2;l")
+            .replace(f"7,{SECRET},", f"7;{SECRET};")
+            .replace(",1\n8,", ";1\n8;")
+            .replace(",,", ";;"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_same_records_in_every_spelling(tmp_path: Path, name: str, content: str) -> None:
     assert load(put(tmp_path, name, content), "classification") == RECORDS
 

@@ -76,8 +76,10 @@ def examples_of(kind: str) -> st.SearchStrategy[Example]:
     if kind == "ner":
         return st.builds(
             lambda id, words, tagged: Tagged(id, words, ("B-X",) * len(words) if tagged else None),
-            TEXTS, words, st.booleans(),
-        )  # fmt: skip
+            TEXTS,
+            words,
+            st.booleans(),
+        )
     if kind == "ranking":
         return st.builds(lambda id, t: Impression(id, t, t, (True,) * len(t)), TEXTS, words)
     if kind == "pair":
@@ -155,8 +157,12 @@ def labels(*examples: Example) -> object:
 def test_descriptions_of_the_other_kinds() -> None:
     scored = [Text(str(k), "x", label=float(k)) for k in range(10)]
     assert labels(*scored) == {
-        "0 to 1.8": 2, "1.8 to 3.6": 2, "3.6 to 5.4": 2, "5.4 to 7.2": 2, "7.2 to 9": 2
-    }  # fmt: skip
+        "0 to 1.8": 2,
+        "1.8 to 3.6": 2,
+        "3.6 to 5.4": 2,
+        "5.4 to 7.2": 2,
+        "7.2 to 9": 2,
+    }
     tagged = Tagged("1", ("a", "b", "c"), ("B-D", "I-D", "B-D"))
     assert labels(tagged, Tagged("2", ("a",), ("O",))) == {"(no entity)": 1, "D": 2}
     shown = Impression("1", ("h",), ("a", "b", "c"), (True, False, False))

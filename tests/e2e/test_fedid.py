@@ -110,9 +110,10 @@ def test_with_noise_the_document_says_what_it_cost_and_every_party_has_a_ledger(
 def test_what_init_writes_runs(name: str, tmp_path: Path) -> None:
     text = template("classification", name, 3, tmp_path / "x.toml")
     smaller: dict[str, Any] = {
-        "data": {"size": 8, "public": 8, "labelled": 8}, "model": {"layers": 1},
+        "data": {"size": 8, "public": 8, "labelled": 8},
+        "model": {"layers": 1},
         "training": {"batch_size": 8, "device": "cpu"},
-    }  # fmt: skip
+    }
     whole = config.loads(text)
     changed = {part: getattr(whole, part).model_copy(update=to) for part, to in smaller.items()}
     once = whole.algorithm.model_copy(update={"rounds": 1})

@@ -34,11 +34,16 @@ MODES = ("none", "secagg", "he", "he+secagg")
 
 
 def resumed(
-    folder: Path, who: Sequence[Silo], mode: Any = "none", algorithm: Algorithm | None = None,
-    engine: Any = None, **options: Any,
-) -> Any:  # fmt: skip
-    run = small(algorithm or FedAvg(rounds=4), mode, folder=folder, silos=list(who), resume=True,
-                **options)  # fmt: skip
+    folder: Path,
+    who: Sequence[Silo],
+    mode: Any = "none",
+    algorithm: Algorithm | None = None,
+    engine: Any = None,
+    **options: Any,
+) -> Any:
+    run = small(
+        algorithm or FedAvg(rounds=4), mode, folder=folder, silos=list(who), resume=True, **options
+    )
     return run.run(engine) if engine else run.run()
 
 

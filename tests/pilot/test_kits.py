@@ -60,7 +60,8 @@ def test_kits_that_are_not_whole_do_not_load(kits, tmp_path):
         "coordinator is not": {"roster_json": theirs / "roster.json"},
         "certificate is of": {"connection_json": south / "connection.json"},
         "certificate is of 'south'": {
-            "client_crt": south / "client.crt", "client_key": south / "client.key"
+            "client_crt": south / "client.crt",
+            "client_key": south / "client.key",
         },
         "not a kit's connection": {"connection_json": connection.replace(b"kit/1", b"kit/2")},
         "kit's connection": {"connection_json": connection[:-9]},
@@ -70,7 +71,7 @@ def test_kits_that_are_not_whole_do_not_load(kits, tmp_path):
         "signature": {"roster_json": re.sub(rb'"north": "..', b'"north": "AA', roster)},
         "no signature": {"roster_json": roster.replace(b'"signatures"', b'"signature"')},
         "not a certificate": {"client_crt": b"-----BEGIN CERTIFICATE-----"},
-    }  # fmt: skip
+    }
     for number, (what, files) in enumerate(wrong.items()):
         with pytest.raises(KeyringError) as caught:
             load_kit(tampered(ours, tmp_path / f"{number}", **files))

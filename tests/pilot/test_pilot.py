@@ -33,8 +33,13 @@ def exported(folder: Path) -> dict[str, torch.Tensor]:
 def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
     made = town(tmp_path / "town")
     made.lead().run()
-    federation = small(FedAvg(rounds=2), "he+secagg", silos=silos(size=16), folder=tmp_path / "one",
-                       protection=ProtectionSettings())  # fmt: skip
+    federation = small(
+        FedAvg(rounds=2),
+        "he+secagg",
+        silos=silos(size=16),
+        folder=tmp_path / "one",
+        protection=ProtectionSettings(),
+    )
     federation.run()
     for name in made.members:
         rounds = "checkpoints/round-00002/tensors.safetensors"
@@ -177,8 +182,12 @@ def test_a_site_that_refuses_says_a_code_and_keeps_the_reasons(tmp_path):
         made.lead().run()
     assert caught.value.where["party"] == "hospital-2"
     refused, told = made.seen("refused")  # at the site, and at the coordinator
-    assert told == {"event": "refused", "party": "coordinator", "parties": ["hospital-2"],
-                    "code": "policy"}  # fmt: skip
+    assert told == {
+        "event": "refused",
+        "party": "coordinator",
+        "parties": ["hospital-2"],
+        "code": "policy",
+    }
     assert refused["code"] == "policy" and "does not allow" in refused["why"]
     assert not (tmp_path / "hospital-2").exists()  # nothing was begun
 

@@ -203,6 +203,7 @@ def test_no_confirmation_is_asked_for_while_everybody_is_there() -> None:
     from tests.support.attacker import Wiretap
 
     tap = Wiretap()
-    federate({p: summing(v, 2, bound=50.0) for p, v in powers(4).items()}, mode="secagg",
-             engine=tap)  # fmt: skip
+    federate(
+        {p: summing(v, 2, bound=50.0) for p, v in powers(4).items()}, mode="secagg", engine=tap
+    )
     assert not tap.of(messages.Confirm) and len(tap.of(messages.UnmaskShares)) == 8

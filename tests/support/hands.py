@@ -27,9 +27,13 @@ RATE, BATCH = 0.05, 4
 def sgd(**changes: Any) -> TrainingSettings:
     """One step on all records, and nothing but the gradient."""
     plain: dict[str, Any] = {
-        "optimizer": "sgd", "learning_rate": RATE, "weight_decay": 0.0, "batch_size": 1000,
-        "max_grad_norm": None, "device": "cpu",
-    }  # fmt: skip
+        "optimizer": "sgd",
+        "learning_rate": RATE,
+        "weight_decay": 0.0,
+        "batch_size": 1000,
+        "max_grad_norm": None,
+        "device": "cpu",
+    }
     return TrainingSettings(**plain | changes)
 
 

@@ -115,9 +115,13 @@ def make_site(
 ) -> Site:
     dp = dp_settings(**fields)
     training = TrainingSettings(
-        dp=dp, batch_size=batch_size, device="cpu", learning_rate=learning_rate,
-        optimizer=optimizer, weight_decay=0.0,
-    )  # fmt: skip
+        dp=dp,
+        batch_size=batch_size,
+        device="cpu",
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        weight_decay=0.0,
+    )
     silo = Silo("north", records or notes(40))
     task = make_task(TaskSettings(labels=("no", "yes")))
     units = sampling_units(silo.train, dp, silo.name)

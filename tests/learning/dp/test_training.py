@@ -189,9 +189,13 @@ def test_empty_batches_are_steps(clipping: Any) -> None:
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
 def test_three_rounds_leave_the_model_as_it_was_and_learn(clipping: Any) -> None:
     site = make_site(
-        notes(200), batch_size=50, learning_rate=3e-2, noise_multiplier=0.4, epsilon=1e3,
+        notes(200),
+        batch_size=50,
+        learning_rate=3e-2,
+        noise_multiplier=0.4,
+        epsilon=1e3,
         clipping=clipping,
-    )  # fmt: skip
+    )
     model = site.model()
     names = [name for name, _ in model.named_parameters()]
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
