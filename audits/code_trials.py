@@ -16,7 +16,6 @@ from secure_fl.audits.shipped.mechanism import mechanism_trials
 from secure_fl.audits.shipped.tampering import tampering_trials
 from secure_fl.crypto.ensemble_noise import planned, sized
 from secure_fl.crypto.noise import SkellamNoise
-from secure_fl.federation import keys as protection
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit
@@ -36,7 +35,7 @@ def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[Trial]]]]:
     yield mechanism.NAME, lambda: of_code(mechanism_trials(noise_of(audit), prior, quick))
     yield composition.NAME, lambda: of_code(composition_trials(prior, quick))
     yield masks.NAME, lambda: of_code(mask_trials(prior, quick, recorded.masked_inputs(audit.run)))
-    yield tampering.NAME, lambda: of_code(tampering_trials(protection, prior, quick, audit.mode))
+    yield tampering.NAME, lambda: of_code(tampering_trials(prior, quick, audit.mode))
     noise = audit.result.get("noise") or {}
     std = noise.get("std_guaranteed")
     yield recorded.NOISE, lambda: recorded.noise_trials(audit.run, prior, std)

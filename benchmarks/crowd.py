@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from benchmarks.alike import Card, SharingLink, forget
 from benchmarks.federations.apart import Answer, converse
 from benchmarks.lone import Spent
-from benchmarks.simulation import seat
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import circle, packing
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
 from secure_fl.events import EventLog
+from secure_fl.federation.assembly import join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -112,7 +112,9 @@ def play(plan: Plan, values: int, seed: int) -> Played:
                 own = replace(own, peers=known)
                 link = SharingLink(run, own.identity, coordinator, asks=False, told=told)
             crowd.recorders[name] = recorder
-            crowd.sessions[name] = seat(SETTINGS, rules, own, link, crowd.program, recorder)
+            crowd.sessions[name] = join_run(
+                crowd.program, own, link, rules, SETTINGS, recorder=recorder
+            )
         return crowd.answer
 
     with _uncollected():

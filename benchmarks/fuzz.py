@@ -13,7 +13,7 @@ import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,13 +77,14 @@ class Storm:
     def lead(self) -> RunLeader:
         """A lead whose links the storm can reach."""
         lead, made = self.town.lead(), self._links
-        original = lead._link
+        original = lead._links_of
 
-        def link(run: bytes, name: str) -> Link:
-            made[run, name] = original(run, name)
-            return made[run, name]
+        def links_of(run: bytes, names: Iterable[str]) -> dict[str, Link]:
+            links = original(run, names)
+            made.update({(run, name): link for name, link in links.items()})
+            return links
 
-        lead._link = link  # type: ignore[method-assign]
+        lead._links_of = links_of  # type: ignore[method-assign]
         return lead
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:

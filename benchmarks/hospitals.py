@@ -11,8 +11,7 @@ from secure_fl.config.build import RunSettings
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Member, make_roster
 from secure_fl.data.silo import Silo
-from secure_fl.events import EventLog
-from secure_fl.federation.assembly import Listener
+from secure_fl.events import EventLog, Listener
 from secure_fl.federation.keys import make_keys
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.seat import HospitalProcess

@@ -13,13 +13,10 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 
 from benchmarks.micro.memory import resident
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.assembly import lead_run, links_to
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity, PublicIdentity
-from secure_fl.events import EventLog
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
 from secure_fl.settings import ProtectionSettings
 
 
@@ -82,10 +79,9 @@ def coordinate(
     """Tell the other end who this is, run, and tell what that took."""
     me = Identity.generate("coordinator")
     pipe.send(me.public)
-    links = {name: Link(run, me, card, asks=True) for name, card in cards.items()}
+    links = links_to(cards, me, run)
     engine = PipeEngine(pipe)
-    totals = blind_totals(protection, sorted(cards), rules, run)
-    coordinator = Coordinator(links, engine, rules, totals, EventLog(me.name))
+    coordinator = lead_run(links, engine, rules, protection)
     before, start = resident(reset=True), time.process_time()
     coordinator.run()
     seconds, peak = time.process_time() - start, resident(peak=True)

@@ -5,16 +5,13 @@ An upload is made beforehand and copied when it is asked for, as if it had just 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.identity import Identity
-from secure_fl.events import EventLog
+from secure_fl.federation.assembly import connect
 from secure_fl.federation.keys import make_keys, party_sum
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame
@@ -76,20 +73,18 @@ def stage(
     names = [f"p{number:04d}" for number in range(parties)]
     rules = Rules(None, 2, default_threshold(parties))
     keys = make_keys(mode, names, None)
-    me, run = Identity.generate("coordinator"), os.urandom(16)
+    wires = connect(keys)
     segment = Segment(bytes(32), len(data), slots)
     puppets = {
         name: Puppet(
-            Link(run, keys[name].identity, me.public, asks=False),
-            party_sum(protection, keys[name], rules, run=run, seed=0),
+            wires.parties[name],
+            party_sum(protection, keys[name], rules, run=wires.run, seed=0),
             segment,
             data,
         )
         for name in names
     }
-    links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
-    totals = blind_totals(protection, names, rules, run)
-    coordinator = Coordinator(links, Stage(puppets), rules, totals, EventLog("coordinator"))
+    coordinator = lead_run(wires.coordinator, Stage(puppets), rules, protection)
 
     def play() -> int:
         coordinator.run()

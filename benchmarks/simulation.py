@@ -5,26 +5,21 @@ Whatever is not spent inside a party's session is the coordinator's: unpacking, 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto import circle
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.events import EventLog
-from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.federation.assembly import connect, join_run
+from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
-from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -93,56 +88,22 @@ def simulate(
     names = [f"p{number:04d}" for number in range(parties)]
     rules = Rules(None, protection.min_cohort, default_threshold(parties))
     keys = make_keys(protection.mode, names, None)
-    me, run = Identity.generate("coordinator"), os.urandom(16)
-    recorders = {name: EventLog(name) for name in names}
+    wires, recorders = connect(keys), {name: EventLog(name) for name in names}
     start = time.process_time()
     sessions = {
-        name: seat(
-            protection,
-            rules,
-            keys[name],
-            Link(run, keys[name].identity, me.public, asks=False),
+        name: join_run(
             program,
-            recorders[name],
-            surroundings[name] if surroundings else nullcontext,
+            keys[name],
+            wires.parties[name],
+            rules,
+            protection,
+            recorder=recorders[name],
+            surroundings=surroundings[name] if surroundings else nullcontext,
         )
         for name in names
     }
     setup = (time.process_time() - start) / parties
     engine = ClockedEngine(sessions)
-    links = {name: Link(run, me, keys[name].identity.public, asks=True) for name in names}
-    totals = blind_totals(protection, names, rules, run)
-    Coordinator(links, engine, rules, totals, EventLog("coordinator")).run()
+    lead_run(wires.coordinator, engine, rules, protection).run()
     engine.lap()
     return Simulated(setup, engine.exchanges, recorders)
-
-
-def seat(
-    protection: ProtectionSettings,
-    rules: Rules,
-    keys: PartyKeys,
-    link: Link,
-    program: Program,
-    recorder: EventLog,
-    surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Session:
-    """One party of a run without a host or checkpoints, ready for its first frame."""
-    sums, kept = party_sum(protection, keys, rules, run=link.run, seed=0), NoCheckpoints()
-    cohort = Cohort(
-        recorder.party,
-        host=None,
-        min_cohort=rules.min_cohort,
-        threshold=rules.threshold,
-        sums=sums,
-        checkpoints=kept,
-        recorder=recorder,
-    )
-    return Session(
-        program,
-        cohort,
-        link,
-        sums=sums,
-        checkpoints=kept,
-        recorder=recorder,
-        surroundings=surroundings,
-    )

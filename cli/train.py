@@ -93,7 +93,7 @@ def run(
     with console.status(f"{name}: reading data and loading torch ..."):
         made = Federation.of(settings, folder, resume=resume)
     metric = next(iter(made.tasks.values())).metric
-    with Watch(console, title or name, made.algorithm.rounds, metric) as watch:
+    with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
         made.listener = watch
         return made.run().to_json()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Event = dict[str, Any]
+Listener = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class EventLog:
     """Collects what happened and passes each event on as it happens."""
 
     party: str
-    listener: Callable[[Event], None] | None = None
+    listener: Listener | None = None
     round: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)

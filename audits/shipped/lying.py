@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import structs
 
-from secure_fl.crypto.identity import Identity
 from secure_fl.errors import SecureFLError
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, digest, encode, peek
@@ -53,8 +52,7 @@ class LyingEngine:
     """Carries frames as the trick wants them; it can sign as the coordinator does."""
 
     sessions: Mapping[str, Session]
-    links: Mapping[str, Link]
-    me: Identity
+    links: Mapping[str, Link]  # the coordinator's ends
     trick: Trick
     refused: dict[str, str] = field(default_factory=dict)  # by whom, with which code
 
@@ -79,7 +77,7 @@ class LyingEngine:
         message, bulk = self.trick.tell(party, envelope.message, frame.bulk)
         if message is not envelope.message or bulk is not frame.bulk:
             about = {"message": message, "size": len(bulk), "digest": digest(bulk)}
-            frame = encode(structs.replace(envelope, **about), bulk, self.me.sign)
+            frame = encode(structs.replace(envelope, **about), bulk, self.links[party].me.sign)
         return self.trick.deliver(party, message, frame)
 
 

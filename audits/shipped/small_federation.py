@@ -5,46 +5,30 @@ Sessions, links, coordinator and sums are the installed program's; the lies are 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 import numpy as np
 
 from secure_fl.audits.shipped.lying import LyingEngine, LyingTotals, Trick
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
 from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.errors import SecureFLError
-from secure_fl.events import EventLog
+from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.session import Session
 from secure_fl.protocol.link import Link
-from secure_fl.protocol.ports import PartySum
-from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
-PARTIES, COORDINATOR = ("east", "north", "south", "west"), "coordinator"
+PARTIES = ("east", "north", "south", "west")
 COLLUDER = PARTIES[1]  # within the bound of four parties that need three
 SUMS, SIZE, BOUND = 2, 20, 16.0
 CLOSE = 0.01  # of a right result: 16-bit values
 
 Summed = tuple[tuple[str, ...], dict[str, list[float]]]  # over whom, and what
-
-
-class Parties(Protocol):
-    """`secure_fl.federation.keys`, which an audit may not import: it can use secret keys."""
-
-    def make_keys(self, mode: Protection, members: Sequence[str], host: str | None) -> Any:
-        """Fresh keys for all parties."""
-
-    def party_sum(
-        self, protection: ProtectionSettings, keys: Any, rules: Rules, *, run: bytes, seed: int
-    ) -> PartySum:
-        """The party's half of all sums of a run."""
 
 
 @dataclass(slots=True)
@@ -69,15 +53,14 @@ class Outcome:
 class Setting:
     """How the small federation is protected, with keys that many runs share."""
 
-    parties: Parties
     mode: Protection
-    keys: Mapping[str, Any]
+    keys: Mapping[str, PartyKeys]
     link: type[Link] = Link
 
     @classmethod
-    def of(cls, parties: Parties, mode: Protection, link: type[Link] = Link) -> Setting:
+    def of(cls, mode: Protection, link: type[Link] = Link) -> Setting:
         """Draw keys for this mode."""
-        return cls(parties, mode, parties.make_keys(mode, PARTIES, None), link)
+        return cls(mode, make_keys(mode, PARTIES, None), link)
 
 
 def given(party: str, index: int) -> dict[str, float]:
@@ -102,35 +85,24 @@ def right(found: Sequence[Summed]) -> bool:
 
 def play(setting: Setting, trick: Trick) -> Outcome:
     """Run the federation under a trick."""
-    out, run = Outcome(), os.urandom(16)
+    out = Outcome()
     rules = Rules(None, 2, default_threshold(len(PARTIES)))
     protection = ProtectionSettings(mode=setting.mode, bits=16, min_cohort=2)
-    me = Identity.generate(COORDINATOR)
-    links: dict[str, Link] = {}
-    sessions = {}
-    for name in PARTIES:
-        keys = setting.keys[name]
-        sums = setting.parties.party_sum(protection, keys, rules, run=run, seed=0)
-        recorder, none = EventLog(name), NoCheckpoints()
-        cohort = Cohort(
-            name, host=None, min_cohort=2, threshold=rules.threshold, sums=sums,
-            checkpoints=none, recorder=recorder,
-        )  # fmt: skip
-        links[name] = setting.link(run, me, keys.identity.public, asks=True)
-        theirs = setting.link(run, keys.identity, me.public, asks=False)
+    wires = connect(setting.keys, link=setting.link)
 
-        async def program(cohort: Cohort) -> None:
-            out.results[cohort.me] = await _sums(cohort)
+    async def program(cohort: Cohort) -> None:
+        out.results[cohort.me] = await _sums(cohort)
 
-        sessions[name] = Session(
-            program, cohort, theirs, sums=sums, checkpoints=none, recorder=recorder
-        )
-    totals = LyingTotals(blind_totals(protection, PARTIES, rules, run), trick)
-    engine = LyingEngine(sessions, links, me, trick)
-    trick.conspire(setting.keys[COLLUDER], run)
+    sessions = {
+        name: join_run(program, setting.keys[name], link, rules, protection)
+        for name, link in wires.parties.items()
+    }
+    totals = LyingTotals(blind_totals(protection, PARTIES, rules, wires.run), trick)
+    engine = LyingEngine(sessions, wires.coordinator, trick)
+    trick.conspire(setting.keys[COLLUDER], wires.run)
     lax = replace(rules, min_cohort=1)  # its own checks are not what parties rely on
     try:
-        Coordinator(links, engine, lax, totals.new, EventLog(COORDINATOR)).run()
+        lead_run(wires.coordinator, engine, lax, protection, totals=totals.new).run()
     except SecureFLError as error:
         out.noticed[COORDINATOR] = error.code
     refused = {n: s.error.code for n, s in sessions.items() if s.error and not s.stopped}

@@ -14,7 +14,7 @@ from secure_fl.audits.base import Finding, Prior
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.shipped.keys_on_trust import OnTrust, input_read
 from secure_fl.audits.shipped.lying import Trick
-from secure_fl.audits.shipped.small_federation import Outcome, Parties, Setting, play
+from secure_fl.audits.shipped.small_federation import Outcome, Setting, play
 from secure_fl.audits.shipped.tricks import TRICKS
 from secure_fl.coordinator.totals import MASKED
 from secure_fl.crypto.step_keys import StepKeys
@@ -39,17 +39,16 @@ class Uncounted(Link):
 
 
 def tampering_trials(
-    parties: Parties,
     prior: Prior | None = None,
     quick: bool = False,
     mode: Protection = "he+secagg",
 ) -> tuple[Trial, ...]:
-    """Play every trick; pass `secure_fl.federation.keys` for the parties, and the run's own mode.
+    """Play every trick; pass the run's own mode.
 
     Nothing of it depends on the prior, and all of it is quick.
     """
-    bare, deployed = Setting.of(parties, "none"), Setting.of(parties, mode)
-    uncounted = Setting(parties, "none", bare.keys, Uncounted)
+    bare, deployed = Setting.of("none"), Setting.of(mode)
+    uncounted = Setting("none", bare.keys, Uncounted)
     honest = play(deployed, Trick())
     null = float(not honest.clean)
     trials = []

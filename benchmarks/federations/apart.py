@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 
 from benchmarks.lone import Spent, coordinate, receive, send
-from benchmarks.simulation import Program, seat
+from benchmarks.simulation import Program
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.events import EventLog
+from secure_fl.federation.assembly import join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
@@ -32,7 +33,8 @@ def run_apart(
         sessions = {}
         for name, recorder in recorders.items():
             link = Link(run, keys[name].identity, coordinator, asks=False)
-            sessions[name] = seat(protection, rules, keys[name], link, program, recorder)
+            own = keys[name]
+            sessions[name] = join_run(program, own, link, rules, protection, recorder=recorder)
 
         def answer(party: str, frame: Frame) -> Frame:
             session = sessions[party]

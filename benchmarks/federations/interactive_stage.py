@@ -6,7 +6,6 @@ broadcast of what it makes of it. In the clear that is two exchanges, under mask
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -15,24 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.capture.capture import NoCapture
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.events import EventLog
-from secure_fl.federation.keys import party_sum
+from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
 from secure_fl.protocol.ports import PartySum
-from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
-HOST, COORDINATOR = "host", "coordinator"
+HOST = "host"
 WARM = 2  # steps that agree on channels and fill caches, before the clocks start
 Seconds = defaultdict[str, float]
 PARTS = ("offer", "accept", "seal", "confirm", "reveal", "open", "envelope", "unwrap")
@@ -53,16 +48,17 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Parts:
+class Parts(NoCapture):
     """CPU seconds by part of the privacy layer; a part inside another counts once."""
 
     seconds: Seconds = field(default_factory=lambda: defaultdict(float))
     _inner: float = 0.0
 
-    def watch(self, sums: PartySum) -> None:
+    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
         """Put a clock around each part of one party's half."""
-        for name in PARTS:
+        for name in PARTS if keys.identity.name != HOST else ():
             setattr(sums, name, self._around(name, getattr(sums, name)))
+        return sums
 
     def _around(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*given: Any) -> Any:
@@ -136,17 +132,24 @@ def play(
     """Play the steps of a run once; the keys' names say who takes part."""
     parties = len(keys) - 1
     rules = Rules(HOST, protection.min_cohort, default_threshold(parties))
-    me, run = Identity.generate(COORDINATOR), os.urandom(16)
-    program, parts = steps_of(shape, WARM + steps + 1, noised=protection.noise is not None), Parts()
+    wires, noise = connect(keys), protection.noise
+    program, parts = steps_of(shape, WARM + steps + 1, noised=noise is not None), Parts()
     sessions = {
-        name: _seat(program, protection, rules, own, me, run, parts) for name, own in keys.items()
+        name: join_run(
+            program,
+            own,
+            wires.parties[name],
+            rules,
+            protection,
+            noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
+            capture=parts,
+        )
+        for name, own in keys.items()
     }
-    links = {name: Link(run, me, own.identity.public, asks=True) for name, own in keys.items()}
     each = 2 if protection.mode == "none" else 3
     first = 3 + each * WARM  # after Start and Begin
     engine = ClockedSteps(sessions, first, first + each * steps, parts)
-    totals = blind_totals(protection, list(keys), rules, run)
-    Coordinator(links, engine, rules, totals, EventLog(COORDINATOR)).run()
+    lead_run(wires.coordinator, engine, rules, protection).run()
     spent = {name: 1e3 * seconds / steps for name, seconds in engine.seconds.items()}
     return Spent(
         sum(spent[name] for name in keys if name != HOST) / parties,
@@ -176,30 +179,3 @@ def steps_of(shape: Shape, steps: int, *, noised: bool) -> Callable[[Cohort], An
             await cohort.broadcast(told if cohort.is_host else None)
 
     return program
-
-
-def _seat(
-    program: Callable[[Cohort], Any],
-    protection: ProtectionSettings,
-    rules: Rules,
-    keys: PartyKeys,
-    coordinator: Identity,
-    run: bytes,
-    parts: Parts,
-) -> Session:
-    name, recorder, kept = keys.identity.name, EventLog(keys.identity.name), NoCheckpoints()
-    sums, noise = party_sum(protection, keys, rules, run=run, seed=0), protection.noise
-    if name != HOST:
-        parts.watch(sums)
-    cohort = Cohort(
-        name,
-        host=HOST,
-        min_cohort=rules.min_cohort,
-        threshold=rules.threshold,
-        sums=sums,
-        checkpoints=kept,
-        recorder=recorder,
-        noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
-    )
-    link = Link(run, keys.identity, coordinator.public, asks=False)
-    return Session(program, cohort, link, sums=sums, checkpoints=kept, recorder=recorder)

@@ -12,15 +12,13 @@ from click.testing import CliRunner
 
 from benchmarks import alike, crowd, scale
 from benchmarks.__main__ import main
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.assembly import lead_run, links_to
 from secure_fl.coordinator.step import Rules, Sorted
-from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto import circle
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.masking import neighbours
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CryptoError, SettingsError, TooFewParties
-from secure_fl.events import EventLog
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Offer
@@ -132,10 +130,9 @@ class Reader:
 
 def test_a_coordinator_makes_a_frame_when_it_is_taken_and_alike_again() -> None:
     me, names = Identity.generate("coordinator"), ("a", "b", "c")
-    links = {n: Link(bytes(16), me, Identity.generate(n).public, asks=True) for n in names}
+    links = links_to({n: Identity.generate(n).public for n in names}, me, bytes(16))
     engine, rules = Reader(links), Rules(None, 2, 2)
-    totals = blind_totals(ProtectionSettings(mode="secagg"), names, rules, bytes(16))
-    coordinator = Coordinator(links, engine, rules, totals, EventLog("coordinator"))
+    coordinator = lead_run(links, engine, rules, ProtectionSettings(mode="secagg"))
     with pytest.raises(TooFewParties):
         coordinator.run()
     assert engine.made[:3] == [0, 1, 2]  # the rest are those that tell everybody to stop

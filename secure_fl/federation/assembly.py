@@ -1,138 +1,95 @@
-"""One party's place in a run: its site, its checkpoints, its ledger, and the session it answers by.
+"""The one place where a party is put together: its sums, its cohort, and the session of both.
 
-In one process a `Federation` seats all parties; across hospitals each seats itself (`pilot.seat`).
+The coordinator's counterpart is `coordinator.assembly`. Nothing here knows models: a program is any
+coroutine over a `Cohort`, an algorithm's (`federation.prepared`) or one written by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.capture.capture import Capture, NoCapture
+from secure_fl.coordinator.assembly import links_to
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.data.silo import Silo
-from secure_fl.events import Event, EventLog
-from secure_fl.federation.ground_rules import require_masks
+from secure_fl.events import EventLog
 from secure_fl.federation.keys import party_sum
-from secure_fl.learning.dp.scope import noise_of, privacy_of, require_predictions, require_private
-from secure_fl.learning.site import Site
-from secure_fl.learning.tasks import Task
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.party.session import Session
+from secure_fl.party.session import Program, Session
 from secure_fl.protocol.link import Link
-from secure_fl.runs.folder import NoCheckpoints, RunFolder
-from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.runs.folder import NoCheckpoints
+from secure_fl.settings import ProtectionSettings
 
-Listener = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What all parties of a run have in common, but for who they are."""
-
-    algorithm: Algorithm
-    task: TaskSettings = field(default_factory=TaskSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
-    seed: int = 0
-
-    @property
-    def entry(self) -> Entry:
-        """The algorithm's program, and what is special about it."""
-        return ALGORITHMS[self.algorithm.name]
-
-    def require_sound(self) -> None:
-        """Refuse what would seem to protect and does not: noise here, and a host without masks."""
-        name, entry = self.algorithm.name, self.entry
-        if self.training.dp is not None:
-            require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
-        if self.protection.noise is not None:
-            require_predictions(name, noised=entry.opens_predictions)
-        require_masks(entry, self.protection)
+COORDINATOR = "coordinator"
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A party that could begin."""
-
-    site: Site
-    checkpoints: Checkpoints
-    noise: NoiseLedger | None
-
-
-def seat(
-    terms: Terms,
-    silo: Silo,
-    task: Task,
-    threshold: int,
-    *,
-    folder: RunFolder | None,
-    listen: Listener,
-    hospitals: Sequence[Silo] | None = None,
-    local_head: bool = False,
-    identity: Identity | None = None,
-) -> Prepared:
-    """Make one party's site, with what it kept of earlier rounds and of its budget.
-
-    `identity`: who signs its ledger; None: a key that lies beside it.
-    """
-    place: Path | None = None if folder is None else folder.path
-    passes = terms.algorithm.rounds * terms.algorithm.epochs
-    site = Site(
-        silo,
-        task,
-        terms.model,
-        terms.training,
-        terms.seed,
-        EventLog(silo.name, listen),
-        hospitals,
-        privacy_of(silo, terms.training, passes, place, identity),
-        local_head=local_head,
-    )
-    kept = folder.party(silo.name, site) if folder else NoCheckpoints()
-    noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
-    return Prepared(site, kept, noise)
-
-
-def session_of(
-    seated: Prepared,
-    terms: Terms,
-    rules: Rules,
+def join_run(
+    program: Program,
     keys: PartyKeys,
     link: Link,
+    rules: Rules,
+    protection: ProtectionSettings,
     *,
+    seed: int = 0,
+    recorder: EventLog | None = None,
+    checkpoints: Checkpoints | None = None,
+    noise: NoiseAccount | None = None,
+    surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
     until: int | None = None,
-    witness: Capture | None = None,
+    capture: Capture | None = None,
 ) -> Session:
-    """What answers the coordinator for this party."""
-    site = seated.site
-    sums = party_sum(terms.protection, keys, rules, run=link.run, seed=terms.seed)
-    sums = (witness or NoCapture()).sums(keys, sums)
+    """Make what answers the coordinator for one party, ready for its first frame.
+
+    `link`: this party's end; its run binds all masks. `checkpoints`: None keeps none.
+    `noise`: the budget that its predictions may spend. `surroundings`: entered for every step.
+    `until`: the round to end with, if not the last. `capture`: who may watch its sums.
+    """
+    recorder = recorder or EventLog(keys.identity.name)
+    checkpoints = checkpoints or NoCheckpoints()
+    sums = party_sum(protection, keys, rules, run=link.run, seed=seed)
+    sums = (capture or NoCapture()).sums(keys, sums)
     cohort = Cohort(
-        site.name,
+        keys.identity.name,
         host=rules.host,
         min_cohort=rules.min_cohort,
         threshold=rules.threshold,
         sums=sums,
-        checkpoints=seated.checkpoints,
-        recorder=site.recorder,
-        noise=seated.noise,
+        checkpoints=checkpoints,
+        recorder=recorder,
+        noise=noise,
     )
     cohort.until = until
     return Session(
-        lambda door: terms.entry.program(door, site, terms.algorithm),
+        program,
         cohort,
         link,
         sums=sums,
-        checkpoints=seated.checkpoints,
-        recorder=site.recorder,
-        surroundings=site.surroundings,
+        checkpoints=checkpoints,
+        recorder=recorder,
+        surroundings=surroundings,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """Both ends of the link between each party and a coordinator, all in this process."""
+
+    run: bytes
+    parties: Mapping[str, Link]
+    coordinator: Mapping[str, Link]
+
+
+def connect(
+    keys: Mapping[str, PartyKeys], run: bytes | None = None, link: type[Link] = Link
+) -> Wires:
+    """Link parties in this process to a fresh coordinator's identity, for a run of this id."""
+    me, run = Identity.generate(COORDINATOR), run or os.urandom(16)
+    cards = {name: own.identity.public for name, own in keys.items()}
+    ends = {n: link(run, own.identity, me.public, asks=False) for n, own in keys.items()}
+    return Wires(run, ends, links_to(cards, me, run, link))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from secure_fl.algorithms.base import Algorithm
@@ -13,26 +12,19 @@ from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
-from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.resume import unfinished
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator.step import Rules
 from secure_fl.data.silo import Silo
 from secure_fl.engines.local import LocalEngine
-from secure_fl.errors import SecureFLError
-from secure_fl.events import Event, EventLog
-from secure_fl.federation.assembly import Listener, Prepared, Terms, seat, session_of
+from secure_fl.events import Event, EventLog, Listener
+from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.federation.ground_rules import local_heads, pooled, rules_of, tasks_of
-from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
-from secure_fl.party.session import Session
-from secure_fl.protocol.link import Link
-from secure_fl.protocol.messages import Ready
+from secure_fl.federation.prepared import Prepared, prepare
+from secure_fl.federation.stretch import MakeEngine, Stretch
+from secure_fl.federation.terms import Terms
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.result import Result, spent
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
-
-COORDINATOR = "coordinator"
 
 
 class Federation:
@@ -62,19 +54,16 @@ class Federation:
             protection or ProtectionSettings(),
             seed,
         )
-        self.algorithm, self.entry = algorithm, self.terms.entry
+        entry = self.terms.entry
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
-        self.silos = (pooled(self.hospitals),) if self.entry.pools_data else self.hospitals
-        self.task_settings, self.model = self.terms.task, self.terms.model
-        self.training, self.protection = self.terms.training, self.terms.protection
-        self.seed, self.resume, self.listener = seed, resume, listener
+        self.silos = (pooled(self.hospitals),) if entry.pools_data else self.hospitals
+        self.resume, self.listener = resume, listener
         self.folder = None if folder is None else Path(folder)
         self.until: int | None = None  # the round to end with, if not the last
-        self._witness: Capture = NoCapture()
         self._record = record  # every role's view, for an audit: needs a folder
-        self._settings = settings or self._describe()
-        self.rules = rules_of(self.silos, self.protection, self.entry)
-        self.tasks = tasks_of(self.task_settings, self.silos, self.entry)
+        self._settings = settings or self.terms.describe()
+        self.rules = rules_of(self.silos, self.terms.protection, entry)
+        self.tasks = tasks_of(self.terms.task, self.silos, entry)
         self.local_heads = local_heads(self.tasks)
         self.terms.require_sound()
 
@@ -104,38 +93,23 @@ class Federation:
             record=settings.run.record,
         )
 
-    def run(self, engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine) -> Result:
+    def run(self, engine: MakeEngine = LocalEngine) -> Result:
         """Train from the first round (or the last checkpoint) to the end."""
         started = time.perf_counter()
-        folder = None
-        if self.folder is not None:
-            folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
-        try:
-            if self._record and folder is not None:
-                self._witness = FolderCapture(folder.path)
+        with ExitStack() as stack:
+            folder, capture = self._opened(stack)
             listen = self._listener(folder)
+            log = EventLog(COORDINATOR, listen)
             known = folder.known() if folder is not None else frozenset[str]()
-            parties = [self._party(silo, folder, listen) for silo in self.silos]
-            coordinator = EventLog(COORDINATOR, listen)
+            whole = self._stretch(self.silos, self.rules, self.until, folder, listen)
             if folder is not None:
-                self._note_parties(known, coordinator)
-                self._finish_begun(parties, folder, listen, engine, coordinator)
-            with coordinator.phase("run"):
-                self._coordinate(parties, engine, coordinator)
-            sites = [party.site for party in parties]
-            recorders = [coordinator, *(site.recorder for site in sites)]
-            seconds = spent(recorders, time.perf_counter() - started)
-            accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-            document = document_of(self.outline, sites, seconds, accounts)
-            result = deliver(sites, document)
-            if folder is not None:
-                export_to(folder.path, sites)
-                folder.finish(document)
-            return result
-        finally:
-            self._witness.close()
-            if folder is not None:
-                folder.close()
+                self._note_parties(known, log)
+                before = self._begun(whole, folder, listen)
+                if before is not None:
+                    before.train(engine, capture, log)
+            with log.phase("run"):
+                whole.train(engine, capture, log)
+            return self._finished(list(whole.parties.values()), folder, log, started)
 
     @property
     def outline(self) -> Outline:
@@ -149,87 +123,74 @@ class Federation:
             self.local_heads,
         )
 
-    def _note_parties(self, before: frozenset[str], recorder: EventLog) -> None:
+    def _opened(self, stack: ExitStack) -> tuple[RunFolder | None, Capture]:
+        """The run's folder, and who watches the run."""
+        if self.folder is None:
+            return None, NoCapture()
+        folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
+        stack.callback(folder.close)
+        capture: Capture = FolderCapture(folder.path) if self._record else NoCapture()
+        stack.callback(capture.close)
+        return folder, capture
+
+    def _stretch(
+        self,
+        silos: Sequence[Silo],
+        rules: Rules,
+        until: int | None,
+        folder: RunFolder | None,
+        listen: Listener,
+    ) -> Stretch:
+        """Prepare these parties."""
+        parties = {
+            silo.name: prepare(
+                self.terms,
+                silo,
+                self.tasks[silo.name],
+                rules.threshold,
+                folder=folder,
+                listen=listen,
+                hospitals=self.hospitals if self.terms.entry.pools_data else None,
+                local_head=self.local_heads,
+            )
+            for silo in silos
+        }
+        return Stretch(self.terms, parties, rules, until)
+
+    def _begun(self, whole: Stretch, folder: RunFolder, listen: Listener) -> Stretch | None:
+        """The end of a round for those who began it, where others can join only after it."""
+        begun = whole.begun()
+        if begun is None:
+            return None
+        until, who = begun
+        silos = tuple(silo for silo in self.silos if silo.name in who)
+        rules = rules_of(silos, self.terms.protection, self.terms.entry)
+        return self._stretch(silos, rules, until, folder, listen)
+
+    def _note_parties(self, before: frozenset[str], log: EventLog) -> None:
         """Say who takes part in a resumed run that did not before, and who no longer does."""
         now = {silo.name for silo in self.silos}
         if before and before != now:
             joined, left = sorted(now - before), sorted(before - now)
-            recorder.event("parties", joined=joined, left=left)
+            log.event("parties", joined=joined, left=left)
 
-    def _finish_begun(
+    def _finished(
         self,
         parties: Sequence[Prepared],
-        folder: RunFolder,
-        listen: Listener,
-        engine: Callable[[Mapping[str, Session]], Engine],
-        recorder: EventLog,
-    ) -> None:
-        """Let those who began a round end it, where others could join only after it."""
-        ready = {
-            p.site.name: Ready(p.checkpoints.available(), opened=p.checkpoints.opened())
-            for p in parties
-        }
-        found = unfinished(ready, self.rules.host, self.rules.threshold)
-        if found is not None:
-            before = copy(self)
-            before.until, who = found
-            before.silos = tuple(silo for silo in self.silos if silo.name in who)
-            before.rules = rules_of(before.silos, self.protection, self.entry)
-            began = [before._party(silo, folder, listen) for silo in before.silos]
-            before._coordinate(began, engine, recorder)
-
-    def _coordinate(
-        self,
-        parties: Sequence[Prepared],
-        engine: Callable[[Mapping[str, Session]], Engine],
-        recorder: EventLog,
-    ) -> None:
-        run = os.urandom(16)
-        me = Identity.generate(COORDINATOR)
-        names = [silo.name for silo in self.silos]
-        keys = make_keys(self.protection.mode, names, self.rules.host)
-        self._witness.begin(self.protection.mode, self.rules.host, tuple(names), run)
-        links, sessions = {}, {}
-        for party in parties:
-            name = party.site.name
-            links[name] = Link(run, me, keys[name].identity.public, asks=True)
-            link = Link(run, keys[name].identity, me.public, asks=False)
-            sessions[name] = session_of(
-                party,
-                self.terms,
-                self.rules,
-                keys[name],
-                link,
-                until=self.until,
-                witness=self._witness,
-            )
-        coordinator = Coordinator(
-            links,
-            self._witness.engine(engine(sessions)),
-            self.rules,
-            blind_totals(self.protection, names, self.rules, run),
-            recorder,
-        )
-        try:
-            coordinator.run()
-        except SecureFLError as error:
-            # On one machine the operator may see what the failing party would only log at home.
-            own = sessions.get(str(error.where.get("party", "")))
-            if own is not None and own.error is not None and not own.stopped:
-                raise own.error from own.error.__cause__
-            raise
-
-    def _party(self, silo: Silo, folder: RunFolder | None, listen: Listener) -> Prepared:
-        return seat(
-            self.terms,
-            silo,
-            self.tasks[silo.name],
-            self.rules.threshold,
-            folder=folder,
-            listen=listen,
-            hospitals=self.hospitals if self.entry.pools_data else None,
-            local_head=self.local_heads,
-        )
+        folder: RunFolder | None,
+        log: EventLog,
+        started: float,
+    ) -> Result:
+        """What comes out; it is also written into the run's folder."""
+        sites = [party.site for party in parties]
+        seconds = spent([log, *(site.recorder for site in sites)], time.perf_counter() - started)
+        accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
+        document = document_of(self.outline, sites, seconds, accounts)
+        result = deliver(sites, document)
+        if folder is not None:
+            export_to(folder.path, sites)
+            folder.finish(document)
+        return result
 
     def _listener(self, folder: RunFolder | None) -> Listener:
         def listen(event: Event) -> None:
@@ -239,18 +200,3 @@ class Federation:
                 self.listener(event)
 
         return listen
-
-    def _describe(self) -> str:
-        """The settings of a run started from the library, for `resume` to compare."""
-        sections = {
-            "algorithm": self.algorithm,
-            "task": self.task_settings,
-            "model": self.model,
-            "training": self.training,
-            "protection": self.protection,
-        }
-        lines = [f"[run]\nseed = {self.seed}"]
-        for name, section in sections.items():
-            fields = section.model_dump(mode="json", exclude_none=True)
-            lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
-        return "\n".join(lines) + "\n"

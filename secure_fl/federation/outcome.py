@@ -20,7 +20,7 @@ from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
     from secure_fl.coordinator.step import Rules
-    from secure_fl.federation.assembly import Terms
+    from secure_fl.federation.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)

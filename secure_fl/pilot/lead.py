@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.coordinator.assembly import lead_run, links_to
 from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.resume import Unfinished
-from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties, WireError
@@ -138,7 +138,7 @@ class RunLeader:
         call = os.urandom(16)
         there = self._hub.connected()
         asked = self._alone if self._alone and self._alone <= there else there
-        links = {name: self._link(call, name) for name in sorted(asked)}
+        links = self._links_of(call, sorted(asked))
         nonces: dict[str, bytes] = {}
         for party, message in self._ask(links, dict.fromkeys(links, Invite(self._text))):
             if isinstance(message, Failed):
@@ -179,15 +179,16 @@ class RunLeader:
     def _lead(self, gathered: tuple[bytes, tuple[str, ...]]) -> None:
         run, members = gathered
         rules = rules_of_roster(self._roster, self._plan, members)
-        links = {name: self._link(run, name) for name in members}
+        links = self._links_of(run, members)
         self._links.append(links)
         self._begun = False
-        self._coordinator = Coordinator(
+        self._coordinator = lead_run(
             links,
             self._hub,
             rules,
-            blind_totals(self._plan.protection, self._roster.names, rules, run),
-            self._recorder,
+            self._plan.protection,
+            recorder=self._recorder,
+            roster=self._roster.names,
             between=self._between,
         )
         with self._recorder.phase("run"):
@@ -261,8 +262,8 @@ class RunLeader:
     def _least(self) -> int:
         return max(self._roster.t, self._plan.protection.min_cohort)
 
-    def _link(self, run: bytes, name: str) -> Link:
-        return Link(run, self._me, self._roster.member(name).identity, asks=True)
+    def _links_of(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
+        return links_to({n: self._roster.member(n).identity for n in names}, self._me, run)
 
     def _ask(
         self, links: Mapping[str, Link], messages: Mapping[str, FromCoordinator]

@@ -13,7 +13,7 @@ from secure_fl.config.build import algorithm_settings, plain
 from secure_fl.config.errors import validate
 from secure_fl.config.toml import Table, Text, odd_values
 from secure_fl.errors import SettingsError
-from secure_fl.federation.assembly import Terms
+from secure_fl.federation.terms import Terms
 from secure_fl.policy.rules import Plan
 
 DATASET = "dataset"

@@ -18,10 +18,10 @@ from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.roster import Roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, RunError, SecureFLError, TamperError, WireError
-from secure_fl.events import Event
-from secure_fl.federation.assembly import Prepared, seat, session_of
+from secure_fl.events import Event, Listener
 from secure_fl.federation.ground_rules import require_ready, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
+from secure_fl.federation.prepared import Prepared, prepare
 from secure_fl.party.session import Session
 from secure_fl.pilot.lobby import NONCE, run_id
 from secure_fl.pilot.memory import Memory
@@ -37,7 +37,6 @@ RESTARTED = "restarted"  # the code of a site that does not know the run any mor
 
 Approve = Callable[[Plan], None]  # raises what the site's policy refuses
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
-Listen = Callable[[Event], None]
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class HospitalProcess:
         approve: Approve,
         records: Records,
         folder: Path,
-        listen: Listen = lambda event: None,
+        listen: Listener = lambda event: None,
         ledger: Path | None = None,
     ) -> None:
         """`ledger`: where this site's budget is kept, over all runs; None: beside them."""
@@ -73,7 +72,7 @@ class HospitalProcess:
         self._invited: Invited | None = None
         self._session: Session | None = None
         self._link: Link | None = None  # the session's
-        self._seated: tuple[Prepared, Outline] | None = None
+        self._prepared: tuple[Prepared, Outline] | None = None
         self._runs: RunFolder | None = None
         self._run = b""
         self._last: tuple[bytes, Frame] | None = None
@@ -92,7 +91,7 @@ class HospitalProcess:
         """Let go of the run's folder; what was finished stays there."""
         if self._runs is not None:
             self._runs.close()
-        self._session = self._runs = self._invited = self._seated = self._link = None
+        self._session = self._runs = self._invited = self._prepared = self._link = None
 
     def _answer(self, frame: Frame) -> Frame:
         head = self._verified(frame)
@@ -180,7 +179,7 @@ class HospitalProcess:
         resume = (place / "settings.toml").exists()
         self._runs = RunFolder.open(place, invited.text, resume=resume)
         task = tasks_of(terms.task, [silo], terms.entry)[silo.name]
-        seated = seat(
+        prepared = prepare(
             terms,
             silo,
             task,
@@ -190,9 +189,9 @@ class HospitalProcess:
             identity=self._keys.identity,
         )
         parties = sum(name != rules.host for name in self._roster.names)
-        self._seated = seated, Outline(terms, rules, {silo.name: task}, (silo.name,), parties)
+        self._prepared = prepared, Outline(terms, rules, {silo.name: task}, (silo.name,), parties)
         self._link = Link(self._run, self._keys.identity, self._roster.coordinator, asks=False)
-        return session_of(seated, terms, rules, self._keys, self._link)
+        return prepared.join(rules, self._keys, self._link)
 
     def _record(self, event: Event) -> None:
         if self._runs is not None:
@@ -220,12 +219,12 @@ class HospitalProcess:
 
     def _finish(self) -> None:
         """Write this site's result and its models; they concern its own records alone."""
-        if self._seated is None or self._runs is None:
+        if self._prepared is None or self._runs is None:
             return
-        seated, outline = self._seated
-        site, recorder = seated.site, seated.site.recorder
+        prepared, outline = self._prepared
+        site, recorder = prepared.site, prepared.site.recorder
         seconds = {"total": sum(recorder.seconds.values()), "party": {self.name: recorder.seconds}}
-        accounts = {} if seated.noise is None else {self.name: seated.noise}
+        accounts = {} if prepared.noise is None else {self.name: prepared.noise}
         try:
             export_to(self._runs.path, [site])
             self._runs.finish(document_of(outline, [site], seconds, accounts))

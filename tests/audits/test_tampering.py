@@ -15,7 +15,6 @@ from secure_fl.audits.shipped.tampering import KEYS, Uncounted, played, tamperin
 from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
 from secure_fl.crypto.seen import Seen
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.federation import keys as protection
 from secure_fl.settings import Protection
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
@@ -35,12 +34,12 @@ NAMED = {
 
 @cache
 def setting(mode: Protection) -> Setting:
-    return Setting.of(protection, mode)
+    return Setting.of(mode)
 
 
 @cache
 def judged(mode: Protection) -> dict[str, Trial]:
-    return {t.attack: t for t in tampering_trials(protection, mode=mode)}
+    return {t.attack: t for t in tampering_trials(mode=mode)}
 
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
@@ -86,7 +85,7 @@ def test_a_trick_is_refused_by_name(name: str, mode: Protection) -> None:
 
 def test_an_old_frame_passes_where_frames_are_not_counted() -> None:
     honest = setting("none")
-    uncounted = Setting(protection, "none", honest.keys, Uncounted)
+    uncounted = Setting("none", honest.keys, Uncounted)
     assert played("replays a frame", uncounted).succeeded
     assert not played("replays a frame", honest).succeeded
     assert play(uncounted, Trick()).clean  # it is the replay that passes, and nothing is broken

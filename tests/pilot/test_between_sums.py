@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from secure_fl.algorithms.fedadam import FedAdam
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.errors import CohortError, PartyFailed
 from secure_fl.party.opened_sums import Openings
@@ -114,7 +116,7 @@ def test_a_coordinator_cannot_have_the_second_sum_over_all(
     if notes == "lost":
         for file in opened(tmp_path):
             file.unlink()
-    monkeypatch.setattr("secure_fl.pilot.lead.Coordinator", Forgetful)
+    monkeypatch.setattr("secure_fl.pilot.lead.lead_run", partial(lead_run, make=Forgetful))
     if notes == "lost":
         town.lead(patience=0).run()
         assert set(over(town, 2, 2).values()) == {FOUR}

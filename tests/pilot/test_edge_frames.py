@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks.fuzz import Found, Storm
 from benchmarks.mutants import MUTATORS
+from secure_fl.coordinator.assembly import links_to
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
@@ -94,8 +96,8 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     """Break one check."""
     links = {"receiver": NoReceiver, "count": NoCount, "sender": NoSender}
     if bug in links:
-        for module in ("secure_fl.pilot.seat", "secure_fl.pilot.lead"):
-            patch.setattr(f"{module}.Link", links[bug])
+        patch.setattr("secure_fl.pilot.seat.Link", links[bug])
+        patch.setattr("secure_fl.pilot.lead.links_to", partial(links_to, link=links[bug]))
     elif bug == "signature":
         patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
     else:

@@ -13,10 +13,8 @@ import pytest
 
 from benchmarks.mutants import changed, head_of, signed, tree
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.totals import blind_totals
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.errors import SecureFLError
-from secure_fl.events import EventLog
 from secure_fl.pilot.seat import rules_of_roster
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, peek
@@ -91,9 +89,8 @@ def insiders(folder: Path, runs: int, mode: Protection = "he+secagg") -> Counter
         hub, rng = Echo(made, answers, run), random.Random(number)
         if number >= 0:
             hub.lie = rng.randrange(len(answers)), rng.choice(made.roster.names), rng
-        links = {name: made.lead()._link(run, name) for name in made.roster.names}
-        totals = blind_totals(plan.protection, made.roster.names, rules, run)
-        coordinator = Coordinator(links, hub, rules, totals, EventLog("coordinator"))
+        links = {name: made.link(run, name) for name in made.roster.names}
+        coordinator = lead_run(links, hub, rules, plan.protection)
         try:
             coordinator.run()
             outcomes["ended"] += 1

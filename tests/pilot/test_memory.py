@@ -14,7 +14,6 @@ from secure_fl.crypto import public, secret
 from secure_fl.crypto.raw import _planes, _words
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
-from secure_fl.pilot import lead as leading
 from secure_fl.pilot.memory import Memory
 from secure_fl.policy.rules import Plan
 from tests.support.attacker import tampering
@@ -79,7 +78,7 @@ def forging(made: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     def totals(*arguments: Any) -> Any:
         return tampering(blind_totals(*arguments), change)
 
-    monkeypatch.setattr(leading, "blind_totals", totals)
+    monkeypatch.setattr("secure_fl.coordinator.assembly.blind_totals", totals)
     with pytest.raises(SecureFLError):
         made.lead(patience=0).run()
     monkeypatch.undo()

@@ -204,8 +204,7 @@ def test_labels_are_declared(tmp_path):
 @pytest.mark.parametrize("lie", ["another's nonce", "a stranger", "too few"])
 def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
     made = town(tmp_path)
-    lead = made.lead()
-    links = {name: lead._link(b"c" * 16, name) for name in made.members}
+    links = {name: made.link(b"c" * 16, name) for name in made.members}
     hello = {}
     for name, link in links.items():
         message = link.unpack(made.seats[name].step(link.pack(Invite(write_plan(made.plan)))))
@@ -224,14 +223,14 @@ def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
 
 def test_frames_of_strangers_are_not_answered(tmp_path):
     made, other = town(tmp_path / "one"), town(tmp_path / "two")
-    frame = other.lead()._link(b"c" * 16, "hospital-1").pack(Invite(write_plan(other.plan)))
+    frame = other.link(b"c" * 16, "hospital-1").pack(Invite(write_plan(other.plan)))
     from secure_fl.errors import SecureFLError
 
     for forged in (frame, frame._replace(head=b"\x01nonsense" * 20)):
         with pytest.raises(SecureFLError):
             made.seats["hospital-1"].step(forged)
-    late = made.lead()._link(b"d" * 16, "hospital-1").pack(Stop("cohort"))
-    link = made.lead()._link(b"d" * 16, "hospital-1")
+    late = made.link(b"d" * 16, "hospital-1").pack(Stop("cohort"))
+    link = made.link(b"d" * 16, "hospital-1")
     link.exchange = 1
     assert link.unpack(made.seats["hospital-1"].step(late)).code == "restarted"
 

@@ -50,8 +50,7 @@ class Asker:
         self.nonce = b""
 
     def fresh(self) -> Link:
-        public = self.made.roster.member(self.party).identity
-        return Link(os.urandom(16), self.made.coordinator, public, asks=True)
+        return self.made.link(os.urandom(16), self.party)
 
     def say(self, message: Any, bulk: bytes = b"") -> Any:
         return self.link.unpack(self.seat.step(self.link.pack(message, Bulk.of(bulk))))

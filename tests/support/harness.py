@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.identity import Identity
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
-from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
-from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
 Program = Callable[[Cohort], Coroutine[Any, Any, Any]]
-COORDINATOR = "coordinator"
 
 
 @dataclass
@@ -69,7 +65,7 @@ def federate(
     engine: Callable[[Mapping[str, Session]], Any] = LocalEngine,
     keys: Any = None,
     new_total: Any = None,
-    lead: Callable[..., Coordinator] = Coordinator,
+    lead: Callable[..., Coordinator] | None = None,
     run: bytes | None = None,
     catch: bool = False,
     ledgers: Callable[[str], NoiseAccount] | None = None,
@@ -80,7 +76,7 @@ def federate(
     parties = [name for name in programs if name != host]
     rules = Rules(host, min_cohort, threshold or default_threshold(len(parties)))
     keys = keys or make_keys(mode, list(programs), host)
-    me, run = Identity.generate(COORDINATOR), run or os.urandom(16)
+    wires = connect(keys, run)
     out = Federated({}, {}, [], {})
 
     def program(name: str) -> Program:
@@ -89,37 +85,26 @@ def federate(
 
         return wrapped
 
-    links = {}
     for name in programs:
-        links[name] = Link(run, me, keys[name].identity.public, asks=True)
-        recorder = out.recorders[name] = EventLog(name, out.events.append)
-        sums = party_sum(protection, keys[name], rules, run=run, seed=0)
-        checkpoints = kept[name] if kept else NoCheckpoints()
-        cohort = Cohort(
-            name,
-            host=host,
-            min_cohort=min_cohort,
-            threshold=rules.threshold,
-            sums=sums,
-            checkpoints=checkpoints,
-            recorder=recorder,
+        out.recorders[name] = EventLog(name, out.events.append)
+        out.sessions[name] = join_run(
+            program(name),
+            keys[name],
+            wires.parties[name],
+            rules,
+            protection,
+            recorder=out.recorders[name],
+            checkpoints=kept[name] if kept else None,
             noise=ledgers(name) if ledgers else None,
         )
-        link = Link(run, keys[name].identity, me.public, asks=False)
-        out.sessions[name] = Session(
-            program(name),
-            cohort,
-            link,
-            sums=sums,
-            checkpoints=checkpoints,
-            recorder=recorder,
-        )
-    coordinator = lead(
-        links,
+    coordinator = lead_run(
+        {name: wires.coordinator[name] for name in programs},
         engine(out.sessions),
         rules,
-        new_total or blind_totals(protection, list(programs), rules, run),
-        EventLog(COORDINATOR, out.events.append),
+        protection,
+        recorder=EventLog(COORDINATOR, out.events.append),
+        totals=new_total,
+        make=lead,
     )
     try:
         coordinator.run()

@@ -9,6 +9,7 @@ from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.coordinator.assembly import links_to
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Member, Roster, make_roster
 from secure_fl.data.silo import Silo
@@ -19,6 +20,7 @@ from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.seat import HospitalProcess
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.link import Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from tests.support.hospitals import LABELS, silos
 
@@ -108,6 +110,11 @@ class Town:
         """Who is down comes back while the coordinator waits."""
         for name in sorted(self.down):
             self.start(name)
+
+    def link(self, run: bytes, name: str) -> Link:
+        """A coordinator's end of a link to a hospital."""
+        card = self.roster.member(name).identity
+        return links_to({name: card}, self.coordinator, run)[name]
 
     def seen(self, kind: str) -> list[Event]:
         return [event for event in self.events if event["event"] == kind]

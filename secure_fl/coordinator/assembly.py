@@ -1,0 +1,51 @@
+"""The one place where a coordinator is put together: links, blind totals, and the machine.
+
+The party's counterpart is `federation.assembly`; this half stays apart from it, for its process
+never loads what can use secret keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from secure_fl.coordinator.machine import Coordinator, Engine
+from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.totals import blind_totals
+from secure_fl.crypto.identity import Identity, PublicIdentity
+from secure_fl.events import EventLog
+from secure_fl.protocol.link import Link
+from secure_fl.protocol.ports import NewTotal
+from secure_fl.settings import ProtectionSettings
+
+Between = Callable[[tuple[str, ...], tuple[str, ...]], None]
+
+
+def links_to(
+    members: Mapping[str, PublicIdentity], me: Identity, run: bytes, link: type[Link] = Link
+) -> dict[str, Link]:
+    """The coordinator's end of a link to each member of a run."""
+    return {name: link(run, me, card, asks=True) for name, card in members.items()}
+
+
+def lead_run(
+    links: Mapping[str, Link],
+    engine: Engine,
+    rules: Rules,
+    protection: ProtectionSettings,
+    *,
+    recorder: EventLog | None = None,
+    roster: Sequence[str] | None = None,
+    between: Between = lambda members, newcomers: None,
+    totals: NewTotal | None = None,
+    make: Callable[..., Coordinator] | None = None,
+) -> Coordinator:
+    """Make what leads one run; its `run()` asks, adds and answers until every party is done.
+
+    `roster`: all who number the shares of masks, where some of them are not linked.
+    `between`: gets the members and the newcomers before each round, and may stop the run.
+    `totals`, `make`: another half of the sums, another machine; for tests and audits, which lie.
+    """
+    (run,) = {link.run for link in links.values()}
+    totals = totals or blind_totals(protection, roster or list(links), rules, run)
+    make = make or Coordinator
+    return make(links, engine, rules, totals, recorder or EventLog("coordinator"), between)

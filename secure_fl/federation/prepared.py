@@ -1,0 +1,97 @@
+"""One party's place in a run: its site, its checkpoints and its ledger, before it joins.
+
+In one process a `Federation` prepares all parties; across hospitals each prepares itself (`pilot`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from secure_fl.capture.capture import Capture
+from secure_fl.coordinator.step import Rules
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog, Listener
+from secure_fl.federation.assembly import join_run
+from secure_fl.federation.terms import Terms
+from secure_fl.learning.dp.scope import noise_of, privacy_of
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Task
+from secure_fl.party.rounds import Checkpoints
+from secure_fl.party.session import Session
+from secure_fl.protocol.link import Link
+from secure_fl.runs.folder import NoCheckpoints, RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A party that could begin."""
+
+    terms: Terms
+    site: Site
+    checkpoints: Checkpoints
+    noise: NoiseLedger | None
+
+    def join(
+        self,
+        rules: Rules,
+        keys: PartyKeys,
+        link: Link,
+        *,
+        until: int | None = None,
+        capture: Capture | None = None,
+    ) -> Session:
+        """What answers the coordinator for this party, by its algorithm's program."""
+        terms, site = self.terms, self.site
+        return join_run(
+            lambda cohort: terms.entry.program(cohort, site, terms.algorithm),
+            keys,
+            link,
+            rules,
+            terms.protection,
+            seed=terms.seed,
+            recorder=site.recorder,
+            checkpoints=self.checkpoints,
+            noise=self.noise,
+            surroundings=site.surroundings,
+            until=until,
+            capture=capture,
+        )
+
+
+def prepare(
+    terms: Terms,
+    silo: Silo,
+    task: Task,
+    threshold: int,
+    *,
+    folder: RunFolder | None,
+    listen: Listener,
+    hospitals: Sequence[Silo] | None = None,
+    local_head: bool = False,
+    identity: Identity | None = None,
+) -> Prepared:
+    """Make one party's site, with what it kept of earlier rounds and of its budget.
+
+    `identity`: who signs its ledger; None: a key that lies beside it.
+    """
+    place: Path | None = None if folder is None else folder.path
+    passes = terms.algorithm.rounds * terms.algorithm.epochs
+    site = Site(
+        silo,
+        task,
+        terms.model,
+        terms.training,
+        terms.seed,
+        EventLog(silo.name, listen),
+        hospitals,
+        privacy_of(silo, terms.training, passes, place, identity),
+        local_head=local_head,
+    )
+    kept = folder.party(silo.name, site) if folder else NoCheckpoints()
+    noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
+    return Prepared(terms, site, kept, noise)

@@ -1,0 +1,52 @@
+"""What all parties of a run have in common, but for who they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl.federation.ground_rules import require_masks
+from secure_fl.learning.dp.scope import require_predictions, require_private
+from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is trained, how, and under which protection."""
+
+    algorithm: Algorithm
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
+    seed: int = 0
+
+    @property
+    def entry(self) -> Entry:
+        """The algorithm's program, and what is special about it."""
+        return ALGORITHMS[self.algorithm.name]
+
+    def require_sound(self) -> None:
+        """Refuse what would seem to protect and does not: noise here, and a host without masks."""
+        name, entry = self.algorithm.name, self.entry
+        if self.training.dp is not None:
+            require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
+        if self.protection.noise is not None:
+            require_predictions(name, noised=entry.opens_predictions)
+        require_masks(entry, self.protection)
+
+    def describe(self) -> str:
+        """The settings of a run started from the library, for `resume` to compare."""
+        sections = {
+            "algorithm": self.algorithm,
+            "task": self.task,
+            "model": self.model,
+            "training": self.training,
+            "protection": self.protection,
+        }
+        lines = [f"[run]\nseed = {self.seed}"]
+        for name, section in sections.items():
+            fields = section.model_dump(mode="json", exclude_none=True)
+            lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
+        return "\n".join(lines) + "\n"
