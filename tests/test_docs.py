@@ -60,8 +60,6 @@ def test_modules_and_names_that_are_named_exist(page: Path) -> None:
 def commands(group: click.Group, before: str = "") -> Iterator[str]:
     context = click.Context(group)
     for name in group.list_commands(context):
-        if name == "bench":
-            continue
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
