@@ -21,8 +21,6 @@ from secure_fl.seeds import seed_for
 Targets: TypeAlias = Literal["soft", "hard"]  # probabilities, or a vote for the likeliest class
 Rows: TypeAlias = Tensor  # positions of records in D⁰
 
-AT_ONCE = 64  # records that are predicted together
-
 
 class PublicRecords:
     """D⁰ in batches whose order all members draw from the run's public seed."""
@@ -63,7 +61,8 @@ def logits(site: Site, model: nn.Module, records: PublicRecords, rows: Rows) -> 
     """What the model says about these records, without dropout."""
     with site.recorder.phase("predict"), inference(model), autocast(site):
         parts = [
-            site.task.forward(model, records.read(some)) for some in torch.split(rows, AT_ONCE)
+            site.task.forward(model, records.read(some))
+            for some in torch.split(rows, site.at_once())
         ]
     return torch.cat(parts).float()
 

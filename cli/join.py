@@ -123,6 +123,7 @@ def seat_of(
         out,
         heard,
         rules.ledger,
+        rules.policy.max_batch,
     )
 
 

@@ -74,10 +74,12 @@ def prepare(
     hospitals: Sequence[Silo] | None = None,
     local_head: bool = False,
     identity: Identity | None = None,
+    max_batch: int | None = None,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
-    `identity`: who signs its ledger; None: a key that lies beside it.
+    `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
+    records its policy allows in memory at once; None: as many as the algorithm takes.
     """
     place: Path | None = None if folder is None else folder.path
     passes = terms.algorithm.rounds * terms.algorithm.epochs
@@ -91,6 +93,7 @@ def prepare(
         hospitals,
         privacy_of(silo, terms.training, passes, place, identity),
         local_head=local_head,
+        max_batch=max_batch,
     )
     kept = folder.party(silo.name, site) if folder else NoCheckpoints()
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)

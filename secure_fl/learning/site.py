@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from secure_fl.learning.training import Objective
 
 SPLITS = ("dev", "test")
+AT_ONCE = 64  # records that a model only looks at: evaluated or predicted together
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Site:
         privacy: DpAccount | None = None,
         *,
         local_head: bool = False,
+        max_batch: int | None = None,
     ) -> None:
         from secure_fl.learning.training import pick_device
 
@@ -64,6 +66,7 @@ class Site:
         self.hospitals = (silo,) if hospitals is None else tuple(hospitals)  # who is measured
         self.device = pick_device(training.device)
         self.local_head = local_head  # the parties' label sets differ: heads are never sent
+        self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self._rng = Randomness(seed_for(seed, silo.name), self.device)
@@ -151,11 +154,15 @@ class Site:
         named = {"model": label} if label else {}
         for (hospital, split), encoded in self._measured.items():
             with self.recorder.phase("evaluate"), autocast(self):
-                values = self.task.evaluate(model, encoded)
+                values = self.task.evaluate(model, encoded, self.at_once())
             labels = (
                 {"party": hospital, "split": split} if hospital != self.name else {"split": split}
             )
             self.recorder.metrics(round, values, **labels, **named)
+
+    def at_once(self, wanted: int = AT_ONCE) -> int:
+        """How many records may be in memory together, of so many that would be."""
+        return wanted if self.max_batch is None else min(wanted, self.max_batch)
 
     def deliver(self, model: torch.nn.Module, name: str = "model", *, shared: bool = True) -> None:
         """Name a model as what this run produced: the same for all parties, or this party's."""

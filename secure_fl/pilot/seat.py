@@ -61,13 +61,18 @@ class HospitalProcess:
         folder: Path,
         listen: Listener = lambda event: None,
         ledger: Path | None = None,
+        max_batch: int | None = None,
     ) -> None:
-        """`ledger`: where this site's budget is kept, over all runs; None: beside them."""
+        """`ledger`: where this site's budget is kept, over all runs; None: beside them.
+
+        `max_batch`: how many records its policy allows in memory at once.
+        """
         self.name = keys.identity.name
         self._keys, self._roster = keys, roster
         self._approve, self._records = approve, records
         self._folder, self._listen = folder, listen
         self._ledger = ledger or folder / "ledger"
+        self._max_batch = max_batch
         self._memory = Memory(self._ledger)
         self._invited: Invited | None = None
         self._session: Session | None = None
@@ -187,6 +192,7 @@ class HospitalProcess:
             folder=self._runs,
             listen=self._record,
             identity=self._keys.identity,
+            max_batch=self._max_batch,
         )
         parties = sum(name != rules.host for name in self._roster.names)
         self._prepared = prepared, Outline(terms, rules, {silo.name: task}, (silo.name,), parties)

@@ -105,7 +105,7 @@ class SitePolicy(Section):
     max_rounds: Positive = 10  # exchanges of models; FedKD's gradient steps count as such
     max_epochs: Positive = 3  # passes in a round, over own or public records
     max_steps: Positive = 100  # of a round, where an algorithm counts steps
-    max_batch: Positive = 256  # records (or patients) in memory at once, of own or public ones
+    max_batch: Positive = 256  # records (or patients) in memory at once, to train or to look
     max_values: Positive = 500_000_000  # of all models that it trains, or of a sketch: memory
     recording: bool = False  # views of all roles, for audits: as secret as the records
     not_before: Day | None = None  # the first day, in UTC

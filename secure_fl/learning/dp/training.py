@@ -111,7 +111,7 @@ def _run(site: Site, private: PrivateModel, epochs: int, privacy: DpAccount) -> 
 def _step(site: Site, private: PrivateModel, drawn: Sequence[int], privacy: DpAccount) -> Tensor:
     """One step on the drawn units, a part at a time; returns the losses of their records."""
     torch.manual_seed(private.coins.seed())  # no two steps share a guess at their dropout
-    size = privacy.settings.physical_batch or max(len(drawn), 1)
+    size = site.at_once(privacy.settings.physical_batch or max(len(drawn), 1))
     parts = [drawn[start : start + size] for start in range(0, len(drawn), size)] or [[]]
     losses = []
     for part in parts:
