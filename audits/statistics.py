@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -117,11 +116,6 @@ def spearman(
     drawn = np.array([float(a @ rng.permutation(b)) for _ in range(permutations)]) / scale
     extreme = int((np.abs(drawn) >= abs(found) - 1e-12).sum())
     return found, (1 + extreme) / (1 + permutations)
-
-
-def bonferroni(p_values: Sequence[float]) -> tuple[float, ...]:
-    """The p-values, each times their number: the least may be taken as if it were the only one."""
-    return tuple(min(1.0, p * len(p_values)) for p in p_values)
 
 
 def epsilon_lower_bound(

@@ -8,6 +8,8 @@ from typing import Literal, get_origin
 
 import click
 
+from secure_fl.cli.choices import algorithms_like, known_algorithm
+
 # The corpus that shows each kind of task, and what its labels are.
 CORPORA = {
     "classification": "ade",
@@ -17,28 +19,7 @@ CORPORA = {
     "ranking": "news",
 }
 TIERS = 3  # weak, medium and strong
-MOST_SEALED = 128  # parties whose ciphertexts add exactly: `crypto.scheme`
 SUMMED = 3  # parties that a sum needs, unless fewer are there
-ALGORITHMS = (
-    "fedavg",
-    "fedadam",
-    "fedkd",
-    "fedid",
-    "feddf",
-    "feded",
-    "gong",
-    "dsfl",
-    "mhat",
-    "fetchsgd",
-    "feddropout",
-    "inclusivefl",
-    "heterofl",
-    "alllarge",
-    "allsmall",
-    "exclusivefl",
-    "local",
-    "centralized",
-)
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" marks some of them
 NAME = "federation.toml"
 SHORT: Mapping[str, int] = {"rounds": 12, "epochs": 2}  # unless an algorithm allows one value only
@@ -120,10 +101,12 @@ Examples:
 )
 @click.option(
     "--algorithm",
-    type=click.Choice(ALGORITHMS),
+    metavar="NAME",
+    callback=known_algorithm,
+    shell_complete=algorithms_like,
     default="fedavg",
     show_default=True,
-    help="How the hospitals learn.",
+    help="How the hospitals learn; docs/algorithms.md lists the names.",
 )
 @click.option(
     "--parties",
@@ -135,6 +118,8 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.crypto.scheme import COHORT, largest_cohort
     from secure_fl.errors import RunError
 
     require_classes(task, algorithm)
@@ -149,27 +134,28 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
     except OSError as error:
         raise RunError(f"cannot be written: {error.strerror}", file=file) from None
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
-    if parties < SUMMED and algorithm not in ("local", "centralized"):
+    if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
         click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)
-    if parties > MOST_SEALED:
-        click.echo(f"note: over {MOST_SEALED} parties the coordinator sees the sums", err=True)
+    if parties > (most := largest_cohort(COHORT)):
+        click.echo(f"note: over {most} parties the coordinator sees the sums", err=True)
 
 
 def require_classes(task: str, algorithm: str) -> None:
     """Refuse a pair that no run could begin with."""
-    from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+    from secure_fl.algorithms.registry import ALGORITHMS
 
-    if REGISTRY[algorithm].has_host and task not in ("classification", "pair"):
+    if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
         what = f"{algorithm} sums predictions class by class, and a task of {task} has no classes"
         raise click.UsageError(f"{what}: take --task classification or pair")
 
 
 def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Write the settings with their explanations."""
-    from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.crypto.scheme import COHORT, largest_cohort
 
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
-    unused = "" if REGISTRY[algorithm].has_host else "# "
+    unused = "" if ALGORITHMS[algorithm].has_host else "# "
     chosen = {
         "labels": labels,
         "task": task,
@@ -178,7 +164,7 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
         "public": f"{unused}public = 240",
         "labelled": f"{unused}labelled = 60",
         "file": file,
-        "mode": "he+secagg" if parties <= MOST_SEALED else "secagg",
+        "mode": "he+secagg" if parties <= largest_cohort(COHORT) else "secagg",
         "cohort": min(SUMMED, parties),
     }
     text = "".join(part.format(**chosen) for part in (HEAD, DATA, TAIL))
@@ -187,16 +173,16 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
 
 def _algorithm(name: str, parties: int) -> str:
     """Write an algorithm's own fields with their defaults."""
-    from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config.toml import write
 
-    entry = REGISTRY[name]
+    entry = ALGORITHMS[name]
     defaults = entry.settings.model_construct(name=name)
     fields = entry.settings.model_fields
     values = {k: v for k, v in defaults if v is not None}
     values |= {k: v for k, v in SHORT.items() if get_origin(fields[k].annotation) is not Literal}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small to be summed apart
-    others = ", ".join(other for other in REGISTRY if other != name)
+    others = ", ".join(other for other in ALGORITHMS if other != name)
     lines = write(values, "algorithm.")
     return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{lines}"

@@ -28,6 +28,7 @@ POOLED = (
 )
 ENTITY = "f1/"  # what the name of an entity type's F1 begins with
 LOCAL = "local/"  # before the splits of models that parties keep beside the run's
+# As the registry has it, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 
 

@@ -97,10 +97,6 @@ class KeyRing:
         path = self._file("cohort.key")
         return self._cohort(path) if path.exists() else None
 
-    def retired(self, version: int) -> CohortKeys:
-        """Open archived keys of an earlier roster version: to read old runs, never for new ones."""
-        return self._cohort(self._file(f"archive/cohort-{version}.key"))
-
     def install(self, keys: CohortKeys, roster: Roster) -> None:
         """Store the keys of a ceremony; those of an earlier roster version are archived first."""
         keys.check(roster)

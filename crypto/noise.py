@@ -128,16 +128,6 @@ class SkellamNoise:
                 fix="do not open it; repeat the round, or size the noise for more dropouts",
             )
 
-    def check_headroom(self, modulus: int, largest: float | None = None) -> None:
-        """Raise CryptoError unless n·s·max|x| + 6 std of all noise stay below modulus/2."""
-        bound = self.clip if largest is None else min(largest, self.clip)
-        reach = self.parties * (self.scale * bound + 1) + 6 * math.sqrt(self.total_variance)
-        if reach >= modulus / 2:
-            raise CryptoError(
-                f"noised sums reach {reach:.3g}, a slot holds {modulus / 2:.3g}",
-                fix="lower the scale, or put fewer values in a slot",
-            )
-
     def share(self, x: Floats, uniforms: Uniforms | None = None) -> Integers:
         """Clip, put on the grid and add this party's noise: what is masked and summed."""
         if x.shape != (self.dimension,):

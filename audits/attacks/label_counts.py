@@ -76,12 +76,6 @@ def label_counts(view: View, prior: Prior) -> Finding:
     return finding(NAME, view.role, MEASURE, chosen, scores)
 
 
-def guess_shares(values: Arrays, prior: Prior) -> Array:
-    """The share of each label, from how the output layer moved."""
-    start = _start(prior)
-    return _guess(values, prior, start, _first_slope(prior, start))
-
-
 def shares(records: Sequence[Example], prior: Prior) -> Array | None:
     """The share of each label among these records; None: they are unlabelled, or there are none."""
     if not records or any(getattr(r, "label", getattr(r, "tags", None)) is None for r in records):

@@ -22,9 +22,6 @@ from secure_fl.settings import (
     TrainingSettings,
 )
 
-# They add nothing over parties, so no rule about sums concerns them.
-WITHOUT_SUMS = frozenset({"local", "centralized"})
-
 
 class RunSettings(Section):
     """A run's name, its seed, and where its folder goes."""
@@ -151,7 +148,9 @@ def _check(settings: Settings, text: Text) -> None:
     if wrong:
         key, what = wrong
         raise text.error(what, ("data", *key))
-    if settings.algorithm.name in WITHOUT_SUMS:
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    if ALGORITHMS[settings.algorithm.name].sums_nothing:  # no rule about sums concerns it
         return
     protection, everyone = settings.protection, parties(settings.data)
     count = len(everyone)

@@ -26,10 +26,10 @@ from secure_fl.audits.shipped.composition import (
 from secure_fl.audits.shipped.composition_subjects import composition_trials, paired
 from secure_fl.config import load as config
 from secure_fl.learning.dp.model import Bounds
-from secure_fl.learning.dp.training import clipped_sum
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings
+from tests.support.clipped_sums import clipped_sum
 from tests.support.private import TASKS, loss_of, make_batch, make_model
 
 TRAINING = TrainingSettings(device="cpu")

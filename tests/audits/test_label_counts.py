@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import label_counts as attack
-from secure_fl.audits.attacks.label_counts import guess_shares, label_counts, shares
+from secure_fl.audits.attacks.label_counts import _first_slope, _guess, _start, label_counts, shares
 from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.data.examples import Text
 from tests.support.readings import (
@@ -37,6 +37,11 @@ def flipped(records):
     """The same texts with the labels exchanged."""
     other = {"ade": "no-ade", "no-ade": "ade"}
     return [replace(record, label=other[record.label]) for record in records]
+
+
+def guess_shares(values, prior):
+    start = _start(prior)
+    return _guess(values, prior, start, _first_slope(prior, start))
 
 
 RECORDS = with_shares(26, 6)

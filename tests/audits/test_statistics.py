@@ -114,11 +114,6 @@ def test_spearman_is_scipys_and_its_p_value_holds():
     assert st.spearman([1, 1, 1], [1, 2, 3], rng) == (0.0, 1.0)
 
 
-def test_bonferroni():
-    assert st.bonferroni([0.01, 0.4]) == (0.02, 0.8)
-    assert st.bonferroni([0.6, 0.7, 0.01]) == (1.0, 1.0, 0.03)
-
-
 def test_no_leak_gives_an_epsilon_in_one_of_twenty_at_most():
     rng = np.random.default_rng(5)
     hits, alarms = rng.binomial(300, 0.2, (2, NULLS))

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from secure_fl.algorithms.registry import ALGORITHMS as REGISTRY
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.cli.doctor import TESTED
-from secure_fl.cli.init import ALGORITHMS, CORPORA
+from secure_fl.cli.init import CORPORA
 from secure_fl.cli.main import main
+from secure_fl.cli.show import WITHOUT_SUMS
 from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
@@ -120,12 +121,24 @@ PAIRS = {  # each task with one algorithm and with one that has a host, each alg
 }
 
 
+def test_an_algorithm_that_there_is_not(tmp_path: Path) -> None:
+    found = run("init", tmp_path, "--algorithm", "fedmagic")
+    assert found.exit_code == 2 and "fedavg, fedadam" in found.output
+
+
+def test_what_needs_no_sum_is_written_as_the_registry_has_it() -> None:
+    assert set(WITHOUT_SUMS) == {name for name, entry in ALGORITHMS.items() if entry.sums_nothing}
+    assert {n for n, word in WITHOUT_SUMS.items() if word == "POOLED"} == {
+        name for name, entry in ALGORITHMS.items() if entry.pools_data
+    }
+
+
 @pytest.mark.parametrize(("task", "algorithm"), sorted(PAIRS))
 def test_every_file_that_init_writes_is_ready_to_run(
     task: str, algorithm: str, tmp_path: Path
 ) -> None:
     found = run("init", tmp_path / "new", "--task", task, "--algorithm", algorithm)
-    if REGISTRY[algorithm].has_host and task not in ("classification", "pair"):
+    if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
         assert found.exit_code == 2 and "class by class" in found.output
         assert not (tmp_path / "new").exists()
         return

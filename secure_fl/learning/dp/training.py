@@ -3,7 +3,7 @@
 Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
 CCS 2016, arXiv 1607.00133, Algorithm 1, by Opacus (arXiv 2109.12298); ghost clipping after Li,
 Tramèr, Liang, Hashimoto, arXiv 2110.05679. What bounds a record is the norm of *its* gradient, so
-a loss must give one value per record that depends on no other record: `neighbour_ratio` tests it.
+a loss must give one value per record that depends on no other record.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
-from secure_fl.learning.dp.model import Bounds, Loss, PrivateModel, privately
+from secure_fl.learning.dp.model import Bounds, PrivateModel, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches, secret_dropout
-from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import REPORTS_PER_ROUND, Objective, make_optimizer, task_loss
 
 if TYPE_CHECKING:
@@ -162,34 +159,6 @@ def _diverged(site: Site, what: str) -> TrainingError:
         party=site.name,
         round=site.recorder.round,
     )
-
-
-def clipped_sum(model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds) -> Tensor:
-    """Sum the clipped gradients of a batch, as training does before it adds noise: one vector.
-
-    Dropout is off: records that are in both of two batches need equal masks in both.
-    """
-    silent = replace(bounds, noise_multiplier=0.0)
-    optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
-    batches = PoissonBatches(len(next(iter(batch.values()))), 1, Coins.secret())
-    with no_dropout(model), privately(model, optimizer, loss, silent, batches) as private:
-        private.backward(batch)
-        return private.summed()
-
-
-def neighbour_ratio(
-    model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds, without: int = -1
-) -> float:
-    """How far one record moves the clipped sum, in units of the bound C: at most 1 if it is DP.
-
-    Above 1, the loss (or the model) lets records of a batch touch each other, as a weight taken
-    from the whole batch does, and ε of any accountant means nothing.
-    """
-    rows = len(next(iter(batch.values())))
-    kept = [row for row in range(rows) if row != without % rows]
-    smaller = {name: tensor[kept] for name, tensor in batch.items()}
-    moved = clipped_sum(model, loss, batch, bounds) - clipped_sum(model, loss, smaller, bounds)
-    return float(moved.double().norm()) / bounds.max_grad_norm
 
 
 @contextmanager

@@ -20,12 +20,13 @@ from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.model import Bounds, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches
 from secure_fl.learning.dp.scope import require_private, sampling_units
-from secure_fl.learning.dp.training import clipped_sum, fit_privately, neighbour_ratio
+from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.models import freeze_embeddings, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.learning.training import make_optimizer, step, task_loss
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from tests.support.clipped_sums import clipped_sum, neighbour_ratio
 from tests.support.private import (
     FAMILIES,
     ROWS,
