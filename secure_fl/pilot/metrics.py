@@ -1,30 +1,20 @@
-"""What happened in a run as numbers for Prometheus: `GET /metrics`, on this machine only.
+"""What happened in a run as numbers for Prometheus; `scraping` shows them.
 
 A coordinator's meter counts what a coordinator knows. Scores and spent privacy are of one
 hospital's records, so that hospital's own meter alone has them. Nothing here can hold up a run:
-events only change a table, and requests are answered one by one in a thread of their own.
+events only change a table.
 """
 
 from __future__ import annotations
 
-import io
-import math
-import socket
-import socketserver
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 from secure_fl.errors import RunError
 from secure_fl.events import Event
 
-HERE = "127.0.0.1"
-HOSTS = ("127.0.0.1", "localhost")  # a web page that lets its name lead here is not answered
-LONGEST, PATIENCE = 8192, 2.0  # bytes and seconds that a request may take
-TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAMILIES = {  # each with its type and what it says
     "round": ("gauge", "The round that was begun last; one more than asked for at the end."),
     "members": ("gauge", "How many members take part."),
@@ -74,24 +64,17 @@ class Meter:
             else:
                 self._of_hospital(event)
 
-    def text(self) -> str:
-        """Write all numbers in Prometheus' text form."""
+    def numbers(self) -> dict[tuple[str, Labels], float]:
+        """All that there is to show now, by family and labels."""
         peers, dropped = self.connected(), self.dropped()
         with self._lock:
             found = dict(self._values)
             found["seconds_since_last_event", ()] = self._clock() - self._last
         found |= {("connected", _labels(member=m)): float(up) for m, up in peers.items()}
-        found |= {
+        return found | {
             ("dropped_messages_total", _labels(reason=reason)): float(count)
             for reason, count in dropped.items()
         }
-        lines = []
-        for name, (kind, what) in FAMILIES.items():
-            rows = sorted((labels, value) for (n, labels), value in found.items() if n == name)
-            if rows:
-                lines += [f"# HELP secure_fl_{name} {what}", f"# TYPE secure_fl_{name} {kind}"]
-                lines += [f"secure_fl_{name}{_shown(labels)} {_number(v)}" for labels, v in rows]
-        return "\n".join(lines) + "\n"
 
     def _of_coordinator(self, event: Event) -> None:
         match event["event"]:
@@ -159,98 +142,15 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
         yield None
         return
     try:
-        server = _Server((HERE, port), _Handler)
-    except OSError as error:
+        from secure_fl.pilot.scraping import listening
+    except ImportError:
         raise RunError(
-            f"cannot show metrics on port {port}: {error.strerror}",
-            fix="take another port for --metrics",
+            "--metrics needs prometheus_client, which is not installed",
+            fix="pip install 'secure-fl[metrics]', or leave --metrics out",
         ) from None
-    server.meter = meter
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
-    thread.start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class _Server(socketserver.TCPServer):
-    """One request at a time; not `HTTPServer`, which asks for this machine's name first."""
-
-    allow_reuse_address = True
-    meter: Meter
-
-    def handle_error(self, request: object, address: object) -> None:
-        """Say nothing: who asked has gone away."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = PATIENCE
-    server_version, sys_version = "secure-fl", ""
-
-    def setup(self) -> None:
-        """Read the head of the request at once, so that nobody can be slow about it."""
-        super().setup()
-        self.rfile.close()
-        self.rfile = io.BufferedReader(io.BytesIO(_head(self.connection)))
-
-    def do_GET(self) -> None:
-        """Give the numbers, or nothing."""
-        host = self.headers.get("Host", "").rpartition(":")
-        if self.path != "/metrics" or (host[0] or host[2]) not in HOSTS:
-            self.send_error(404)
-            return
-        self._say(200, self.server.meter.text().encode(errors="replace"))
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Whatever is wrong with a request: there is nothing here."""
-        self._say(404, b"not found\n")
-
-    def _say(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write no log: the run has one."""
-
-
-def _head(connection: socket.socket) -> bytes:
-    """Everything up to the first empty line; nothing, of who sends too much or too slowly."""
-    head, until = b"", time.monotonic() + PATIENCE
-    while b"\r\n\r\n" not in head:
-        left = until - time.monotonic()
-        if left <= 0 or len(head) > LONGEST:
-            return b""
-        connection.settimeout(left)
-        if not (piece := connection.recv(LONGEST)):
-            return b""
-        head += piece
-    connection.settimeout(PATIENCE)
-    return head if len(head) <= LONGEST else b""
+    with listening(meter, port) as at:
+        yield at
 
 
 def _labels(**labels: object) -> Labels:
     return tuple(sorted((name, str(value)) for name, value in labels.items()))
-
-
-def _shown(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value.is_integer() else repr(value)
