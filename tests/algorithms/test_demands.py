@@ -15,6 +15,7 @@ from secure_fl.errors import SettingsError
 from secure_fl.policy.rules import PolicyRefusal, check
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 from tests.support.policy_plans import COMPANY, TODAY, plan, policy
+from tests.support.raising import raises
 
 MANY = 10**9
 VALUES = 10**6  # of a model
@@ -117,5 +118,5 @@ def test_a_limit_holds_whatever_a_field_is_called() -> None:
         return plan().model_copy(update={"algorithm": algorithm})
 
     check(policy(), of(100), COMPANY, today=TODAY)
-    with pytest.raises(PolicyRefusal, match=r"site\.max_steps: asked for 101"):
+    with raises(PolicyRefusal, "site.max_steps", "101", party="north"):
         check(policy(), of(101), COMPANY, today=TODAY)

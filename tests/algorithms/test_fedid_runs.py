@@ -26,6 +26,7 @@ from tests.support.hands import LOCAL, NAMES, site_of
 from tests.support.harness import LossyEngine, Program, federate
 from tests.support.hospitals import HOST, LABELS, hosted, members
 from tests.support.killing import Killed
+from tests.support.raising import raises
 from tests.support.saved_models import save_tiny
 
 SLOW = pytest.mark.slow
@@ -240,7 +241,7 @@ def test_members_with_other_settings_are_named() -> None:
 
 
 def test_a_host_with_too_few_labels_for_a_batch_is_told() -> None:
-    with pytest.raises(DataError, match="5 labelled records, and a batch takes 8") as caught:
+    with raises(DataError, "5", "8", party="host", field="algorithm.feedback_batch") as caught:
         hosted(silos=members(size=8, labelled=5)).run()
     assert caught.value.where["party"] == HOST and "feedback_batch" in caught.value.fix
     hosted(FedID(rounds=1, feedback_batch=5), silos=members(size=8, labelled=5)).run()
@@ -253,7 +254,7 @@ def test_tasks_without_classes_are_refused(kind: Any) -> None:
     public = corpora.public(corpus, seed=1, size=8)
     silos = [Silo(n, s.train, public=public) for n, s in zip(NAMES, splits[:3], strict=True)]
     silos.append(Silo(HOST, splits[3].train, role="host", public=public))
-    with pytest.raises(SettingsError, match="has no classes") as caught:
+    with raises(SettingsError, party="hospital-1", field="task.kind") as caught:
         hosted(silos=silos, task=TaskSettings(kind=kind, max_length=32)).run()
     assert caught.value.where["field"] == "task.kind"
 

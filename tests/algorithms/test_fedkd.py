@@ -34,6 +34,7 @@ from tests.support.harness import LossyEngine
 from tests.support.hospitals import LABELS, silos, small
 from tests.support.killing import Killed, after, kill_when
 from tests.support.private import make_site, notes, seeded
+from tests.support.raising import raises
 from tests.support.run_states import kept_state
 from tests.support.saved_models import save_tiny, still
 
@@ -414,7 +415,7 @@ def test_bad_settings_are_refused(bad: dict[str, Any], found: str) -> None:
 
 
 def test_a_student_is_no_deeper_than_its_teacher() -> None:
-    with pytest.raises(SettingsError, match="3 encoder layers, its teacher has 2") as caught:
+    with raises(SettingsError, "3", "2", field="algorithm.student_layers") as caught:
         run(kd(student_layers=3)).run()
     assert "1 to 2" in str(caught.value)
 

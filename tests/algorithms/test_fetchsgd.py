@@ -26,6 +26,7 @@ from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection
 from tests.support.hospitals import frozen, silos, small
 from tests.support.killing import Killed, kill_when, within
+from tests.support.raising import raises
 
 SMALL = CountSketch(rows=3, columns=7, size=40, seed=5)
 
@@ -247,7 +248,7 @@ def test_k_is_a_number_or_a_share(k: float) -> None:
 
 
 def test_more_weights_than_there_are_cannot_move() -> None:
-    with pytest.raises(SettingsError, match="only 40 are trained"):
+    with raises(SettingsError, "40", field="algorithm.k"):
         FetchSGD(k=41).moving(40)
 
 

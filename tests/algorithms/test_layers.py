@@ -16,6 +16,7 @@ from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings, TaskSettings
+from tests.support.raising import raises
 
 SIZES = {
     "vocab_size": 30,
@@ -125,13 +126,13 @@ def test_names_do_not_change_under_opacus() -> None:
 
 def test_unknown_architectures_are_refused_with_the_parameter() -> None:
     for model in (make("albert", "sequence"), make("albert", "sequence", 1)):
-        with pytest.raises(ModelError, match="BERT-like"):
+        with raises(ModelError, "BERT-like"):
             part_of(model)
     odd: Any = make("bert", "sequence")
     odd.adapter = nn.Linear(2, 2)
-    with pytest.raises(ModelError, match=r"adapter\.weight"):
+    with raises(ModelError, parameter="adapter.weight"):
         part_of(odd)
     inside: Any = make("bert", "sequence")
     inside.bert.dense = nn.Linear(2, 2)  # a name that is known outside of the body only
-    with pytest.raises(ModelError, match=r"bert\.dense\.weight"):
+    with raises(ModelError, parameter="bert.dense.weight"):
         part_of(inside)

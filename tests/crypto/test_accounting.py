@@ -24,6 +24,7 @@ from secure_fl.crypto.accounting import (
     orders,
 )
 from secure_fl.errors import BudgetError
+from tests.support.raising import raises
 
 DELTA = 1e-5
 EVENTS: dict[str, list[Event]] = {
@@ -68,7 +69,7 @@ def test_auto_takes_prv_until_a_skellam_release_comes() -> None:
     assert epsilon(gauss, DELTA) == epsilon(gauss, DELTA, accountant="prv")
     assert epsilon(mixed, DELTA) == epsilon(mixed, DELTA, accountant="rdp")
     assert epsilon(mixed, DELTA) > epsilon(gauss, DELTA)
-    with pytest.raises(BudgetError, match="PRV cannot compose Skellam"):
+    with raises(BudgetError, "PRV"):
         epsilon(mixed, DELTA, accountant="prv")
 
 
@@ -83,14 +84,14 @@ def test_no_event_means_no_promise() -> None:
 
 
 def test_gdp_and_unknown_accountants_are_refused() -> None:
-    with pytest.raises(BudgetError, match=r"under-reports .* \(0.215 where 1.03 is exact\)"):
+    with raises(BudgetError, "0.215", "1.03"):
         epsilon([GaussianRelease(1.0)], DELTA, accountant="gdp")  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match="not an accountant"):
         epsilon([GaussianRelease(1.0)], DELTA, accountant="pld")  # type: ignore[arg-type]
 
 
 def test_unknown_events_are_unsupported() -> None:
-    with pytest.raises(BudgetError, match="'str' is not an event"):
+    with raises(BudgetError, "'str'"):
         epsilon(["laplace"], DELTA)  # type: ignore[list-item]
     with pytest.raises(BudgetError, match="not an event"):
         encode_event("laplace")  # type: ignore[arg-type]

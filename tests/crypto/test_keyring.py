@@ -17,6 +17,7 @@ from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.vault import HEADER, Kind, decrypt, encrypt
 from secure_fl.errors import KeyringError
 from tests.support.key_sites import CHEAP, fixed_roster, signed, site
+from tests.support.raising import raises
 
 NAMES = ("north", "south", "east")
 SECRET = b"the scheme's secret key, opaque here"
@@ -153,7 +154,7 @@ def test_a_repeated_ceremony_deals_the_same_keys(rings: dict[str, KeyRing]) -> N
 def test_bundles_open_only_for_their_member_and_roster(rings: dict[str, KeyRing]) -> None:
     roster = signed(*NAMES)
     bundles = rings["north"].ceremony(roster, SECRET)
-    with pytest.raises(KeyringError, match="is for 'east', this site is 'south'"):
+    with raises(KeyringError, "'east'", "'south'"):
         rings["south"].accept(roster, bundles["east"])
     other = signed(*NAMES, version=2)
     with pytest.raises(KeyringError, match="made for another roster"):
@@ -167,7 +168,7 @@ def test_bundles_open_only_for_their_member_and_roster(rings: dict[str, KeyRing]
 
 def test_an_outsider_cannot_deal(rings: dict[str, KeyRing]) -> None:
     roster = signed(*NAMES)
-    with pytest.raises(KeyringError, match="'eve' is not on the roster"):
+    with raises(KeyringError, "'eve'"):
         deal(site("eve"), roster, SECRET)
     theirs = signed(*NAMES, "eve")
     forged = seal_bundles(site("eve"), theirs, deal(site("eve"), theirs, SECRET))["south"]
@@ -202,7 +203,7 @@ def test_expired_keys_are_refused() -> None:
     roster = fixed_roster()
     keys = CohortKeys(roster.digest(), 1, roster.expires, "north", SECRET, bytes(32), bytes(32))
     keys.check(roster, now=datetime(2026, 6, 1, tzinfo=UTC))
-    with pytest.raises(KeyringError, match="keys expired on 2027-01-01"):
+    with raises(KeyringError, "2027-01-01"):
         keys.check(roster, now=roster.expires)
 
 

@@ -12,6 +12,7 @@ from secure_fl.crypto import packing
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
+from tests.support.raising import raises
 
 PRIME42 = 4398046486529  # another prime, of 42 bits
 
@@ -161,7 +162,7 @@ def test_values_that_are_not_finite_are_refused(bad, kind):
     values[9_999] = bad
     with np.errstate(over="ignore"):
         values = values.astype(kind)
-    with pytest.raises(CryptoError, match="NaN, infinite"):
+    with raises(CryptoError, "NaN"):
         packing.encode(Codec(8, 2, COHORT.modulus), values, 1.0, np.random.default_rng(0))
 
 

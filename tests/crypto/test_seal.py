@@ -18,6 +18,7 @@ from secure_fl.crypto import public, secret
 from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
+from tests.support.raising import raises
 
 T = COHORT.modulus
 
@@ -102,7 +103,7 @@ def test_a_129th_party_is_refused(key, context):
     for _ in range(128):
         total.add(sealed := secret.seal(key, draw(1)))
     for refused in (lambda: total.add(sealed), lambda: total.scale(2)):
-        with pytest.raises(CryptoError, match="128 open exactly"):
+        with raises(CryptoError, "128"):
             refused()
     with pytest.raises(CryptoError):
         secret.rehearse(key, 129)

@@ -32,6 +32,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings, TrainingSettings
 from tests.support.hospitals import LABELS, silos, small
+from tests.support.raising import raises
 
 HOSTED = [name for name, entry in ALGORITHMS.items() if entry.has_host]
 CROSSING = ("party", "direction", "kind", "audience", "head_bytes", "bulk_bytes")
@@ -121,7 +122,7 @@ def test_members_with_the_same_records_have_the_same_digest() -> None:
 
 
 def test_without_public_records_a_site_says_how_to_give_them() -> None:
-    with pytest.raises(DataError, match="party hospital-1, split public: there are no") as caught:
+    with raises(DataError, party="hospital-1", split="public") as caught:
         _ = site(holding(())).public
     assert "public in [data]" in caught.value.fix
 
@@ -129,7 +130,7 @@ def test_without_public_records_a_site_says_how_to_give_them() -> None:
 def test_a_public_record_that_cannot_be_read_is_named() -> None:
     odd = (*(Text(str(k), f"text {k}", "pair") for k in range(2)), Text("2", "alone"))
     silo = Silo("north", [Text("a", "one", "two", "ade")], public=odd)
-    with pytest.raises(DataError, match="party north, split public, row 2, field pair"):
+    with raises(DataError, party="north", split="public", row=2, field="pair"):
         _ = site(silo, kind="pair").public
 
 

@@ -25,6 +25,7 @@ from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, TrainingSettings
 from tests.support.hospitals import frozen, small
 from tests.support.killing import Killed, after, kill_when
+from tests.support.raising import raises
 from tests.support.token_hospitals import HEAD, NAMES, corpora, ner
 
 
@@ -88,7 +89,7 @@ def test_classes_that_a_hospital_has_not_seen_are_no_head_of_its_own() -> None:
     splits = make("ade", parties=3, seed=1, size=40)
     silos = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
     odd = [Silo(NAMES[0], [e for e in silos[0].train if e.label == "ade"]), *silos[1:]]  # type: ignore[union-attr]
-    with pytest.raises(DataError, match="hospital-1 lacks no-ade"):
+    with raises(DataError, "hospital-1", "no-ade", field="task.labels"):
         small(FedAvg(), silos=odd, task=TaskSettings())
 
 

@@ -24,6 +24,7 @@ from secure_fl.settings import NoiseSettings
 from tests.support.harness import federate
 from tests.support.noised import CLASSES, DELTA, EXAMPLES, HUB, NAMES, VOTE, account, forced, played
 from tests.support.private import notes
+from tests.support.raising import raises
 
 
 def test_host_and_parties_find_the_same_noise_as_the_settings_ask() -> None:
@@ -102,7 +103,7 @@ def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
         ProtectionSettings(mode="none", noise=NoiseSettings(epsilon=8.0))
     silos = [Silo(name, notes(10, name)) for name in NAMES]
     protection = ProtectionSettings(noise=NoiseSettings(epsilon=8.0))
-    with pytest.raises(SettingsError, match="fedavg opens are not only predictions"):
+    with raises(SettingsError, field="protection.noise"):
         Federation(silos, FedAvg(), protection=protection)
     with pytest.raises(BudgetError, match="nobody is left"):
         account(forced(dropouts=3)).size(EXAMPLES, CLASSES, 1, 4)

@@ -26,6 +26,7 @@ from tests.support.harness import Federated, LossyEngine, Program, federate
 from tests.support.hospitals import small
 from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.limits import lifted_after, limit_files
+from tests.support.raising import raises
 from tests.support.stateless import Stateless
 
 
@@ -80,7 +81,7 @@ def test_resume_after_kill_9(tmp_path: Path) -> None:
 
 def test_changed_settings_are_refused_and_listed(tmp_path: Path) -> None:
     small(folder=tmp_path).run()
-    with pytest.raises(RunError, match=r"run\.seed: was 0, is 3"):
+    with raises(RunError, "run.seed", "0", "3"):
         small(folder=tmp_path, seed=3, resume=True).run()
 
 

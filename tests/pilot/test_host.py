@@ -17,6 +17,7 @@ from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import lead
 from secure_fl.settings import ProtectionSettings, TrainingSettings
 from tests.support.clinic import HUB, Clinic
+from tests.support.raising import raises
 from tests.support.town import plan_of
 
 MODES: list[dict[str, Any]] = [{}, {"mode": "secagg"}]  # {}: as it comes
@@ -51,7 +52,7 @@ def test_fedid_runs_with_what_is_in_the_kits(opened, protection):
 
 def test_a_host_without_masks_is_refused_before_anybody_is_invited(opened):
     clinic = opened({"mode": "he"})
-    with pytest.raises(SettingsError, match="needs masks") as caught:
+    with raises(SettingsError, field="protection.mode") as caught:
         clinic.run()
     assert caught.value.where["field"] == "protection.mode" and "he+secagg" in caught.value.fix
     assert not clinic.events

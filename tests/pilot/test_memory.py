@@ -17,6 +17,7 @@ from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.memory import Memory
 from secure_fl.policy.rules import Plan
 from tests.support.attacker import tampering
+from tests.support.raising import raises
 from tests.support.town import Town, plan_of, town
 
 
@@ -45,7 +46,7 @@ def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
     memory.begin("study", "notes", 0)
     Memory(tmp_path).begin("study", "notes", 0)  # a new process
     memory.begin("study", "others", 0)
-    with pytest.raises(CohortError, match="'study' began with seed 0"):
+    with raises(CohortError, "'study'", "0", field="run.seed"):
         Memory(tmp_path).begin("study2", "notes", 0)
     assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
 

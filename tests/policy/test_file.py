@@ -13,6 +13,7 @@ from secure_fl.errors import SettingsError
 from secure_fl.policy.file import SitePolicy, load_site
 from secure_fl.policy.rules import check
 from tests.support.policy_plans import COMPANY, OURS, TODAY, plan, policy, refused
+from tests.support.raising import raises
 
 FILE = f"""\
 [site]
@@ -107,11 +108,11 @@ def test_faults_name_file_line_and_field(
 
 def test_a_file_without_a_policy_is_refused(site: Path) -> None:
     site.write_text('[keys]\nfolder = "secrets"\n')
-    with pytest.raises(SettingsError, match="without it nothing is allowed") as caught:
+    with raises(SettingsError, field="site") as caught:
         load_site(site)
     assert caught.value.where == {"file": str(site), "field": "site"}
     site.write_text("site = 1\n")
-    with pytest.raises(SettingsError, match="found 1; allowed: a table"):
+    with raises(SettingsError, line=1, field="site"):
         load_site(site)
 
 

@@ -23,6 +23,7 @@ from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.policy.size import check_size, trained_values, values_asked
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
 from tests.support.clinic import Clinic
+from tests.support.raising import raises
 from tests.support.town import plan_of
 
 
@@ -83,7 +84,7 @@ def test_more_values_than_the_site_allows_are_refused_by_name(folder: str) -> No
     ids=["columns", "rows", "both", "compression", "tiny compression"],
 )
 def test_a_sketch_larger_than_any_model_is_refused(bomb: FetchSGD) -> None:
-    with pytest.raises(PolicyRefusal, match=r"site\.max_values"):
+    with raises(PolicyRefusal, "site.max_values", party="north"):
         check_size(SitePolicy(), plan(bomb), "north")
     check_size(SitePolicy(), plan(FetchSGD()), "north")
 

@@ -14,6 +14,7 @@ from secure_fl.errors import CryptoError, SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame
 from secure_fl.protocol.link import Link
+from tests.support.raising import raises
 
 
 @pytest.fixture
@@ -55,22 +56,22 @@ def test_replay_and_reorder_are_refused(ends: tuple[Link, Link]) -> None:
     server, party = ends
     first, second = server.pack(messages.Agreed({})), server.pack(messages.Agreed({}))
     party.unpack(first)
-    with pytest.raises(WireError, match="exchange"):
+    with raises(WireError, field="exchange", round=0, step=1):
         party.unpack(first)
     party.unpack(second)
-    with pytest.raises(WireError, match="exchange"):
+    with raises(WireError, field="exchange", round=0, step=2):
         party.unpack(first)
     server.unpack(party.pack(messages.Done()))
     late = party.pack(messages.Done())
     server.pack(messages.Agreed({}))
-    with pytest.raises(WireError, match="exchange"):
+    with raises(WireError, field="exchange", round=0, step=3):
         server.unpack(late)
 
 
 def test_a_frame_of_another_run_is_refused(ends: tuple[Link, Link]) -> None:
     server, party = ends
     server.run = os.urandom(16)
-    with pytest.raises(WireError, match="run"):
+    with raises(WireError, field="run", round=0, step=0):
         party.unpack(server.pack(messages.Agreed({})))
 
 
@@ -79,7 +80,7 @@ def test_a_round_never_goes_back(ends: tuple[Link, Link]) -> None:
     server.round = 2
     party.unpack(server.pack(messages.Agreed({})))
     server.round = 1
-    with pytest.raises(WireError, match="round"):
+    with raises(WireError, field="round", round=2, step=1):
         party.unpack(server.pack(messages.Agreed({})))
 
 
@@ -94,21 +95,21 @@ def test_another_sender_is_refused(ends: tuple[Link, Link]) -> None:
         party.unpack(other.pack(messages.Agreed({})))
     misnamed = Identity.from_private_bytes(server.me.to_private_bytes()[:65] + b"south")
     renamed = Link(party.run, misnamed, party.me.public, asks=True)
-    with pytest.raises(WireError, match="sender"):  # the right keys, another name
+    with raises(WireError, field="sender", round=0, step=0):  # the right keys, another name
         party.unpack(renamed.pack(messages.Agreed({})))
 
 
 def test_a_frame_for_another_receiver_is_refused(ends: tuple[Link, Link]) -> None:
     server, party = ends
     for_south = Link(party.run, server.me, Identity.generate("south").public, asks=True)
-    with pytest.raises(WireError, match="receiver"):
+    with raises(WireError, field="receiver", round=0, step=0):
         party.unpack(for_south.pack(messages.Agreed({})))
 
 
 def test_a_party_cannot_speak_as_the_coordinator(ends: tuple[Link, Link]) -> None:
     server, party = ends
     party.unpack(server.pack(messages.Agreed({})))
-    with pytest.raises(WireError, match="kind"):
+    with raises(WireError, field="kind", round=0, step=1):
         server.unpack(party.pack(messages.Agreed({})))
 
 
@@ -134,7 +135,7 @@ def test_versions_and_sizes_are_checked_first() -> None:
         frames.decode(Frame(bytes([9]) + bytes(200)), lambda *_: None)
     with pytest.raises(WireError, match="size"):
         frames.decode(Frame(b"\x01"), lambda *_: None)
-    with pytest.raises(WireError, match="cut short"):
+    with raises(WireError, field="head"):
         Frame.from_bytes(b"\x00\x00\xff\xffabc")
 
 

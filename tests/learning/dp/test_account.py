@@ -26,6 +26,7 @@ from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.models import trainable
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from tests.support.private import dp_settings, make_site, notes
+from tests.support.raising import raises
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -258,9 +259,9 @@ def test_settings_files_can_ask_for_it(tmp_path: Path) -> None:
     found = config.loads(text, tmp_path)
     assert found.training.dp == DPSettings(epsilon=8.0, ledger=str(tmp_path / "ledgers"))
     assert config.loads(config.dump(found)) == found
-    with pytest.raises(SettingsError, match="reports less than is spent"):
+    with raises(SettingsError, line=8, field="training.dp.accountant"):
         config.loads(text.replace("epsilon = 8", 'epsilon = 8\n    accountant = "gdp"'))
-    with pytest.raises(SettingsError, match="bfloat16"):
+    with raises(SettingsError, line=10, field="training"):
         config.loads(text + '\n[training]\nprecision = "bfloat16"')
 
 

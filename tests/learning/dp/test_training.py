@@ -38,6 +38,7 @@ from tests.support.private import (
     notes,
     seeded,
 )
+from tests.support.raising import raises
 
 
 def gradients_one_by_one(family: str, model: nn.Module, batch: Batch) -> list[Tensor]:
@@ -253,7 +254,7 @@ def test_a_patient_is_one_unit_however_many_notes_there_are() -> None:
         found = private.summed()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
     assert float(found.norm()) <= 2 * C + 1e-6  # two patients, not five records
-    with pytest.raises(DataError, match="does not say whose it is"):
+    with raises(DataError, party="north", row=0, field="id"):
         make_site(notes(4), unit="patient")
     with pytest.raises(ValueError, match="ghost norms"):
         dp_settings(unit="patient", clipping="ghost")

@@ -1,0 +1,29 @@
+"""Errors by their kind, their place and the values they name, not by how they are worded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from secure_fl.errors import SecureFLError
+
+
+@contextmanager
+def raises(
+    kind: type[SecureFLError], *named: object, **where: object
+) -> Iterator[pytest.ExceptionInfo[SecureFLError]]:
+    """As pytest's, and the error stands at this place and names these values, or says how to."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    require(caught.value, *named, **where)
+
+
+def require(error: SecureFLError, *named: object, **where: object) -> None:
+    """An error stands at this place, and what it tells a person names these values."""
+    places = {key: error.where.get(key) for key in where}
+    assert places == where, f"elsewhere: {error}"
+    told = f"{error.what}\n{error.fix}"
+    missing = [str(value) for value in named if str(value) not in told]
+    assert not missing, f"{missing} not named: {error}"
