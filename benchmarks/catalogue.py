@@ -20,18 +20,6 @@ class Benchmark:
     options: tuple[click.Option, ...] = ()
 
 
-def _sizes(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
-    """Numbers with commas between them."""
-    if text is None:
-        return None
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise click.BadParameter("whole numbers with commas between them, such as 10,100,1000")
-    return tuple(int(part) for part in parts)
-
-
 SCALES = click.Choice(["1", "2", "4", "8", "16", "32"])
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -53,23 +41,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "protocol": Benchmark(
             "benchmarks.micro.protocol",
-            "Bytes and CPU of one sum in cohorts of 3 to 1000 parties.",
+            "Bytes and CPU of one sum in cohorts of 3 to 128 parties.",
             {"parties": (3, 10, 32, 100)},
-        ),
-        "scale": Benchmark(
-            "benchmarks.scale",
-            "One sum of a sampled cohort of 10 to 10,000 clients, of whom 5 % are lost.",
-            {"clients": (10, 40, 100), "values": 100},
-            (
-                click.Option(
-                    ["--clients"],
-                    callback=_sizes,
-                    help="Cohort sizes. [default: 10,100,1000,10000]",
-                ),
-                click.Option(
-                    ["--values"], type=click.IntRange(min=9), help="Of the sum. [default: 1000]"
-                ),
-            ),
         ),
         "dp": Benchmark(
             "benchmarks.micro.dp",
@@ -139,4 +112,4 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
     }
 )
-ALONE = frozenset({"scale", "fuzz"})  # minutes or hours: not among `all`
+ALONE = frozenset({"fuzz"})  # minutes or hours: not among `all`

@@ -13,7 +13,6 @@ from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import circle
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import connect, join_run
 from secure_fl.federation.keys import make_keys
@@ -52,7 +51,6 @@ class ClockedEngine:
         self.exchanges.append(here)
         for party, frame in frames.items():
             self.lap()
-            circle.forget()  # a party alone draws the graph itself
             answer = self.sessions[party].step(frame)
             here.parties += self._spent()
             here.up += answer.size

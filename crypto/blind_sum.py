@@ -12,11 +12,10 @@ from functools import partial as bind
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.circle import Circle
-from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.public import PublicContext, Sum
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
-from secure_fl.crypto.unmasking import remaining_masks, unmasking
+from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import Salt, Segment, UnmaskShares
 from secure_fl.protocol.ports import Offered
@@ -200,8 +199,7 @@ class SealedInts:
 class _Vector:
     total: MaskedInts | SealedInts
     segment: Segment
-    contributors: list[str] = field(default_factory=list)
-    salts: dict[str, tuple[Salt, ...]] = field(default_factory=dict)  # of their masks
+    salts: dict[str, tuple[Salt, ...]] = field(default_factory=dict)  # of each contributor's masks
 
 
 class ProtectedTotal:
@@ -251,7 +249,6 @@ class ProtectedTotal:
         self._vectors = vectors
         for vector, add, salts in adding:
             add()
-            vector.contributors.append(sender)
             vector.salts[sender] = salts
 
     def needs_unmasking(self) -> bool:
@@ -275,30 +272,19 @@ class ProtectedTotal:
         return SealedInts(self._context, len(segment.owners) or parties)
 
     def _remove_masks(self, survivors: Sequence[str]) -> None:
-        offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
-        index = self._index()
-        circle = Circle.of(
-            self._offered.members, self._host, self._numbers, self._threshold, self._run, index
+        index = self._offered.index
+        if not index:
+            raise CohortError("a masked sum began although no keys were exchanged")
+        publics = {p: o.public for p, o in self._offered.offers.items() if p != self._host}
+        left = RemainingMasks.recover(
+            self._numbers, self._threshold, publics, survivors, self._reveals
         )
-        publics = {party: offer.public for party, offer in offers.items()}
-        selves, keys = unmasking(circle, publics, survivors, self._reveals)
         for key, vector in self._vectors.items():
-            owners = set(vector.segment.owners or publics)
-            gone = {p: seed for p, seed in keys.items() if p in owners}
-            masks = remaining_masks(
-                circle,
-                selves,
-                gone,
-                publics,
-                vector.contributors,
+            masks = left.masks(
+                vector.segment.owners or tuple(publics),
                 vector.salts,
-                Place(f"{self._run} {key.hex()}", 0, index),
+                StreamId(self._run, key.hex(), index),
                 vector.segment.slots,
                 self._modulus,
             )
             vector.total.subtract(masks)
-
-    def _index(self) -> int:
-        if not self._offered.index:
-            raise CohortError("a masked sum began although no keys were exchanged")
-        return self._offered.index

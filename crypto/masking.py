@@ -1,9 +1,9 @@
-"""Masks that cancel in a sum: Bonawitz et al., CCS 2017; sparse graphs: Bell et al., CCS 2020.
+"""Masks that cancel in a sum: Bonawitz et al., CCS 2017; everybody with everybody.
 
     mask of party i  =  self_i  +  Σ_{j > i} pair_ij  -  Σ_{j < i} pair_ij   mod t
 
-    pair_ij = stream(HKDF(X25519(secret_i, public_j), run | round | step | "pair"))
-    self_i  = stream(HKDF(seed_i,                     run | round | step | "self"))
+    pair_ij = stream(HKDF(X25519(secret_i, public_j), run | segment | sum | "pair"))
+    self_i  = stream(HKDF(seed_i,                     run | segment | sum | "self"))
 
 A stream is AES-256-CTR, read as little-endian 64-bit words; a word's low bits, as many as t has,
 are a mask if they are below t and skipped otherwise, so masks are exactly uniform mod t and depend
@@ -12,17 +12,15 @@ on nothing but the key. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no
 
 A pair's secret may carry a salt: what only these two know to have seen alike (`crypto.seen`).
 
-Every key belongs to ONE place (run, round, step) and ONE purpose. Both secrets of a step are seeds
+Every key belongs to ONE stream (run, segment, sum) and ONE purpose. Both secrets of a sum are seeds
 of 16 bytes, so that they can be shared (`crypto.sharing`); an X25519 key is derived from its seed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,25 +37,24 @@ Purpose = Literal["pair", "self", "host", "tag", "tag members"]
 SEED_BYTES = 16
 WORDS = 8192  # words at a time: they stay in the first cache levels
 SHORT = 8192  # words of all streams of a mask, up to which they are drawn side by side
-COMPLETE = 32  # up to here everybody masks with everybody
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a run a key stream is used; no two uses share a place and a purpose."""
+class StreamId(NamedTuple):
+    """Which key stream: of which run, segment and sum. No two uses share all three and a purpose.
+
+    The segment's key is a digest of its layout and owners and of all that they have seen alike.
+    """
 
     run: str
-    round: int
-    step: int
+    segment: str
+    sum: int  # sums of a run are counted: no key serves two of them
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.round < 1 << 64 and 0 <= self.step < 1 << 64):
-            raise CryptoError("rounds and steps are counted from 0", fix="pass the run's counters")
-
-    def info(self, purpose: Purpose, segment: int = 0) -> bytes:
-        """HKDF's info: fixed-width numbers and a length, so that no two places collide."""
-        name = self.run.encode()
-        numbers = (len(name), self.round, self.step, segment)
+    def info(self, purpose: Purpose) -> bytes:
+        """HKDF's info: fixed-width numbers and a length, so that no two streams collide."""
+        if not 0 <= self.sum < 1 << 64:
+            raise CryptoError("sums are counted from 0", fix="pass the run's counter")
+        name = f"{self.run} {self.segment}".encode()
+        numbers = (len(name), 0, self.sum, 0)  # the zeros keep the streams of earlier releases
         return (
             b"secure_fl/1\0"
             + purpose.encode()
@@ -103,9 +100,9 @@ def salted(secret: bytes, salt: bytes | None) -> bytes:
     return secret + salt if salt else secret
 
 
-def stream_key(secret: bytes, place: Place, purpose: Purpose, segment: int = 0) -> bytes:
+def stream_key(secret: bytes, stream: StreamId, purpose: Purpose) -> bytes:
     """Derive the AES-256 key of one stream from a secret of 16 bytes or more."""
-    return _derived(secret, place.info(purpose, segment))
+    return _derived(secret, stream.info(purpose))
 
 
 def uniform(key: bytes, length: int, modulus: int) -> Slots:
@@ -145,7 +142,7 @@ def reduce(slots: Slots, modulus: int) -> None:
 
 
 def pair_keys(
-    member: int, pairs: Mapping[int, bytes], place: Place
+    member: int, pairs: Mapping[int, bytes], stream: StreamId
 ) -> tuple[list[bytes], list[bytes]]:
     """Derive the stream keys `member` adds and those it subtracts, from its pair secrets by peer.
 
@@ -153,80 +150,20 @@ def pair_keys(
     """
     if member in pairs:
         raise CryptoError(f"member {member} cannot mask with itself", fix="pass its peers only")
-    info = place.info("pair")
+    info = stream.info("pair")
     plus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member < peer]
     minus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member > peer]
     return plus, minus
 
 
-def self_key(seed: bytes, place: Place) -> bytes:
+def self_key(seed: bytes, stream: StreamId) -> bytes:
     """Derive the stream key of a self mask, which its owner adds."""
-    return stream_key(seed, place, "self")
+    return stream_key(seed, stream, "self")
 
 
-def host_key(secret: bytes, place: Place) -> bytes:
+def host_key(secret: bytes, stream: StreamId) -> bytes:
     """Derive the stream key of the mask a party shares with the host, which the party adds."""
-    return stream_key(secret, place, "host")
-
-
-def degree_for(members: int) -> int:
-    """Choose how many peers a member masks with: all up to 32 members, then 6·⌈log2 n⌉.
-
-    Bell et al. prove security for a smaller multiple; what asks for six is dropouts. With two, and
-    shares of two thirds, 60 simulated sums of 100 parties that lose 15 % of them opened in one case
-    out of three; with six they all did, up to 1,000 parties.
-    """
-    return members - 1 if members <= COMPLETE else min(members - 1, 6 * (members - 1).bit_length())
-
-
-@dataclass(frozen=True, slots=True)
-class Graph(Mapping[int, tuple[int, ...]]):
-    """A circulant graph: whoever looks up one member does not pay for the lists of all others."""
-
-    ring: tuple[int, ...]
-    places: Mapping[int, int]  # of the members on the ring
-    steps: tuple[int, ...]  # a member's peers are so many places away
-
-    def __getitem__(self, member: int) -> tuple[int, ...]:
-        place, n = self.places[member], len(self.ring)
-        return tuple(sorted({self.ring[(place + step) % n] for step in self.steps}))
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.ring)
-
-    def __len__(self) -> int:
-        return len(self.ring)
-
-    def fewest(self, among: Collection[int]) -> tuple[int, int]:
-        """Who of these has the fewest peers among them, and how many."""
-        here = np.zeros(len(self.ring), np.uint16)
-        here[[self.places[member] for member in among]] = 1
-        # a step of half the ring leads to one peer both ways: it stands in `steps` once
-        peers = sum(np.roll(here, -step) for step in self.steps)
-        counts = np.where(here == 1, peers, len(self.ring))
-        place = int(np.argmin(counts))
-        return self.ring[place], int(counts[place])
-
-
-def neighbours(members: Sequence[int], seed: bytes, degree: int | None = None) -> Graph:
-    """Draw the public graph of who masks with whom: Harary's circulant on a seeded permutation.
-
-    Every member has `degree` peers (one more if degree and n are both odd: no such graph exists),
-    and the graph stays connected while fewer than `degree` members drop out (Harary, 1962).
-    """
-    n = len(members)
-    degree = degree_for(n) if degree is None else degree
-    if n < 2 or len(set(members)) != n or not 1 <= degree < n or (degree == 1 and n > 2):
-        raise CryptoError(
-            f"no connected graph of {n} members with {degree} peers each",
-            fix="name each member once and ask for 2 to n-1 peers",
-        )
-    degree += degree * n % 2
-    # a hash as sort key permutes without any generator's state
-    ring = sorted(members, key=lambda m: hashlib.sha256(seed + m.to_bytes(8, "big")).digest())
-    steps = [s for k in range(1, degree // 2 + 1) for s in (k, -k)] + [n // 2] * (degree % 2)
-    places = {member: place for place, member in enumerate(ring)}
-    return Graph(tuple(ring), places, tuple(steps))
+    return stream_key(secret, stream, "host")
 
 
 def _derived(secret: bytes, info: bytes) -> bytes:

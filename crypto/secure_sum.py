@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto import secret, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
-from secure_fl.crypto.circle import Circle, numbered
 from secure_fl.crypto.clear_sum import check_bound, segment_key
 from secure_fl.crypto.layout import EXACT_BITS, HOST_BITS, SMALL, Field, Layout
-from secure_fl.crypto.masking import Place as Stream
-from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.party_keys import Channels, Envelopes, PartyKeys
 from secure_fl.crypto.primitives import digest_of
@@ -41,6 +39,7 @@ from secure_fl.protocol.messages import (
     UnmaskShares,
 )
 from secure_fl.protocol.ports import Group, Rule, Sealed, Vector, require_masks
+from secure_fl.thresholds import require_maskable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class _Sent:
 
     group: Group
     layout: Layout
-    place: Stream
+    stream: StreamId
     leftovers: Mapping[str, Vector]
 
 
@@ -63,20 +62,20 @@ class SecureSum:
         *,
         host: str | None,
         threshold: int,
-        min_cohort: int,
         bits: int,
         masks: bool,
         rng: np.random.Generator,
     ) -> None:
         self.me = keys.identity.name
         self._keys, self._run, self._host = keys, run.hex(), host
-        self._threshold, self._min_cohort = threshold, min_cohort
+        self._threshold = threshold
         self._bits, self._masks = bits, masks
-        members = tuple(sorted({self.me: None, **keys.peers}))  # fast where they are in order
-        self._numbers = numbered(members)
+        members = sorted({self.me, *keys.peers})
+        self._numbers = {name: number for number, name in enumerate(members, 1)}
         self._parties = len(members) - (host is not None)
         if keys.cohort is not None:
             check_cohort(COHORT, self._parties)
+        require_maskable(self._parties)
         self._channels = Channels(keys, b"secure-fl run " + run)
         self._envelopes = Envelopes(keys, run)
         self._rng = rng
@@ -97,10 +96,16 @@ class SecureSum:
         if self.me not in members or not set(members) <= set(self._numbers):
             raise CohortError("the coordinator names other members than the roster", party=self.me)
         self._index += 1
-        circle = Circle.of(
-            members, self._host, self._numbers, self._threshold, self._run, self._index
+        self._next = StepKeys(
+            self.me,
+            self._host,
+            self._run,
+            self._index,
+            frozenset(members) - {self._host},
+            self._numbers,
+            self._threshold,
+            self._channels,
         )
-        self._next = StepKeys(self.me, self._host, self._run, self._index, circle, self._channels)
         return self._next.offer()
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
@@ -142,35 +147,34 @@ class SecureSum:
             layout = self._layout(group, rule)
             # The key in it keeps two segments of one sum from sharing a key stream, and the masks
             # of parties that are in different rounds, or saw different things, from cancelling.
-            place = Stream(f"{self._run} {key.hex()}", 0, self._index)
+            stream = StreamId(self._run, key.hex(), self._index)
             part, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
             if self.me in group.owners:
                 vectors = {n: self._scales.whole(n, v, rule) for n, v in group.vectors.items()}
                 slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
                 number = self._numbers[self.me]
-                tag = tags.make(self._keys.tag_key, slots, number, COHORT.modulus, place)
+                tag = tags.make(self._keys.tag_key, slots, number, COHORT.modulus, stream)
                 slots = np.append(slots, np.uint64(tag))
                 if self._masks:
-                    salts = self._mask(slots, group, place, rule)
+                    salts = self._mask(slots, group, stream, rule)
                 part = self._sealed(slots, rule)
-            self._sent.append(_Sent(group, layout, place, leftovers))
+            self._sent.append(_Sent(group, layout, stream, leftovers))
             owners = () if len(group.owners) == self._parties else group.owners
             segments.append(Segment(key, len(part), layout.slots + 1, owners, salts))
             data.append(part)
         return Sealed(tuple(segments), b"".join(data))
 
-    def _mask(self, slots: Slots, group: Group, place: Stream, rule: Rule) -> tuple[Salt, ...]:
+    def _mask(self, slots: Slots, group: Group, stream: StreamId, rule: Rule) -> tuple[Salt, ...]:
         """Add this party's masks; returns what those with single peers are bound to."""
         if self._step is None:
             raise CohortError("no keys are left for this sum", party=self.me)
-        self._step.require_company(group.owners, self._min_cohort)
         modulus, host = COHORT.modulus, rule.audience == "host"
         peers = self._step.peers(group.owners)
         seen = self._seen.beyond(self.me, peers, (*group.owners, *group.readers), host=host)
         salts = {peer: self.fingerprint(both, b"seen by two") for peer, both in seen.items()}
         slots += self._step.mask(
             group.owners,
-            place.run,
+            stream,
             slots.size,
             modulus,
             for_host=host,
@@ -194,8 +198,6 @@ class SecureSum:
         """Sign who is said to survive, if anybody is said to be gone."""
         for sent in self._sent:
             self._check_noise(sent, unmask.survivors)
-            left = set(sent.group.owners) & set(unmask.survivors)
-            self._under_way().require_company(left, self._min_cohort)
         statement = self._under_way().settle(unmask.survivors, unmask.dropped)
         return Confirm(self._keys.identity.sign(statement)) if unmask.dropped else None
 
@@ -225,7 +227,7 @@ class SecureSum:
             slots = self._unprotect(part, sent, owners)
             numbers = [self._numbers[p] for p in owners]
             tag, modulus = int(slots[-1]), COHORT.modulus
-            tags.check(self._keys.tag_key, slots[:-1], tag, numbers, modulus, sent.place)
+            tags.check(self._keys.tag_key, slots[:-1], tag, numbers, modulus, sent.stream)
             values, norms = sent.layout.decode(slots[:-1], len(owners), self._rule.noise)
             opened |= values
             if self._rule.audience == "parties":
@@ -249,7 +251,7 @@ class SecureSum:
             slots, modulus = to_slots(part, count), np.uint64(COHORT.modulus)
             if self._step is None:
                 raise CohortError("no keys are left for this sum", party=self.me)
-            masks = self._step.host_masks(owners, sent.place.run, count, COHORT.modulus)
+            masks = self._step.host_masks(owners, sent.stream, count, COHORT.modulus)
             return (slots + (modulus - masks)) % modulus
         if self._keys.cohort is None:
             return to_slots(part, count)

@@ -1,9 +1,9 @@
 """The keys of one masked sum at one party: drawn, shared, used once, and forgotten.
 
 Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits:
-one gives its X25519 mask key, one its self mask. Both are shared among its neighbours, each share
+one gives its X25519 mask key, one its self mask. Both are shared among all parties, each share
 sealed to its holder together with the public key, so the coordinator can neither read nor swap
-them; and no party masks before it has the keys of every member it masks with. After the sum a
+them; and no party masks before it has the keys of every other member. After the sum a
 survivor reveals its shares of the survivors' self seeds and of the dropped parties' mask keys,
 once, and never both of one party.
 
@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.circle import Circle, parties_of
 from secure_fl.crypto.identity import Channel, PublicIdentity
-from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import digest_of
-from secure_fl.errors import DISTRUST, CohortError, CryptoError, TooFewParties
+from secure_fl.errors import DISTRUST, CohortError, CryptoError
 from secure_fl.protocol.messages import Offer, UnmaskShares
 
 KEY = 32
@@ -39,7 +38,9 @@ class StepKeys:
     host: str | None
     run: str
     index: int  # sums are counted; no key serves two of them
-    circle: Circle
+    parties: frozenset[str]  # who could mask: all members but the host
+    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
+    threshold: int  # so many shares recover a secret, and so many parties make a sum
     channels: Mapping[str, Channel] = field(repr=False)
     _mask_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
     _self_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
@@ -55,33 +56,30 @@ class StepKeys:
         self._mask_key = masking.mask_key(self._mask_seed)
 
     def offer(self) -> Offer:
-        """The public key, and for each neighbour the shares it is to hold (for the host: none)."""
-        public, shares = self._mask_key.public_key().public_bytes_raw(), {}
-        if self.me == self.host:
-            receivers: Sequence[str] = tuple(self.circle.neighbours)
-        else:
-            receivers = self.circle.neighbours[self.me]
+        """The public key, sealed to every other member; to parties with shares of both seeds."""
+        public = self._mask_key.public_key().public_bytes_raw()
+        secrets: dict[str, bytes] = {}
+        if self.me != self.host:
             keys, selves = self._split(self._mask_seed), self._split(self._self_seed)
-            self._held[self.me] = keys[self.me], selves[self.me]
-        for peer in receivers:
-            secret = b"" if self.me == self.host else keys[peer] + selves[peer]
-            shares[peer] = self.channels[peer].seal(public + secret, self._context(self.me, peer))
-        if self.host is not None and self.me != self.host:
-            shares[self.host] = self.channels[self.host].seal(
-                public, self._context(self.me, self.host)
+            self._held[self.me] = keys.pop(self.me), selves.pop(self.me)
+            secrets = {peer: key + selves[peer] for peer, key in keys.items()}
+        others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
+        shares = {
+            peer: self.channels[peer].seal(
+                public + secrets.get(peer, b""), self._context(self.me, peer)
             )
+            for peer in sorted(others)
+        }
         return Offer(public, shares)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Open what all other members sealed for this party; a single one missing is refused."""
-        self._members = parties_of(tuple(members), self.host)
-        near = self._members if self.me == self.host else self.circle.neighbours[self.me]
-        expected = (set(near) & self._members) | ({self.host} & set(members)) - {self.me}
+        self._members = frozenset(members) - {self.host}
         if (
-            set(offers) != expected
+            set(offers) != set(members) - {self.me}
             or self.me not in members
-            or not self._members <= self.circle.neighbours.everybody
-            or len(self._members) < self.circle.quorum
+            or not self._members <= self.parties
+            or len(self._members) < self.threshold
         ):
             raise CohortError(
                 "the coordinator withholds keys of members, or names too few members",
@@ -106,32 +104,14 @@ class StepKeys:
                 cut = KEY + sharing.SHARE_BYTES
                 self._held[sender] = opened[KEY:cut], opened[cut:]
 
-    def require_company(self, owners: Collection[str], least: int) -> None:
-        """Refuse a sum over some, any of whom masks with fewer than `least` - 1 others in it.
-
-        Above 32 parties not everybody masks with everybody: a few of them may have no mask between
-        them, and self masks are taken off.
-        """
-        near, among = self.circle.neighbours, self._members.intersection(owners)
-        if len(among) in (0, len(near)):
-            return
-        party, peers = near.fewest(among)
-        if peers < least - 1:
-            raise TooFewParties(
-                f"of the {len(among)} parties in this sum only {peers} mask with {party}, "
-                f"among {len(near)}; min_cohort is {least}",
-                fix="sum over more of them at once, or form cohorts of at most 32 parties",
-                party=self.me,
-            )
-
     def peers(self, owners: Collection[str]) -> set[str]:
         """With whom of these this party masks."""
-        return set(self.circle.neighbours[self.me]) & set(owners) & set(self._publics)
+        return set(owners).intersection(self._publics) - {self.host}
 
     def mask(
         self,
         owners: Collection[str],
-        segment: str,
+        stream: StreamId,
         length: int,
         modulus: int,
         *,
@@ -142,26 +122,26 @@ class StepKeys:
 
         Masks with a peer cancel only if both salt them alike.
         """
-        place, salts = Place(segment, 0, self.index), salts or {}
+        salts = salts or {}
         secrets = {
-            self.circle.numbers[p]: masking.salted(self._secret_with(p), salts.get(p))
+            self.numbers[p]: masking.salted(self._secret_with(p), salts.get(p))
             for p in self.peers(owners)
         }
-        plus, minus = masking.pair_keys(self.circle.numbers[self.me], secrets, place)
-        plus.append(masking.self_key(self._self_seed, place))
+        plus, minus = masking.pair_keys(self.numbers[self.me], secrets, stream)
+        plus.append(masking.self_key(self._self_seed, stream))
         if for_host:
-            plus.append(self._host_key(self.host or "", place))
+            plus.append(self._host_key(self.host or "", stream))
         return masking.combine(plus, minus, length, modulus)
 
-    def host_masks(self, owners: Sequence[str], segment: str, length: int, modulus: int) -> Slots:
+    def host_masks(
+        self, owners: Sequence[str], stream: StreamId, length: int, modulus: int
+    ) -> Slots:
         """At the host: the sum of what the owners added for it."""
-        place = Place(segment, 0, self.index)
-        return masking.combine([self._host_key(p, place) for p in owners], [], length, modulus)
+        return masking.combine([self._host_key(p, stream) for p in owners], [], length, modulus)
 
     def settle(self, survivors: Sequence[str], dropped: Sequence[str]) -> bytes:
         """Check the lists and hold on to them, once; returns the digest to be signed."""
-        alive = parties_of(tuple(survivors), self.host)
-        gone = parties_of(tuple(dropped), self.host)
+        alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
         if self._lists is not None:
             raise CohortError(
                 "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
@@ -180,7 +160,7 @@ class StepKeys:
             raise CohortError(
                 "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
             )
-        if len(alive) < self.circle.quorum:
+        if len(alive) < self.threshold:
             raise CohortError("a sum over fewer parties than the threshold", party=self.me)
         self._lists = alive, gone
         return self._statement(alive, gone)
@@ -214,10 +194,10 @@ class StepKeys:
         statement, agreed = self._statement(alive, gone), alive & set(signatures)
         for party in agreed:
             signers[party].verify(statement, signatures[party])
-        if len(agreed) < self.circle.quorum:
+        if len(agreed) < self.threshold:
             raise CohortError(
                 f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
-                f"{self.circle.quorum}",
+                f"{self.threshold}",
                 fix="if the coordinator named others to them, it is not to be trusted",
                 party=self.me,
             )
@@ -228,15 +208,14 @@ class StepKeys:
         return digest_of(b"secure-fl survivors", step, *lists)
 
     def _split(self, secret: bytes) -> dict[str, bytes]:
-        numbers = self.circle.numbers
-        holders = {numbers[p]: p for p in (self.me, *self.circle.neighbours[self.me])}
-        shares = sharing.split(secret, self.circle.shares_needed(self.me), sorted(holders))
+        holders = {self.numbers[party]: party for party in self.parties}
+        shares = sharing.split(secret, self.threshold, sorted(holders))
         return {holders[number]: share for number, share in shares.items()}
 
-    def _host_key(self, peer: str, place: Place) -> bytes:
+    def _host_key(self, peer: str, stream: StreamId) -> bytes:
         if peer not in self._publics:
             raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
-        return masking.host_key(self._secret_with(peer), place)
+        return masking.host_key(self._secret_with(peer), stream)
 
     def _secret_with(self, peer: str) -> bytes:
         """One secret per peer and sum, however many segments: each has streams of its own."""

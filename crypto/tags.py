@@ -1,6 +1,6 @@
 """Linear tags that expose a tampering coordinator.
 
-Key holders expand a vector r and constants s_i from the tag key and the place; party i sends, as
+Key holders expand a vector r and constants s_i from the tag key and the sum's id; party i sends, as
 one slot more of its masked and sealed vector x_i,
 
     tag_i = Σ_j r_j · x_ij + s_i   mod t,      so that      Σ_i tag_i = Σ_j r_j · X_j + Σ_{i∈U} s_i
@@ -14,7 +14,7 @@ party twice and dropping another is caught as well.
 
 What it is worth: to who does not know r and s, a changed sum passes with probability 1/t, 2^-44
 for the cohort's modulus, per attempt; there is one attempt, since a mismatch ends the run. Other
-places give independent r and s, so that replays fail alike. Every member knows the tag key: tags
+streams give independent r and s, so that replays fail alike. Every member knows the tag key: tags
 bind the coordinator, and a member that conspires with it can forge (masks still protect inputs).
 
 Products of two 44-bit integers exceed 64 bits, so both are cut into limbs of 22 bits; sums over a
@@ -28,7 +28,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from secure_fl.crypto.masking import Place, stream_key, uniform
+from secure_fl.crypto.masking import StreamId, stream_key, uniform
 from secure_fl.errors import CryptoError, TamperError
 
 Slots = npt.NDArray[np.uint64]
@@ -37,12 +37,10 @@ LIMB = 22
 BLOCK = 8192
 
 
-def make(
-    key: bytes, slots: Slots, member: int, modulus: int, place: Place, segment: int = 0
-) -> int:
+def make(key: bytes, slots: Slots, member: int, modulus: int, stream: StreamId) -> int:
     """Tag one member's slots, all below `modulus`, before they are masked."""
-    total = _combination(key, slots, modulus, place, segment)
-    return (total + _constants(key, [member], modulus, place, segment)) % modulus
+    total = _combination(key, slots, modulus, stream)
+    return (total + _constants(key, [member], modulus, stream)) % modulus
 
 
 def check(
@@ -51,17 +49,16 @@ def check(
     tag: int,
     contributors: Collection[int],
     modulus: int,
-    place: Place,
-    segment: int = 0,
+    stream: StreamId,
 ) -> None:
     """Refuse opened slots that are not the sum of exactly these contributors' slots."""
-    total = _combination(key, slots, modulus, place, segment)
-    expected = (total + _constants(key, contributors, modulus, place, segment)) % modulus
+    total = _combination(key, slots, modulus, stream)
+    expected = (total + _constants(key, contributors, modulus, stream)) % modulus
     if tag != expected:
         raise TamperError(
             f"the sum over {len(contributors)} contributors was changed on its way",
             fix="stop the run, compare transcripts with the coordinator, and rotate the keys",
-            sum=place.step,
+            sum=stream.sum,
         )
 
 
@@ -86,27 +83,23 @@ def dot(left: Slots, right: Slots, modulus: int) -> int:
     return ((high << 2 * LIMB) + (middle << LIMB) + low) % modulus
 
 
-def _combination(key: bytes, slots: Slots, modulus: int, place: Place, segment: int) -> int:
+def _combination(key: bytes, slots: Slots, modulus: int, stream: StreamId) -> int:
     if slots.dtype != np.uint64 or not slots.size or int(slots.max()) >= modulus:
         raise CryptoError(
             "tags need a non-empty vector of slots below the modulus",
             fix="reduce the slots mod the scheme's modulus first",
         )
-    weights = uniform(stream_key(key, place, "tag", segment), slots.size, modulus)
+    weights = uniform(stream_key(key, stream, "tag"), slots.size, modulus)
     return dot(slots, weights, modulus)
 
 
-def _constants(
-    key: bytes, members: Collection[int], modulus: int, place: Place, segment: int
-) -> int:
+def _constants(key: bytes, members: Collection[int], modulus: int, stream: StreamId) -> int:
     """Add up the constants of `members`; member i's is the i-th of one stream."""
     if len(set(members)) != len(members) or not all(0 <= member < 1 << 20 for member in members):
         raise CryptoError(
             "contributors must be distinct member numbers below 2^20",
             fix="name each contributor once, by its number in the roster",
         )
-    stream = uniform(
-        stream_key(key, place, "tag members", segment), max(members, default=-1) + 1, modulus
-    )
+    drawn = uniform(stream_key(key, stream, "tag members"), max(members, default=-1) + 1, modulus)
     # at most 2^20 members of 44 bits: their sum stays below 2^64
-    return int(stream[np.fromiter(members, np.int64)].sum(dtype=np.uint64)) % modulus
+    return int(drawn[np.fromiter(members, np.int64)].sum(dtype=np.uint64)) % modulus

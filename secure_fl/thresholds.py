@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secure_fl.errors import KeyringError
+from secure_fl.errors import KeyringError, SettingsError
+
+MOST_MASKED = 128  # parties of a protected sum; ciphertexts of more would not add up exactly
 
 
 def default_threshold(n: int) -> int:
@@ -20,12 +22,15 @@ def quorum(parties: int, threshold: int) -> int:
     return min(threshold, max(2, parties - 1))
 
 
-def holders(n: int) -> int:
-    """How many hold shares of one party's secrets: all up to 32 parties, then its neighbours.
-
-    The size of a closed neighbourhood in the graph of `crypto.masking`, which a test compares.
-    """
-    return n if n <= 32 else min(n, 6 * (n - 1).bit_length() + 1)
+def require_maskable(parties: int) -> None:
+    """Refuse a protected federation of more parties than mask with, and share among, all others."""
+    if parties > MOST_MASKED:
+        raise SettingsError(
+            f"a protected sum has at most {MOST_MASKED} parties, not {parties}",
+            fix=f"run several federations of at most {MOST_MASKED} parties each, or set "
+            'protection.mode = "none" knowingly: the coordinator can then read every update',
+            field="protection.mode",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,5 @@ def collusion_bound(n: int, t: int) -> CollusionBound:
     """P3 of the design: c <= min(t-1, n-2), and c < 2t-n when the coordinator lies as well."""
     if not 1 <= t <= n:
         raise KeyringError(f"a threshold of {t} does not fit {n} parties", fix=f"take 1 to {n}")
-    m = holders(n)  # above 32 parties, the colluders may be the neighbours of one party
-    shares = t if m == n else min(t, default_threshold(m))
-    honest = min(shares - 1, m - 2)
-    return CollusionBound(n, t, honest, max(-1, min(2 * t - n, 2 * shares - m, honest + 1) - 1))
+    honest = min(t - 1, n - 2)
+    return CollusionBound(n, t, honest, max(-1, min(2 * t - n, honest + 1) - 1))

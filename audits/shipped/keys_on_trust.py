@@ -13,15 +13,15 @@ import numpy as np
 
 from secure_fl.audits.shipped.tricks import swapped
 from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import Place
+from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.messages import Offer
 
-NAMES, RUN, SEGMENT, LENGTH = ("a", "b", "c"), "audit", "audit segment", 16
+NAMES, RUN, LENGTH, THRESHOLD = ("a", "b", "c"), "audit", 16, 2
+STREAM = StreamId(RUN, "segment", 1)
 VICTIM = NAMES[0]
 
 
@@ -57,12 +57,13 @@ class _Step:
     def __init__(self, keys_of_victim: type[StepKeys]) -> None:
         sites = {name: Identity.generate(name) for name in NAMES}
         self.numbers = {name: number for number, name in enumerate(NAMES, 1)}
-        self.circle = Circle.of(NAMES, None, self.numbers, 2, RUN, 1)
         self.keys = {}
         for name in NAMES:
             peers = {p: channel(sites[name], sites[p].public, b"audit") for p in NAMES if p != name}
             make = keys_of_victim if name == VICTIM else StepKeys
-            self.keys[name] = make(name, None, RUN, 1, self.circle, peers)
+            self.keys[name] = make(
+                name, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers
+            )
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         self.input = np.arange(LENGTH, dtype=np.uint64)
 
@@ -73,16 +74,16 @@ class _Step:
 
     def send(self, name: str) -> masking.Slots:
         """The party's input under its masks."""
-        mask = self.keys[name].mask(NAMES, SEGMENT, LENGTH, COHORT.modulus, for_host=False)
+        mask = self.keys[name].mask(NAMES, STREAM, LENGTH, COHORT.modulus, for_host=False)
         return (self.input + mask) % np.uint64(COHORT.modulus)
 
     def unmask(self, sent: masking.Slots, seed: bytes) -> masking.Slots:
         """Take off the masks of the coordinator's own key, and the self mask by others' shares."""
-        place, mine = Place(SEGMENT, 0, 1), masking.mask_key(seed)
+        mine = masking.mask_key(seed)
         secret = masking.agree(mine, self.offers[VICTIM].public)
         pairs = {self.numbers[p]: secret for p in NAMES if p != VICTIM}
-        plus, minus = masking.pair_keys(self.numbers[VICTIM], pairs, place)
-        plus.append(masking.self_key(self._self_seed([p for p in NAMES if p != VICTIM]), place))
+        plus, minus = masking.pair_keys(self.numbers[VICTIM], pairs, STREAM)
+        plus.append(masking.self_key(self._self_seed([p for p in NAMES if p != VICTIM]), STREAM))
         mask = masking.combine(plus, minus, LENGTH, COHORT.modulus)
         modulus = np.uint64(COHORT.modulus)
         return (sent + (modulus - mask)) % modulus
@@ -93,4 +94,4 @@ class _Step:
         for name in holders:
             self.keys[name].settle(NAMES, ())
             shares[self.numbers[name]] = self.keys[name].reveal({}, {}).seeds[VICTIM]
-        return sharing.combine(shares, self.circle.shares_needed(VICTIM))
+        return sharing.combine(shares, THRESHOLD)

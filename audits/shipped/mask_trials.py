@@ -12,9 +12,8 @@ from secure_fl.audits.base import Finding, Prior
 from secure_fl.audits.gate import Trial
 from secure_fl.audits.shipped.masks import NAME, reuse, uniform_inputs, weak_seeds
 from secure_fl.crypto import masking, packing
-from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
@@ -22,7 +21,7 @@ from secure_fl.protocol.messages import Offer
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding: 88 bits
-PLACE = Place(SEGMENT, 0, 1)
+STREAM = StreamId("audit", SEGMENT, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,13 @@ def numpy_stream(modulus: int, seed: int) -> Slots:
 
 def self_stream(modulus: int, seed: bytes | int) -> Slots:
     """A self mask as parties draw it; a number is the guess of a seed."""
-    return masking.uniform(masking.self_key(_seed(seed), PLACE), KNOWN, modulus)
+    return masking.uniform(masking.self_key(_seed(seed), STREAM), KNOWN, modulus)
 
 
 def pair_stream(modulus: int, peer: bytes, seed: bytes | int) -> Slots:
     """A mask that two parties share, from one's seed and the other's public key."""
     secret = masking.agree(masking.mask_key(_seed(seed)), peer)
-    plus, minus = masking.pair_keys(1, {2: secret}, PLACE)
+    plus, minus = masking.pair_keys(1, {2: secret}, STREAM)
     return masking.combine(plus, minus, KNOWN, modulus)
 
 
@@ -82,13 +81,18 @@ def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
     }
     found = []
     for index, slots in enumerate(clear, 1):
-        circle = Circle.of(PARTIES, None, numbers, len(PARTIES), "audit", index)
-        keys = {p: StepKeys(p, None, "audit", index, circle, channels[p]) for p in PARTIES}
+        everybody, all_of_them = frozenset(PARTIES), len(PARTIES)
+        keys = {
+            p: StepKeys(p, None, "audit", index, everybody, numbers, all_of_them, channels[p])
+            for p in PARTIES
+        }
         offers = {p: keys[p].offer() for p in PARTIES}
         me = PARTIES[0]
         told = {p: Offer(o.public, {me: o.shares[me]}) for p, o in offers.items() if p != me}
         keys[me].accept(told, PARTIES)
-        mask = keys[me].mask(PARTIES, SEGMENT, slots.size, modulus, for_host=False)
+        mask = keys[me].mask(
+            PARTIES, StreamId("audit", SEGMENT, index), slots.size, modulus, for_host=False
+        )
         found.append(_added(slots, mask, modulus))
     return found
 

@@ -189,9 +189,9 @@ class Forged(Trick):
     def _forged(self, key: bytes, data: bytes) -> bytes:
         if self.mode == "none":
             return (np.frombuffer(data, "<f4") + np.float32(1)).astype("<f4").tobytes()
-        t, place = COHORT.modulus, masking.Place(f"{self.run} {key.hex()}", 0, 1)
+        t, stream = COHORT.modulus, masking.StreamId(self.run, key.hex(), 1)
         more = np.ones(self.slots[key], np.uint64)
-        weights = masking.uniform(masking.stream_key(self.tag_key, place, "tag"), more.size - 1, t)
+        weights = masking.uniform(masking.stream_key(self.tag_key, stream, "tag"), more.size - 1, t)
         more[-1] = tags.dot(more[:-1], weights, t)
         if self.mode == "secagg":
             return from_slots((to_slots(data, more.size) + more) % np.uint64(t))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.coordinator.step import Rules, Sorted
+from secure_fl.coordinator.step import Rules, offers_to
 from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.secure_sum import SecureSum
@@ -62,7 +62,7 @@ class Halves:
 
     def accept(self, party: str) -> None:
         """A party takes the others' keys."""
-        self.sums[party].accept(Sorted(self.offers).to(party), self.members)
+        self.sums[party].accept(offers_to(party, self.offers), self.members)
 
     def total(self, audience: Audience) -> BlindTotal:
         """The coordinator begins a sum."""

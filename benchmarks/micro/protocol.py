@@ -19,12 +19,10 @@ from rich.table import Table
 
 from benchmarks.report import Report, table
 from benchmarks.simulation import Exchange, simulate
-from secure_fl.crypto.masking import degree_for
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection, ProtectionSettings
 
-PARTIES = (3, 10, 32, 100, 1000)
-SEALED = 128  # ciphertexts that add up exactly
+PARTIES = (3, 10, 32, 64, 128)
 FIRST, STEADY = 2, 2  # exchanges before the second sum's question, and those of one sum
 GROWTH: Mapping[str, Callable[[float], float]] = MappingProxyType(
     {
@@ -43,7 +41,6 @@ class Row:
 
     mode: str
     parties: int
-    neighbours: int  # with whom a party shares masks
     party_up_bytes: float
     party_down_bytes: float
     party_ms: float
@@ -58,12 +55,7 @@ def measure(
     """Measure cohorts of every size, with masks alone and with ciphertexts."""
     started = time.perf_counter()
     modes: tuple[Protection, ...] = ("secagg", "he+secagg")
-    rows = [
-        _row(mode, n, values, repeats, seed)
-        for mode in modes
-        for n in parties
-        if mode == "secagg" or n <= SEALED
-    ]
+    rows = [_row(mode, n, values, repeats, seed) for mode in modes for n in parties]
     masked = [row for row in rows if row.mode == "secagg"]
     growth = {
         what: fit([row.parties for row in masked], [getattr(row, what) for row in masked])
@@ -112,7 +104,6 @@ def _row(mode: Protection, parties: int, values: int, repeats: int, seed: int) -
     return Row(
         mode,
         parties,
-        degree_for(parties),
         one.up / parties,
         one.down / parties,
         1e3 * one.parties / parties,
@@ -130,7 +121,6 @@ def _row_table(rows: Sequence[Row], values: int) -> Table:
     columns = (
         "mode",
         "parties",
-        "masks with",
         "party up B",
         "party down B",
         "party ms",
@@ -143,7 +133,6 @@ def _row_table(rows: Sequence[Row], values: int) -> Table:
         (
             row.mode,
             str(row.parties),
-            str(row.neighbours),
             f"{row.party_up_bytes:,.0f}",
             f"{row.party_down_bytes:,.0f}",
             f"{row.party_ms:.2f}",

@@ -30,29 +30,6 @@ class Engine(Protocol):
         """
 
 
-class _Outbox(Mapping[str, Frame]):
-    """The frames of one exchange, each made when the engine takes it, and alike if taken again.
-
-    A frame may list all members: those of a large cohort, all at once, would not fit the memory.
-    """
-
-    def __init__(self, links: Mapping[str, Link], reply: Reply) -> None:
-        self._links, self._reply = links, reply
-        self._asked: set[str] = set()
-
-    def __getitem__(self, party: str) -> Frame:
-        link, bulk = self._links[party], self._reply.bulks.get(party)
-        again = party in self._asked
-        self._asked.add(party)
-        return link.pack(self._reply.messages[party], bulk, again=again)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._reply.messages)
-
-    def __len__(self) -> int:
-        return len(self._reply.messages)
-
-
 class Coordinator:
     """Runs one federation from `Start` to the last `Done`."""
 
@@ -109,7 +86,10 @@ class Coordinator:
         self._recorder.event("round", round=round, members=list(self.members))
 
     def _exchange(self, reply: Reply) -> Step:
-        frames = _Outbox(self._links, reply)
+        frames = {
+            party: self._links[party].pack(message, reply.bulks.get(party))
+            for party, message in reply.messages.items()
+        }
         context = StepContext(
             self._rules, self.members, self._new_total, self._offered, reply.pending
         )

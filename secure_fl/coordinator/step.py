@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -74,37 +74,10 @@ class Step:
         raise AssertionError("every step answers")  # pragma: no cover - the table below is closed
 
 
-class Sorted:
-    """Offers by receiver: sorted once for all, as most parties have a share for few others."""
-
-    def __init__(self, offers: Mapping[str, Offer]) -> None:
-        self._offers = offers
-        self._senders: dict[str, list[str]] = {}
-        for sender, offer in offers.items():
-            for receiver in offer.shares:
-                self._senders.setdefault(receiver, []).append(sender)
-
-    def to(self, member: str) -> dict[str, Offer]:
-        """What of the other parties' offers is meant for this one."""
-        return {
-            sender: Offer(offer.public, {member: offer.shares[member]})
-            for sender in self._senders.get(member, ())
-            for offer in (self._offers[sender],)
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Each(Mapping[str, FromCoordinator]):
-    """A message for each member, made when it is sent: all at once they would take long lists."""
-
-    members: tuple[str, ...]
-    make: Callable[[str], FromCoordinator]
-
-    def __getitem__(self, member: str) -> FromCoordinator:
-        return self.make(member)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.members)
-
-    def __len__(self) -> int:
-        return len(self.members)
+def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
+    """The other parties' keys for one member, with the shares that are sealed to it."""
+    return {
+        sender: Offer(offer.public, {member: offer.shares[member]})
+        for sender, offer in offers.items()
+        if member in offer.shares
+    }

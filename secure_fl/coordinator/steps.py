@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from secure_fl.coordinator.resume import continuation
-from secure_fl.coordinator.step import Each, Reply, Sorted, Step, StepContext
+from secure_fl.coordinator.step import Reply, Step, StepContext, offers_to
 from secure_fl.coordinator.sum_steps import ConfirmStep, RevealStep, SumStep
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import messages
@@ -36,9 +36,13 @@ class ReadyStep(Step):
         after, self.newcomers, self.again = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
         self.offered = Offered(self.context.members, self.offers, 1)
-        offers, newcomers = Sorted(self.offers), self.newcomers
         return Reply(
-            Each(members, lambda m: messages.Begin(after, members, offers.to(m), newcomers))
+            {
+                member: messages.Begin(
+                    after, members, offers_to(member, self.offers), self.newcomers
+                )
+                for member in members
+            }
         )
 
 

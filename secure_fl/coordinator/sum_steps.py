@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from secure_fl.coordinator.step import Each, Reply, Sorted, Step, StepContext
+from secure_fl.coordinator.step import Reply, Step, StepContext, offers_to
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk
@@ -86,12 +86,17 @@ class SumStep(Step):
         members: tuple[str, ...],
         offers: Mapping[str, Offer],
         sizes: Mapping[str, tuple[int, ...]],
-    ) -> Each:
-        keys, scales = Sorted(offers), bool(self.scales)
-        return Each(
-            members,
-            lambda m: messages.Total(survivors, members, sizes.get(m, ()), keys.to(m), scales),
-        )
+    ) -> dict[str, messages.Total]:
+        return {
+            member: messages.Total(
+                survivors,
+                members,
+                sizes.get(member, ()),
+                offers_to(member, offers),
+                bool(self.scales),
+            )
+            for member in members
+        }
 
     def _check_contributors(self, members: tuple[str, ...]) -> None:
         rules = self.context.rules

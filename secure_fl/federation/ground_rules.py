@@ -13,7 +13,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import ProtectionSettings, TaskSettings
-from secure_fl.thresholds import default_threshold
+from secure_fl.thresholds import default_threshold, require_maskable
 
 
 def statement(mode: str, sentence: str) -> str:
@@ -69,6 +69,8 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
             fix="add parties, or set protection.min_cohort lower knowingly: in a sum over two, "
             "each sees the other",
         )
+    if protection.mode != "none":
+        require_maskable(parties)
     threshold = protection.threshold or default_threshold(parties)
     if not parties / 2 < threshold <= parties:
         raise SettingsError(

@@ -48,7 +48,6 @@ def party_sum(
         run,
         host=rules.host,
         threshold=rules.threshold,
-        min_cohort=rules.min_cohort,
         bits=protection.bits,
         masks=protection.mode in MASKED,
         rng=np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name))),

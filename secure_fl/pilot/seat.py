@@ -31,6 +31,7 @@ from secure_fl.protocol.frames import MAX_HEAD, SIGNATURE_BYTES, Envelope, Frame
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 from secure_fl.runs.folder import RunFolder
+from secure_fl.thresholds import require_maskable
 
 MAX_WHY = 20_000  # characters of a refusal in the site's own log
 RESTARTED = "restarted"  # the code of a site that does not know the run any more
@@ -268,4 +269,6 @@ def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> Rul
             f"{len(parties)} parties accepted; sums need {threshold}, and no fewer than {least}",
             fix="wait for the others",
         )
+    if plan.protection.mode != "none":
+        require_maskable(len(parties))
     return Rules(host, least, threshold)

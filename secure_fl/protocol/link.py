@@ -32,16 +32,10 @@ class Link:
     bytes_out: int = field(default=0, init=False)
     bytes_in: int = field(default=0, init=False)
 
-    def pack(
-        self,
-        message: FromParty | FromCoordinator,
-        bulk: Bulk | None = None,
-        *,
-        again: bool = False,
-    ) -> Frame:
-        """Sign a message to the other end; `again`: the last one, under its old number."""
+    def pack(self, message: FromParty | FromCoordinator, bulk: Bulk | None = None) -> Frame:
+        """Sign a message to the other end."""
         bulk = bulk or Bulk.of()
-        if self.asks and not again:
+        if self.asks:
             self.exchange += 1
         envelope = Envelope(
             self.run,
@@ -54,7 +48,7 @@ class Link:
             message,
         )
         frame = frames.encode(envelope, bulk.data, self.me.sign)
-        self.bytes_out += 0 if again else frame.size
+        self.bytes_out += frame.size
         return frame
 
     def unpack(self, frame: Frame) -> Any:

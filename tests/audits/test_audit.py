@@ -18,7 +18,7 @@ from secure_fl.audits.shipped import recorded
 from secure_fl.audits.shipped.mask_trials import mask_trials
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads
-from secure_fl.crypto.masking import Place
+from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import RunError
@@ -197,7 +197,7 @@ def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
 
     with monkeypatch.context() as bug:
         bug.setattr(StepKeys, "__post_init__", planted)
-        bug.setattr(Place, "info", lambda self, purpose, segment=0: purpose.encode())
+        bug.setattr(StreamId, "info", lambda self, purpose: purpose.encode())
         reused = Audit(trained(place / "reused"))
     assert _reuse(reused) is Verdict.LEAKS
     assert _reuse(Audit(place / "he+secagg")) is Verdict.HOLDS

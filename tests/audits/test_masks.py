@@ -14,7 +14,7 @@ from secure_fl.audits.shipped.mask_trials import Effort, numpy_stream, self_stre
 from secure_fl.audits.shipped.masks import guess_seed, repetition, reuse, uniform_inputs, uniformity
 from secure_fl.crypto import masking, packing
 from secure_fl.crypto.blind_sum import to_slots
-from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
@@ -116,20 +116,20 @@ def test_what_parties_send_is_uniform_and_shares_no_mask() -> None:
 
 
 def test_a_program_that_forgets_to_count_its_sums_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted in the program: seeds and places of the first sum serve all of them."""
+    """Planted in the program: seeds and streams of the first sum serve all of them."""
 
-    def info(self: Place, purpose: Any, segment: int = 0) -> bytes:
-        return real(Place(self.run, 0, 0), purpose, segment)
+    def info(self: StreamId, purpose: Any) -> bytes:
+        return real(StreamId(self.run, self.segment, 0), purpose)
 
     def same_seeds(self: StepKeys) -> None:
         self._mask_seed = self._self_seed = self.me.encode().ljust(16)
         self._mask_key = masking.mask_key(self._mask_seed)
 
-    real, clear = Place.info, [update(k) for k in range(2)]
+    real, clear = StreamId.info, [update(k) for k in range(2)]
     monkeypatch.setattr(StepKeys, "__post_init__", same_seeds)
     sent = trials.shipped_inputs(clear, M)
-    assert not reuse(sent, M).succeeded  # the place alone keeps the streams apart
-    monkeypatch.setattr(Place, "info", info)
+    assert not reuse(sent, M).succeeded  # the number alone keeps the streams apart
+    monkeypatch.setattr(StreamId, "info", info)
     sent = trials.shipped_inputs(clear, M)
     assert not uniform_inputs(sent, M).succeeded
     assert reuse(sent, M).succeeded

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from secure_fl.crypto import masking
-from secure_fl.crypto.masking import Place
+from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
 
 T = COHORT.modulus
 PRIME42 = 4398046486529  # another prime, of 42 bits
-PLACE = Place("run", 3, 7)
+STREAM = StreamId("run", "segment", 7)
 KEY = bytes(range(32))
 
 
@@ -38,10 +38,10 @@ def test_streams_match_their_definition(modulus, length):
 
 
 def test_stream_keys_match_rfc_5869_by_another_library():
-    numbers = b"".join(n.to_bytes(8, "big") for n in (3, 3, 7, 5))
-    info = b"secure_fl/1\0pair\0" + numbers + b"run"
+    numbers = b"".join(n.to_bytes(8, "big") for n in (11, 0, 7, 0))
+    info = b"secure_fl/1\0pair\0" + numbers + b"run segment"
     expected = HKDF(KEY, 32, b"", SHA256, context=info)
-    assert masking.stream_key(KEY, PLACE, "pair", 5) == expected
+    assert masking.stream_key(KEY, STREAM, "pair") == expected
 
 
 def test_pair_secrets_are_x25519():
@@ -71,15 +71,14 @@ def test_masks_do_not_depend_on_chunking(monkeypatch, modulus):
 
 def test_streams_differ_by_everything_that_names_them():
     keys = {
-        masking.stream_key(secret, Place(run, round_, step), purpose, segment)
+        masking.stream_key(secret, StreamId(run, segment, number), purpose)
         for secret in (KEY, KEY[::-1])
         for run in ("a", "ab")
-        for round_ in (0, 1, 256)
-        for step in (0, 1, 256)
+        for segment in ("x", "xx", "y")
+        for number in (0, 1, 256)
         for purpose in ("pair", "self", "host", "tag", "tag members")
-        for segment in (0, 1)
     }
-    assert len(keys) == 2 * 2 * 3 * 3 * 5 * 2
+    assert len(keys) == 2 * 2 * 3 * 3 * 5
 
 
 @pytest.mark.parametrize("modulus", [T, PRIME42, 3 << 40, 1000])
@@ -119,81 +118,41 @@ def test_masks_cancel_and_unmask(parties):
     members = list(range(1, parties + 1))
     seeds, selves = ([masking.new_seed() for _ in range(parties + 1)] for _ in range(2))
     publics = [masking.public_key(seed) for seed in seeds]
-    graph = masking.neighbours(members, b"graph")
     sent = {}
     for i in members:
-        pairs = {j: masking.agree(masking.mask_key(seeds[i]), publics[j]) for j in graph[i]}
-        plus, minus = masking.pair_keys(i, pairs, PLACE)
-        plus.append(masking.self_key(selves[i], PLACE))
+        pairs = {
+            j: masking.agree(masking.mask_key(seeds[i]), publics[j]) for j in members if j != i
+        }
+        plus, minus = masking.pair_keys(i, pairs, STREAM)
+        plus.append(masking.self_key(selves[i], STREAM))
         sent[i] = masking.combine(plus, minus, 50, T)
     dropped, survivors = members[0], members[1:]
     total = sum(sent[i] for i in survivors) % np.uint64(T)
     # what survivors did to cancel the dropped party's mask is that very mask, with both signs
-    pairs = {j: masking.agree(masking.mask_key(seeds[dropped]), publics[j]) for j in graph[dropped]}
-    plus, minus = masking.pair_keys(dropped, pairs, PLACE)
-    minus += [masking.self_key(selves[i], PLACE) for i in survivors]
+    pairs = {j: masking.agree(masking.mask_key(seeds[dropped]), publics[j]) for j in survivors}
+    plus, minus = masking.pair_keys(dropped, pairs, STREAM)
+    minus += [masking.self_key(selves[i], STREAM) for i in survivors]
     total = (total + masking.combine(plus, minus, 50, T)) % np.uint64(T)
     assert not total.any()
 
 
 def test_lower_members_add_and_higher_subtract():
     pairs = {1: bytes(32), 3: KEY}
-    plus, minus = masking.pair_keys(2, pairs, PLACE)
-    assert plus == [masking.stream_key(KEY, PLACE, "pair")]
-    assert minus == [masking.stream_key(bytes(32), PLACE, "pair")]
+    plus, minus = masking.pair_keys(2, pairs, STREAM)
+    assert plus == [masking.stream_key(KEY, STREAM, "pair")]
+    assert minus == [masking.stream_key(bytes(32), STREAM, "pair")]
     with pytest.raises(CryptoError, match="itself"):
-        masking.pair_keys(1, pairs, PLACE)
+        masking.pair_keys(1, pairs, STREAM)
 
 
-def test_short_secrets_and_bad_places_are_refused():
+def test_short_secrets_and_bad_numbers_are_refused():
     for refused in (
-        lambda: masking.stream_key(bytes(15), PLACE, "pair"),
+        lambda: masking.stream_key(bytes(15), STREAM, "pair"),
         lambda: masking.public_key(bytes(15)),
         lambda: masking.uniform(bytes(16), 1, T),
         lambda: masking.uniform(KEY, 1, 1),
-        lambda: Place("run", -1, 0),
-        lambda: Place("run", 0, 1 << 64),
+        lambda: masking.self_key(KEY, StreamId("run", "segment", -1)),
+        lambda: masking.self_key(KEY, StreamId("run", "segment", 1 << 64)),
     ):
         with pytest.raises(CryptoError):
             refused()
-
-
-def connected(graph, without=()):
-    left = set(graph) - set(without)
-    seen, todo = set(), [next(iter(left))]
-    while todo:
-        member = todo.pop()
-        if member not in seen:
-            seen.add(member)
-            todo += [peer for peer in graph[member] if peer in left]
-    return seen == left
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_graphs_are_regular_symmetric_and_connected(data):
-    n = data.draw(st.integers(3, 90))
-    degree = data.draw(st.integers(2, n - 1))
-    members = data.draw(st.permutations(range(5, 5 + n)))
-    graph = masking.neighbours(members, b"seed", degree)
-    assert set(graph) == set(members)
-    assert {len(peers) for peers in graph.values()} == {degree + degree * n % 2}
-    assert all(i in graph[j] and i != j for i in graph for j in graph[i])
-    gone = data.draw(st.sets(st.sampled_from(members), max_size=degree - 1))
-    assert connected(graph, gone)
-    assert graph == masking.neighbours(sorted(members), b"seed", degree)
-
-
-def test_small_cohorts_are_complete_and_large_ones_sparse():
-    for n in (2, 3, 32):
-        graph = masking.neighbours(range(n), b"")
-        assert all(set(graph[i]) == set(range(n)) - {i} for i in range(n))
-    assert masking.degree_for(33) == 32 and masking.degree_for(128) == 42
-    big = [masking.neighbours(range(128), seed) for seed in (b"1", b"2")]
-    assert big[0] != big[1] and connected(big[0])
-
-
-def test_impossible_graphs_are_refused():
-    for members, degree in (([1], 1), ([1, 1], 1), ([1, 2, 3], 3), ([1, 2, 3, 4], 1), ([1, 2], 0)):
-        with pytest.raises(CryptoError, match="no connected graph"):
-            masking.neighbours(members, b"", degree)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from secure_fl.crypto import masking
-from secure_fl.crypto.masking import Place
+from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from tests.support.collusion import LENGTH, MaskedStep
 
@@ -36,18 +36,18 @@ def test_segments_share_a_secret_and_no_stream() -> None:
     keys = step.keys["p00"]
     for _ in range(2):  # agreed anew, and as remembered
         first, second = (
-            keys.mask(step.names, name, LENGTH, COHORT.modulus, for_host=False)
+            keys.mask(step.names, StreamId("run", name, 1), LENGTH, COHORT.modulus, for_host=False)
             for name in ("one", "two")
         )
-        place = Place("one", 0, keys.index)
+        stream = StreamId("run", "one", 1)
         pairs = {
-            keys.circle.numbers[p]: masking.agree(
+            keys.numbers[p]: masking.agree(
                 masking.mask_key(keys._mask_seed), masking.public_key(step.keys[p]._mask_seed)
             )
             for p in step.names[1:]
         }
-        plus, minus = masking.pair_keys(keys.circle.numbers["p00"], pairs, place)
-        plus.append(masking.self_key(keys._self_seed, place))
+        plus, minus = masking.pair_keys(keys.numbers["p00"], pairs, stream)
+        plus.append(masking.self_key(keys._self_seed, stream))
         expected = masking.combine(plus, minus, LENGTH, COHORT.modulus)
         np.testing.assert_array_equal(first, expected)
         assert not np.any(first == second)

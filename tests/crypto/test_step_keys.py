@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import Place
+from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.unmasking import remaining_masks, unmasking
+from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.protocol.messages import Offer, UnmaskShares
-from tests.support.collusion import LENGTH, PLACE, MaskedStep
+from tests.support.collusion import LENGTH, STREAM, MaskedStep
 
 M = np.uint64(COHORT.modulus)
 
@@ -25,10 +23,8 @@ def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
     """What the coordinator computes from the inputs and shares of those who stayed."""
     alive = [p for p in step.names if p not in lost]
     reveals = step.tell(dict.fromkeys(alive, lost))
-    selves, keys = unmasking(step.circle, step.publics, alive, reveals)
-    masks = remaining_masks(
-        step.circle, selves, keys, step.publics, alive, {}, PLACE, LENGTH, COHORT.modulus
-    )
+    left = RemainingMasks.recover(step.numbers, step.threshold, step.publics, alive, reveals)
+    masks = left.masks(step.names, dict.fromkeys(alive, ()), STREAM, LENGTH, COHORT.modulus)
     whole = sum((step.sent[p] for p in alive), np.zeros(LENGTH, np.uint64)) % M
     return (whole + (M - masks)) % M
 
@@ -105,14 +101,16 @@ def test_signatures_of_another_step_or_run_do_not_count() -> None:
 
 def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[str, StepKeys]:
     sites = {n: Identity.generate(n) for n in ("a", "b", "c", "h")}
-    circle = Circle.of(list(sites), host, {n: i for i, n in enumerate(sites, 1)}, 2, "run", index)
+    parties, numbers = frozenset(sites) - {host}, {n: i for i, n in enumerate(sites, 1)}
     return {
         a: StepKeys(
             a,
             host,
             run,
             index,
-            circle,
+            parties,
+            numbers,
+            2,
             {b: channel(sites[a], sites[b].public, b"run") for b in sites if b != a},
         )
         for a in sites
@@ -159,10 +157,10 @@ def test_the_hosts_masks_are_what_the_parties_added_for_it() -> None:
     for name, mine in keys.items():
         mine.accept({p: o for p, o in offers.items() if p != name}, list(keys))
     parties = ("a", "b", "c")
-    plain = [keys[p].mask(parties, "s", 5, COHORT.modulus, for_host=False) for p in parties]
-    masked = [keys[p].mask(parties, "s", 5, COHORT.modulus, for_host=True) for p in parties]
+    plain = [keys[p].mask(parties, STREAM, 5, COHORT.modulus, for_host=False) for p in parties]
+    masked = [keys[p].mask(parties, STREAM, 5, COHORT.modulus, for_host=True) for p in parties]
     added = sum(((m + (M - p)) % M for m, p in zip(masked, plain, strict=True)), np.uint64(0)) % M
-    np.testing.assert_array_equal(keys["h"].host_masks(parties, "s", 5, COHORT.modulus), added)
+    np.testing.assert_array_equal(keys["h"].host_masks(parties, STREAM, 5, COHORT.modulus), added)
     assert not keys["h"]._held  # the host holds nobody's shares
     keys["h"].settle(("a", "b", "c", "h"), ())
     assert keys["h"].reveal({}, {}) == UnmaskShares({}, {})
@@ -176,7 +174,9 @@ def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
     share = bad.keys["p03"]
     wrong = replace_share(bad, "p03", bytes([share[0]]) + bytes([share[1] ^ 1]) + share[2:])
     with pytest.raises(CryptoError) as refusal:
-        unmasking(step.circle, step.publics, alive, reveals | {"p00": wrong})
+        RemainingMasks.recover(
+            step.numbers, step.threshold, step.publics, alive, reveals | {"p00": wrong}
+        )
     assert refusal.value.where["party"] == "p03"
 
 
@@ -186,20 +186,17 @@ def replace_share(reveal: UnmaskShares, party: str, share: bytes) -> UnmaskShare
 
 def test_two_segments_and_two_sums_share_no_mask() -> None:
     step = MaskedStep(4, 3)
-    keys = step.keys["p00"]
     masks = {
-        keys.mask(step.names, segment, 4, COHORT.modulus, for_host=False).tobytes()
-        for segment in ("one", "two")
+        step.keys["p00"]
+        .mask(step.names, StreamId("run", *which), 4, COHORT.modulus, for_host=False)
+        .tobytes()
+        for which in (("one", 1), ("two", 1), ("one", 2))
     }
-    keys.index = 2
-    masks.add(keys.mask(step.names, "one", 4, COHORT.modulus, for_host=False).tobytes())
-    assert len(masks) == 3 and Place("one", 0, 1) != Place("one", 0, 2)
+    assert len(masks) == 3
 
 
-def test_above_32_parties_each_masks_with_few() -> None:
+def test_everybody_masks_with_everybody_and_holds_a_share_of_each() -> None:
     step = MaskedStep(40, 27)
-    assert step.circle.threshold is None and step.circle.quorum == 27
-    assert {len(near) for near in step.circle.neighbours.values()} == {36}
-    assert {len(k._held) for k in step.keys.values()} == {37}  # its neighbours' and its own
-    assert replace(step.circle, threshold=27).shares_needed("p00") == 27
-    assert step.circle.shares_needed("p00") == 25
+    everybody = set(step.names)
+    for name, keys in step.keys.items():
+        assert keys.peers(step.names) == everybody - {name} and set(keys._held) == everybody

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secure_fl.crypto import tags
-from secure_fl.crypto.masking import Place, stream_key, uniform
+from secure_fl.crypto.masking import StreamId, stream_key, uniform
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError, TamperError
 from tests.support.raising import raises
@@ -14,7 +14,7 @@ from tests.support.raising import raises
 T = COHORT.modulus
 PRIME42 = 4398046486529  # another prime, of 42 bits
 KEY = bytes(range(32))
-PLACE = Place("run", 2, 5)
+STREAM = StreamId("run", "segment", 5)
 MEMBERS = [1, 2, 4]
 
 
@@ -27,12 +27,12 @@ def total(*parts):
     return sum(parts, np.zeros_like(parts[0])) % np.uint64(T)
 
 
-def make(slots, member, place=PLACE, segment=0):
-    return tags.make(KEY, slots, member, T, place, segment)
+def make(slots, member, stream=STREAM):
+    return tags.make(KEY, slots, member, T, stream)
 
 
-def check(slots, tag, contributors=MEMBERS, place=PLACE, segment=0):
-    tags.check(KEY, slots, tag % T, contributors, T, place, segment)
+def check(slots, tag, contributors=MEMBERS, stream=STREAM):
+    tags.check(KEY, slots, tag % T, contributors, T, stream)
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,10 +56,10 @@ def test_the_dot_product_does_not_overflow_over_many_blocks():
 
 def test_known_answer():
     x = vectors()[2]
-    r = uniform(stream_key(KEY, PLACE, "tag", 6), x.size, T)
-    constant = int(uniform(stream_key(KEY, PLACE, "tag members", 6), 3, T)[2])
+    r = uniform(stream_key(KEY, STREAM, "tag"), x.size, T)
+    constant = int(uniform(stream_key(KEY, STREAM, "tag members"), 3, T)[2])
     expected = sum(int(a) * int(b) for a, b in zip(r, x, strict=True)) + constant
-    assert make(x, 2, segment=6) == expected % T
+    assert make(x, 2) == expected % T
 
 
 def test_an_honest_sum_passes():
@@ -86,7 +86,7 @@ def test_a_scaled_sum_is_caught():
 def test_without_the_constants_a_scaled_sum_would_pass():
     """Why tags are affine: the linear part alone is blind to scaling and to double counting."""
     x, _ = honest()
-    r = uniform(stream_key(KEY, PLACE, "tag"), 300, T)
+    r = uniform(stream_key(KEY, STREAM, "tag"), 300, T)
     opened = total(*x.values())
     linear = sum(tags.dot(x[m], r, T) for m in MEMBERS)
     doubled = total(opened, opened)
@@ -129,11 +129,13 @@ def test_a_missing_or_foreign_contributor_is_caught():
 def test_a_replay_is_caught_and_named():
     x, tag = honest()
     opened = total(*x.values())
-    for place in (Place("run", 2, 6), Place("run", 3, 5), Place("nur", 2, 5)):
-        with pytest.raises(TamperError, match=f"sum {place.step}"):
-            check(opened, sum(tag.values()), place=place)
-    with pytest.raises(TamperError):
-        check(opened, sum(tag.values()), segment=1)
+    for stream in (
+        StreamId("run", "segment", 6),
+        StreamId("run", "other", 5),
+        StreamId("nur", "segment", 5),
+    ):
+        with pytest.raises(TamperError, match=f"sum {stream.sum}"):
+            check(opened, sum(tag.values()), stream=stream)
 
 
 def test_bad_input_is_refused():
@@ -147,7 +149,7 @@ def test_bad_input_is_refused():
         lambda: make(x.astype(np.int64), 1),
         lambda: tags.dot(x, x[1:], T),
         lambda: tags.dot(x, x, 1 << 45),
-        lambda: tags.make(bytes(8), x, 1, T, PLACE),
+        lambda: tags.make(bytes(8), x, 1, T, STREAM),
     ):
         with pytest.raises(CryptoError):
             refused()

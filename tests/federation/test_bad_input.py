@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -243,3 +243,17 @@ def test_no_cuda_here() -> None:
         pytest.skip("this machine has a CUDA device")
     with raises(ModelError, "CUDA"):
         small(FedAvg(), training=TrainingSettings(device="cuda")).run()
+
+
+def test_more_than_128_parties_under_protection_are_refused_when_they_federate() -> None:
+    entry = ALGORITHMS["fedavg"]
+    many = [Silo(f"p{k:03}", [Text("1", "a", label="x")]) for k in range(129)]
+    for mode in get_args(Protection):
+        protection = ProtectionSettings(mode=mode)
+        if mode == "none":
+            assert rules_of(many, protection, entry).threshold == 87
+            continue
+        with pytest.raises(SettingsError, match="at most 128 parties, not 129") as refusal:
+            rules_of(many, protection, entry)
+        assert "several federations" in refusal.value.fix
+        assert rules_of(many[1:], protection, entry).threshold == 86

@@ -14,7 +14,7 @@ import pytest
 from secure_fl.crypto import masking
 from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.protocol import messages
-from secure_fl.thresholds import collusion_bound, default_threshold, holders
+from secure_fl.thresholds import collusion_bound, default_threshold
 from tests.support.attacker import Wiretap, lying, summing, told
 from tests.support.collusion import MaskedStep
 from tests.support.harness import federate
@@ -113,36 +113,28 @@ def test_a_lying_coordinator_cannot_make_the_sum_smaller_than_the_threshold() ->
     assert revealed(quorum=None) == 0
 
 
-@pytest.mark.parametrize("n", [33, 40, 100, 1000])
-def test_above_32_parties_the_bound_is_that_of_a_neighbourhood(n: int) -> None:
-    m = masking.degree_for(n) + 1
-    assert holders(n) == m
-    bound = collusion_bound(n, default_threshold(n))
-    assert bound.honest == min(default_threshold(m) - 1, m - 2)
-    assert bound.lying == 2 * default_threshold(m) - m - 1
+@pytest.mark.parametrize("n", [33, 40, 100, 128])
+def test_the_bound_is_the_same_function_for_large_cohorts(n: int) -> None:
+    t = default_threshold(n)
+    bound = collusion_bound(n, t)
+    assert bound.honest == t - 1 and bound.lying == 2 * t - n - 1
 
 
-def test_above_32_parties_the_neighbours_of_one_party_are_the_colluders() -> None:
+def test_forty_parties_hold_against_as_many_colluders_as_the_bound_says() -> None:
     n, t = 40, default_threshold(40)
     bound = collusion_bound(n, t)
-    step = MaskedStep(n, t)
-    victim = step.names[-1]
-    near = step.circle.neighbours[victim]
-    for c, found in ((bound.honest, set()), (bound.honest + 1, {victim})):
-        fresh = MaskedStep(n, t)
-        reveals = fresh.tell({p: () for p in fresh.names if p not in near[:c]}, near[:c])
-        assert check(fresh, fresh.exposed(near[:c], reveals)) & {victim} == found
+    assert honest_coordinator(n, t, bound.honest) == set()
+    assert names_of_last(n) in honest_coordinator(n, t, bound.honest + 1)
 
 
-def test_above_32_parties_neighbours_cannot_be_called_gone_to_some_only() -> None:
-    """Alone, a coordinator tells the victim's neighbours of each other's loss, and isolates it."""
+def test_all_others_cannot_be_called_gone_to_some_only() -> None:
+    """Alone, a coordinator of 40 tells each party that all but it and the victim are gone."""
     n, t = 40, default_threshold(40)
 
     def attacked(quorum: int | None) -> set[str]:
         step = MaskedStep(n, t, quorum=quorum)
         victim = step.names[-1]
-        near = set(step.circle.neighbours[victim])
-        lists = {p: sorted(near - {p}) for p in step.names}
+        lists = {p: [q for q in step.names if q not in (p, victim)] for p in step.names}
         return check(step, step.exposed((), step.tell(lists)))
 
     assert names_of_last(n) in attacked(quorum=1)

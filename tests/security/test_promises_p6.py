@@ -13,7 +13,7 @@ from secure_fl.coordinator import totals
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
-from secure_fl.crypto.masking import Place
+from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.raw import MemoryFile
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import read_sum
@@ -204,16 +204,16 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
 
 
 def test_a_tag_without_constants_would_let_scaling_pass() -> None:
-    key, place = bytes(32), Place("run", 0, 1)
+    key, stream = bytes(32), StreamId("run", "segment", 1)
     rng = np.random.default_rng(1)
     slots = rng.integers(0, COHORT.modulus, (3, SIZE), dtype=np.uint64)
-    weights = masking.uniform(masking.stream_key(key, place, "tag"), SIZE, COHORT.modulus)
+    weights = masking.uniform(masking.stream_key(key, stream, "tag"), SIZE, COHORT.modulus)
     linear = [tags.dot(x, weights, COHORT.modulus) for x in slots]
-    affine = [tags.make(key, x, i, COHORT.modulus, place) for i, x in enumerate(slots, 1)]
+    affine = [tags.make(key, x, i, COHORT.modulus, stream) for i, x in enumerate(slots, 1)]
     total = slots.sum(axis=0) % M
     scaled = total * np.uint64(7) % M
     # The linear tag of the sum, scaled alike, is the right one for the scaled sum.
     assert tags.dot(scaled, weights, COHORT.modulus) == 7 * sum(linear) % COHORT.modulus
-    tags.check(key, total, sum(affine) % COHORT.modulus, (1, 2, 3), COHORT.modulus, place)
+    tags.check(key, total, sum(affine) % COHORT.modulus, (1, 2, 3), COHORT.modulus, stream)
     with pytest.raises(TamperError):
-        tags.check(key, scaled, 7 * sum(affine) % COHORT.modulus, (1, 2, 3), COHORT.modulus, place)
+        tags.check(key, scaled, 7 * sum(affine) % COHORT.modulus, (1, 2, 3), COHORT.modulus, stream)

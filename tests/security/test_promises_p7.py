@@ -155,7 +155,7 @@ def test_a_party_lost_between_two_sums(mode: Protection, exchange: int) -> None:
         np.testing.assert_allclose(opened["x"], np.full(20, opened["one"]), atol=1e-2)
 
 
-def test_40_parties_on_a_sparse_graph_with_dropouts() -> None:
+def test_40_parties_with_dropouts() -> None:
     rng = random.Random(7)
     lost = {name: rng.choice([3, 4, 5]) for name in rng.sample(names(40), 4)}
     programs = {p: summing(v, 2, bound=50.0) for p, v in powers(40).items()}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.circle import Circle
 from secure_fl.crypto.identity import Channel, Identity, channel
-from secure_fl.crypto.masking import Place, Slots
+from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
@@ -19,8 +17,7 @@ from secure_fl.protocol.messages import Offer, UnmaskShares
 
 MODULUS = COHORT.modulus
 LENGTH = 3
-SEGMENT = "run segment"
-PLACE = Place(SEGMENT, 0, 1)
+STREAM = StreamId("run", "segment", 1)
 
 
 def names(n: int) -> tuple[str, ...]:
@@ -52,14 +49,18 @@ class MaskedStep:
         quorum: int | None = None,  # below the threshold: the checks this file attacks are off
     ) -> None:
         self.n, self.names, self.sites = n, names(n), identities(n)
-        numbers = {name: number for number, name in enumerate(self.names, 1)}
-        circle = Circle.of(self.names, None, numbers, threshold, "run", 1)
-        self.circle = circle if quorum is None else replace(circle, quorum=quorum)
+        self.threshold = threshold
+        self.numbers = {name: number for number, name in enumerate(self.names, 1)}
+        parties = frozenset(self.names)
         self.keys = {
-            name: StepKeys(name, None, "run", 1, self.circle, channels(n)[name])
+            name: StepKeys(
+                name, None, "run", 1, parties, self.numbers, threshold, channels(n)[name]
+            )
             for name in self.names
         }
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
+        for keys in self.keys.values():  # shares are split; what is left are the checks
+            keys.threshold = threshold if quorum is None else quorum
         self.publics = {name: offer.public for name, offer in self.offers.items()}
         self.views = {name: (views or {}).get(name, self.names) for name in self.names}
         for name, keys in self.keys.items():
@@ -111,19 +112,19 @@ class MaskedStep:
         seeds = self._known(colluders, reveals, "seeds")
         found = {}
         for party in set(seeds) - set(colluders):
-            peers = set(self.circle.neighbours[party]) & set(self.views[party])
+            peers = set(self.views[party]) - {party}
             if party in keys or peers <= set(keys):
                 found[party] = self._unmasked(party, peers, seeds[party], keys)
         return found
 
     def _masked(self, name: str) -> Slots:
-        mask = self.keys[name].mask(self.views[name], SEGMENT, LENGTH, MODULUS, for_host=False)
+        mask = self.keys[name].mask(self.views[name], STREAM, LENGTH, MODULUS, for_host=False)
         return (self.inputs[name] + mask) % np.uint64(MODULUS)
 
     def _known(
         self, colluders: Collection[str], reveals: Mapping[str, UnmaskShares], kind: str
     ) -> dict[str, bytes]:
-        numbers, which = self.circle.numbers, ("keys", "seeds").index(kind)
+        numbers, which = self.numbers, ("keys", "seeds").index(kind)
         shares: dict[str, dict[int, bytes]] = {name: {} for name in self.names}
         for colluder in colluders:
             for party, held in self.keys[colluder]._held.items():
@@ -133,24 +134,23 @@ class MaskedStep:
                 shares[party][numbers[holder]] = share
         known = {}
         for party, some in shares.items():
-            needed = self.circle.shares_needed(party)
             if party in colluders:
                 mine = self.keys[party]
                 known[party] = mine._mask_seed if kind == "keys" else mine._self_seed
-            elif len(some) >= needed:
-                known[party] = sharing.combine(some, needed)
+            elif len(some) >= self.threshold:
+                known[party] = sharing.combine(some, self.threshold)
         return known
 
     def _unmasked(
         self, party: str, peers: Collection[str], seed: bytes, keys: Mapping[str, bytes]
     ) -> Slots:
-        numbers = self.circle.numbers
+        numbers = self.numbers
         secrets = {
             numbers[peer]: masking.agree(masking.mask_key(keys[party]), self.publics[peer])
             if party in keys
             else masking.agree(masking.mask_key(keys[peer]), self.publics[party])
             for peer in peers
         }
-        plus, minus = masking.pair_keys(numbers[party], secrets, PLACE)
-        mask = masking.combine([*plus, masking.self_key(seed, PLACE)], minus, LENGTH, MODULUS)
+        plus, minus = masking.pair_keys(numbers[party], secrets, STREAM)
+        mask = masking.combine([*plus, masking.self_key(seed, STREAM)], minus, LENGTH, MODULUS)
         return (self.sent[party] + (np.uint64(MODULUS) - mask)) % np.uint64(MODULUS)
