@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+import secure_fl
 from tests.support.names import MAPPED, ROOT, exists
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -74,6 +75,12 @@ def test_the_table_of_commands_is_the_program() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     rows = "\n".join(commands(main))
     assert page.partition("| --- | --- |\n")[2].split("\n\n")[0].strip() == rows, rows
+
+
+def test_every_public_name_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^::: secure_fl\.[\w.]*\.(\w+)$", page, re.M)
+    assert sorted(named) == secure_fl.__all__
 
 
 def test_the_site_builds_strictly_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
