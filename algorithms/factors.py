@@ -1,4 +1,4 @@
-"""How students' updates travel: as the aggregate's factors, as every party's own, or whole.
+"""Sends students' updates as the aggregate's factors, as each party's own, or whole.
 
 Each way takes one party's update to the mean of all, and knows what is equal at all parties
 (`shared`) and what is this party's alone (`personal`). Whatever did not get through is kept and
@@ -51,7 +51,7 @@ class Exchange(Protocol):
 
 
 class Residuals(dict[str, Tensor]):
-    """What of this party's weighted updates has not got through yet."""
+    """The part of this party's weighted updates that has not arrived in the model yet."""
 
     def plus(self, Δ: Update, weight: float) -> Update:
         """The weighted update, with what is left of earlier ones."""

@@ -146,7 +146,7 @@ def rectify(
 
 
 def loss_of(z: Tensor, y: Tensor, own: Tensor, h: Tensor, w: float, cfg: FedID) -> Tensor:
-    """What g_distill + g_feedback is the gradient of."""
+    """Compute the loss whose gradient is g_distill + g_feedback."""
     loss = z.new_zeros((), dtype=torch.float32)
     if cfg.distill:
         loss = loss + cross_entropy(z, y)  # Eq. 13

@@ -71,7 +71,7 @@ def matrix(trials: Sequence[Trial], roles: Sequence[str]) -> tuple[RowPart, ...]
 
 
 def answer(row: Row, role: str, trials: Sequence[Trial]) -> tuple[Verdict, tuple[Trial, ...]]:
-    """What is known about a row for a role, and by which trials.
+    """Answer one cell: what this role learns of this row, and which trials say so.
 
     A role that could read no single hospital's update has nothing to find in it, even where an
     attack does not work on updates like these (AdamW's, after epochs). Where it could read one, all
@@ -122,7 +122,7 @@ def _why(mine: Iterable[Trial]) -> str:
 
 
 def _access(row: Row, trial: Trial) -> Access:
-    """What was found of a sum says whose it is not."""
+    """Name the access: "of a sum" if the finding is about one, else the row's own word."""
     target = trial.deployed.target if trial.deployed else ""
     return "of a sum" if target.startswith("the sum") else row.found
 

@@ -68,7 +68,7 @@ def views(run: RecordedRun, shapes: Shapes, rounds: int, bound: int) -> tuple[Vi
 
 
 def smallest_sum(run: RecordedRun, rounds: int) -> tuple[str, ...]:
-    """Over whom the smallest sum was opened: after dropouts, or of a tier."""
+    """Find the parties of the smallest opened sum: after dropouts, or of a tier."""
     sums = [part.of for part in run.parts if part.total and part.round <= rounds]
     return min(sums, key=lambda of: (len(of), of), default=run.parties)
 
@@ -91,7 +91,7 @@ def bound_of(run: RecordedRun, honest: int, rounds: int) -> int:
 
 
 def within_bound(parties: int, bound: int) -> dict[str, bool]:
-    """Of which coalitions it is promised that they learn the others' sum alone."""
+    """Say of each coalition whether the bound covers it: then it learns the others' sum alone."""
     return {role_of(colluders): colluders <= bound for colluders in range(1, parties)}
 
 
@@ -130,5 +130,5 @@ def _readings(reads: Sequence[readings.Read]) -> tuple[Reading, ...]:
 
 
 def _plausible(values: Any) -> Any:
-    """What masks make of an update is beyond what any model moves: an attacker cuts it off."""
+    """Clip masked values to what a model could move: an attacker would do so, too."""
     return np.clip(np.nan_to_num(np.asarray(values, dtype=np.float64)), -LARGEST, LARGEST)

@@ -71,7 +71,7 @@ class TierSums:
         return gives
 
     def _wants(self, turn: Turn) -> dict[str, Any]:
-        """What this party's next model depends on; values give shapes only."""
+        """List the sums that this party's next model needs; the values give shapes only."""
         own, ladder = self._own, turn.ladder
         wants: dict[str, Any] = {}
         for tier in turn.present(ladder.tiers):

@@ -69,7 +69,7 @@ class WideSums:
     def _addends(
         self, sent: Mapping[str, str], g: Update | None, weight: float, turn: Turn
     ) -> tuple[dict[str, Tensor | float], dict[str, Any]]:
-        """What this party gives, and the shapes of all that it wants to know."""
+        """Collect this party's terms, and the shapes of the sums that it reads."""
         own = self._own
         wants: dict[str, Any] = {f"{p}/{n}": own.weights[n] for n, p in sent.items()}
         wants |= dict.fromkeys((f"{p}/weight" for p in _places(turn)), 0.0)
@@ -89,13 +89,13 @@ class WideSums:
         return gives, wants
 
     def _taught(self, turn: Turn) -> list[int]:
-        """Of the layers [L_- : L_j] those that are in no other sum."""
+        """Select the layers of [L_- : L_j] that are in no other sum."""
         tier = self._own.tier or ""
         layers = turn.ladder.distilled(tier)
         return [layer for layer in layers if _place(tier, layer, turn) is None]
 
     def _at_home(self, g: Update, turn: Turn) -> Update:
-        """As line 22 is printed, line 17 has overwritten the last layer before."""
+        """Mix line 17's momentum into the last layer, if line 22 is read as it is printed."""
         if self._reading == "mixed" and self._m:
             return mix(g, self._m, self._beta, self._own.last(turn))
         return g

@@ -104,7 +104,7 @@ def shadows_for(
     *,
     progress: Progress | None = None,
 ) -> Shadows:
-    """What copies of shadows say of the candidates: each is distilled from one shadow's answers."""
+    """Distil a copy of each shadow from its answers, and ask the copies about the candidates."""
     pool = prior.task.encode(candidates, prior.tokenizer)
     asked = prior.task.encode(public, prior.tokenizer, labelled=False)
 

@@ -37,18 +37,18 @@ Sent = Mapping[str, Mapping[Source, NDArray[Any]]]  # by hospital
 
 
 def reading_one(view: View, prior: Prior, sent: Sent) -> Finding:
-    """How close the best reading of a single hospital comes to what it sent."""
+    """Compare the best reading of a single hospital with what it sent."""
     return _best(ONE, view, (r for r in view.readings if len(r.of) == 1), sent)
 
 
 def reading_sum(view: View, prior: Prior, sent: Sent) -> Finding:
-    """How close the best reading of a sum comes to it; who is left with one term has that."""
+    """Compare the best reading of a sum with it; a role that knows all terms but one has that."""
     several = [reading for reading in view.readings if len(reading.of) > 1]
     return _best(SUM, view, several or view.readings, sent)
 
 
 def reading_counts(view: View, prior: Prior) -> Finding:
-    """How many of the counts that were read of single hospitals are their numbers of records."""
+    """Count the single hospitals whose number of records was read."""
     right, evidence = [], dict[str, None]()
     for reading in view.readings:
         known = prior.truth.get(reading.of[0]) if len(reading.of) == 1 else None

@@ -1,4 +1,4 @@
-"""What swapped keys win where a party takes keys on trust: its input, without its masks.
+"""Swaps keys where a party trusts them: the swapper gets its input without masks.
 
 One masked sum of three parties at the level of `crypto.step_keys`. The coordinator tells one party
 a key of its own in place of all others' keys; a party that believes it masks with streams that the
@@ -89,7 +89,7 @@ class _Step:
         return (sent + (modulus - mask)) % modulus
 
     def _self_seed(self, holders: Collection[str]) -> bytes:
-        """As after every sum: the others reveal their shares of who is in it."""
+        """Recover the victim's self mask from the shares that the others reveal after every sum."""
         shares = {}
         for name in holders:
             self.keys[name].settle(NAMES, ())

@@ -178,7 +178,7 @@ class Forged(Trick):
         return totals
 
     def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
-        """To the victim, one more in every slot of the first sum."""
+        """Send the victim the first sum with every slot raised by one."""
         if party != VICTIM or not isinstance(message, messages.Total) or self.sums > 1:
             return message, bulk
         parts = zip(self.slots, cut(bulk, message.sizes), strict=False)

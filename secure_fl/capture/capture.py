@@ -1,4 +1,4 @@
-"""Who may watch a run from its borders: an audit's recording, or nobody."""
+"""The places where an audit can record a run; in other runs nothing is recorded."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class NoCapture:
         """Nothing is noted."""
 
     def engine(self, engine: Engine) -> Engine:
-        """As it is."""
+        """Return the engine unchanged."""
         return engine
 
     def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
-        """As they are."""
+        """Return the sums unchanged."""
         return sums
 
     def close(self) -> None:

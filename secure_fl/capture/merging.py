@@ -27,7 +27,7 @@ Bases: TypeAlias = Mapping[tuple[int, str], NDArray[Any]]  # U, by round and mat
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was read of one sum, or of one share: vectors by the names they travelled under."""
+    """The vectors that were read of one sum or share, by the names they travelled under."""
 
     of: tuple[str, ...]
     round: int
@@ -62,7 +62,7 @@ def merged(entries: Iterable[Entry], shapes: Shapes, bases: Bases) -> tuple[Read
 
 
 class _Merging:
-    """What is known so far of some parties in one round."""
+    """Collects the entries that are known of some parties in one round."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

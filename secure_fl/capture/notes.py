@@ -201,7 +201,7 @@ def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
 
 
 def _told(line: ToldLine, data: bytes) -> list[Told]:
-    """What a door's envelope held; a state for newcomers is none, and all hold it alike."""
+    """Decode what an envelope held; a state for newcomers gives none, for all hold it alike."""
     kind, _, rest = line.context.partition(" ")
     if kind not in ("broadcast", "share"):
         return []

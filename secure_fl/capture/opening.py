@@ -1,4 +1,4 @@
-"""What a role can read of a recorded run: every sum's bytes, with the keys that the role has.
+"""Reads the sums of a recorded run as far as one role's keys go.
 
 Nothing is assumed about what protection hides. Whatever bytes a role has are read as far as its
 keys go (decrypted, cut into slots, decoded as the public layout says) and the result is handed to

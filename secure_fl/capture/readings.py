@@ -38,7 +38,7 @@ def of_coordinator(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[Read,
 
 
 def of_member(run: RecordedRun, member: str, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
-    """What was opened to one member, less what it put in itself."""
+    """Take the sums that one member opened, and subtract its own inputs."""
     entries = [*_opened(run, (member,), rounds), *_told(run, (member,), rounds)]
     return _merged(run, entries, shapes)
 
@@ -72,7 +72,7 @@ def host_sums(run: RecordedRun) -> tuple[Read, ...]:
 
 
 def given(run: RecordedRun, party: str, rounds: int) -> dict[Source, NDArray[Any]]:
-    """What one party really put into its sums, and shared: what readings are compared with."""
+    """Read what one party really put into sums and shared: the truth for readings."""
     found: dict[Source, NDArray[Any]] = {}
     for part in run.parts:
         if not part.total and part.frame.party == party and part.round <= rounds:
@@ -101,7 +101,7 @@ def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iter
 def _opened(
     run: RecordedRun, members: Sequence[str], rounds: int, less: Sequence[str] | None = None
 ) -> Iterator[Entry]:
-    """What was opened to these members, less what they (or `less`) put in."""
+    """Take the sums that these members opened; subtract their inputs (or those of `less`)."""
     own = _own(run, members if less is None else less)
     for part in run.parts:
         opened = part.note.opened
@@ -122,7 +122,7 @@ def _own(run: RecordedRun, members: Sequence[str]) -> Own:
 
 
 def _less(part: Part, values: Values, own: Own) -> Entry:
-    """What is left of a sum, and whose it is."""
+    """Subtract known inputs from a sum, and say whose the rest is."""
     at = (part.note.session, part.note.number)
     for member in set(part.of) & set(own):
         mine = own[member].get(at, {})
@@ -140,7 +140,7 @@ def _told(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[Ent
 
 
 def _relayed(run: RecordedRun, rounds: int) -> Iterator[Entry]:
-    """What the coordinator reads of shared values: themselves, if nothing seals them."""
+    """Read shared values at the coordinator: it sees them if nothing seals them."""
     known: set[tuple[int, int, str]] = set()
     for party in run.parties:
         for one in shares(run, party):

@@ -1,4 +1,4 @@
-"""What every field of a settings file, and of a site's policy, means: read off the classes.
+"""Reads the meaning of every settings and policy field off the source of its class.
 
 The comment behind a field in the source is its explanation, so there is one place for both.
 """

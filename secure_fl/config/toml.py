@@ -22,7 +22,7 @@ _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Where settings came from, so that an error can point there."""
+    """The text that settings were read from, so that an error can point to its line."""
 
     file: str | None = None
     lines: Mapping[Key, int] = field(default_factory=dict)

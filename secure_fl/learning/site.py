@@ -102,7 +102,7 @@ class Site:
 
     @property
     def records(self) -> float:
-        """How many training records there are: private, and only ever summed."""
+        """Count the training records. The number is private: it only ever enters sums."""
         return float(len(self.silo.train))
 
     def model(
@@ -169,7 +169,7 @@ class Site:
         self.delivered[name] = Delivery(model, shared)
 
     def fingerprint(self) -> bytes:
-        """What all parties must have in common before they can share a model."""
+        """Digest what all parties need alike before they can share a model."""
         import json
 
         labels = None if self.local_head else list(self.task.labels)

@@ -60,7 +60,7 @@ class Kit:
         return {"certificates": self.tls.validity()[1], "roster": self.roster.expires}
 
     def warnings(self, now: datetime | None = None) -> list[str]:
-        """What of it ends soon, and what to do."""
+        """Name the certificates that end soon, and what to do."""
         now = now or datetime.now(UTC)
         return [
             f"last day of this kit's {name} is {end:%Y-%m-%d}, in {(end - now).days} days: "

@@ -1,4 +1,4 @@
-"""What a hospital remembers over all runs, whatever a coordinator calls them.
+"""A hospital's memory over all runs: the coordinator's names for them play no part.
 
 Which seeds it has begun with: the same seed and records give the same inputs, and two sums of them
 over different hospitals differ by somebody's input. And whether a sum was forged: what opens and

@@ -80,7 +80,7 @@ def _checked(tables: Table, where: Text) -> Plan:
 
 
 def terms_of(plan: Plan, ledger: Path) -> Terms:
-    """What a session needs of it, with the site's own ledger: one budget, whatever runs are called.
+    """Make a session's terms of a plan, with the site's one ledger: one budget for all runs.
 
     A plan may not say where a ledger lies (`policy.rules`), or a new name would be a new budget.
     """

@@ -1,4 +1,4 @@
-"""How far a pilot's run is, from the events in its folder: for `secure-fl status`."""
+"""Reads a pilot's progress from the events in its folder, for `secure-fl status`."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ class HospitalProcess:
 
 
 def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> Rules:
-    """What a run of these members enforces: by the signed roster, not by the coordinator."""
+    """Take the run's rules from the signed roster, not from the coordinator."""
     host = roster.host.name if roster.host is not None else None
     parties, least = [name for name in members if name != host], plan.protection.min_cohort
     threshold = max(roster.t, plan.protection.threshold or 0)

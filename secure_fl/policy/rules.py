@@ -1,4 +1,4 @@
-"""What a coordinator asks of a hospital, held against the hospital's own policy.
+"""Compares a coordinator's plan with the hospital's own policy.
 
     check(policy, plan, company)    before any program starts; raises PolicyRefusal
 
@@ -179,7 +179,7 @@ def _sums(policy: SitePolicy, asked: ProtectionSettings, company: Company) -> It
 
 
 def _how_much(policy: SitePolicy, asked: Demands) -> Iterator[Broken]:
-    """How long it takes, and what is in memory at once; `size` adds what the models need."""
+    """Check rounds, passes, steps and batches against the limits; `size` checks the models."""
     yield from at_most("site.max_rounds", asked.exchanges, policy.max_rounds)
     yield from at_most("site.max_epochs", asked.passes, policy.max_epochs)
     yield from at_most("site.max_steps", asked.steps, policy.max_steps)
@@ -187,7 +187,7 @@ def _how_much(policy: SitePolicy, asked: Demands) -> Iterator[Broken]:
 
 
 def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
-    """How large a model a site holds is what it has signed, not what its place in a list gives."""
+    """Refuse tiers at a site to which the signed roster gives none: size is what it signed."""
     if _is(algorithm.name, "partial_sums") and company.tier is None and company.me != company.host:
         fix = (
             f"make a roster with --tier {company.me}=TIER (`secure-fl keys roster`), that all sign"

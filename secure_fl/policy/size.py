@@ -1,4 +1,4 @@
-"""How large a model a plan asks for, against what this site's machine is to hold.
+"""Compares the size of a plan's models with the site's limit.
 
 Asked after `rules.check`: only then has the site allowed the name, whose shape is looked up
 here, in a folder, the local cache or the hub. No weight is loaded or drawn for it.

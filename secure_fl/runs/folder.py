@@ -113,7 +113,7 @@ class PartyCheckpoints:
         return tuple(sorted(int(n.removeprefix("round-")) for n in names))
 
     def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
-        """Over whom sums were opened: see `Openings.rounds`."""
+        """List the parties of the sums that were opened: see `Openings.rounds`."""
         return self._openings.rounds()
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:

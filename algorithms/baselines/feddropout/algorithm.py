@@ -45,7 +45,7 @@ class FedDropout(Algorithm):
 
 
 class Unsent:
-    """What rounding left over of a party's own updates, where it belongs in the whole model.
+    """The leftovers of a party's updates, kept at their places in the whole model.
 
     The door would add it to the next part of the same name, whose positions mean other units. So
     it is taken out after each sum, and waits here until its units are drawn again.

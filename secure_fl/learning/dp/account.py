@@ -1,4 +1,4 @@
-"""What DP-SGD at one silo may spend, has spent, and what may be said about it. No torch here.
+"""The privacy account of DP-SGD at one silo: its limit, its spending, its statement. No torch.
 
 Everything is spent before it is computed, in the silo's ledger (or, for a run without a folder,
 in memory), and ε is always recomposed from all events of the account.
@@ -28,7 +28,7 @@ Units = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What was reserved, and ε with it and with all that is planned."""
+    """The reserved steps, their ε, and the ε of all planned steps."""
 
     event: DpSgdSteps
     epsilon: float
@@ -109,7 +109,7 @@ class DpAccount:
         self._done += passes
 
     def statement(self) -> dict[str, Any]:
-        """What this run did at this silo, and the account's ε with all that was before."""
+        """Say what this run did at this silo, and the ε of this and all earlier runs."""
         steps = [event for event in self._mine if isinstance(event, DpSgdSteps)]
         return {
             "epsilon": self.spent() if steps else None,
@@ -213,7 +213,7 @@ class DpAccount:
 
 
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
-    """What a result says about privacy; an ε of None promises nothing."""
+    """Write the privacy part of a result; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
     spent = [statement["epsilon"] for statement in statements.values()]
     uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]

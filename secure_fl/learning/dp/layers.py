@@ -1,4 +1,4 @@
-"""Which layers DP-SGD can bound per record, and what makes transformers 5 fit Opacus 1.6."""
+"""Lists the layers that DP-SGD can bound per record, and fits transformers 5 to Opacus 1.6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DP can protect: for which runs, whose records count as one unit, and in which ledger."""
+"""Decides which runs DP can protect, what one unit is, and which ledger is charged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def privacy_of(
     folder: Path | None,
     identity: Identity | None = None,
 ) -> DpAccount | None:
-    """What the party may spend: from its ledger, if the settings or the run's folder have one."""
+    """Open the party's account on its ledger, if the settings or the run's folder name one."""
     dp = training.dp
     if dp is None:
         return None
@@ -101,7 +101,7 @@ def noise_of(
     folder: Path | None,
     identity: Identity | None = None,
 ) -> NoiseLedger | None:
-    """What the party may release under noise; the host releases nothing, so it has no ledger."""
+    """Open the party's ledger of noised sums; the host releases nothing, so it has none."""
     if noise is None:
         return None
     host = silo.role == "host"
