@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
         ),
         "results": Lazy(
-            "benchmarks.evidence.page_command", "results", "Write the pages of those tables."
+            "benchmarks.evidence.results_command", "results", "Write the pages of those tables."
         ),
     }
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
-from benchmarks.evidence.summary import Row
+from benchmarks.evidence.summary import Row, three
 
 Which: TypeAlias = Literal["last", "best"]
 Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told", "not run"]
@@ -84,6 +84,7 @@ class Judgement:
     claim: Claim
     verdict: Verdict
     figures: tuple[str, ...]
+    spreads: tuple[float, ...] = ()  # deviations, over seeds, of the differences in points
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,16 @@ class Bench:
 
     def judge(self, claim: Claim) -> Judgement:
         """Apply the rule."""
+        spreads: list[float] = []
         if isinstance(claim, Better):
-            found = list(self._better(claim))
+            found = list(self._better(claim, spreads))
         elif isinstance(claim, Shown):
             found = list(self._shown(claim))
         else:
             found = [self._cheaper(claim)]
         verdict = min((verdict for verdict, _ in found), key=WORST.index)
-        return Judgement(claim, verdict, tuple(dict.fromkeys(figure for _, figure in found)))
+        figures = tuple(dict.fromkeys(figure for _, figure in found))
+        return Judgement(claim, verdict, figures, tuple(spreads))
 
     def find(self, arm: Arm) -> Row | None:
         """The row of an arm, if it has been run."""
@@ -115,7 +118,7 @@ class Bench:
                 return row
         return None
 
-    def _better(self, claim: Better) -> Iterator[tuple[Verdict, str]]:
+    def _better(self, claim: Better, spreads: list[float]) -> Iterator[tuple[Verdict, str]]:
         row = self.find(claim.arm)
         for other in claim.others:
             against = self.find(other)
@@ -128,6 +131,7 @@ class Bench:
                 continue
             one, two = scores(row, self.which, parties), scores(against, self.which, parties)
             paired = [100 * (one[seed] - two[seed]) for seed in one if seed in two]
+            spreads += [stdev(paired)] if len(paired) > 1 else []
             verdict, bounds = told(paired, claim.by)
             yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
 
@@ -169,24 +173,28 @@ class Bench:
             title = claim.other.title
             times = other["bytes"]["both"] / max(row["bytes"]["both"], 1)
         verdict: Verdict = "holds" if times >= claim.times else "does not hold"
-        return verdict, f"{claim.arm.title} takes 1/{times:.2f} of {title}"
+        return verdict, f"{claim.arm.title} takes {part_of(times)} {title}"
 
 
 def told(paired: Sequence[float], by: float) -> tuple[Verdict, str]:
     """Judge differences, one for each seed, and show them."""
-    from scipy.stats import t
-
     if not paired:
         return "not run", "no seed in common"
     mean = fmean(paired)
     if len(paired) == 1:
         return "cannot be told", f"{mean:+.1f}, one seed"
-    quantile = float(t.ppf(CONFIDENCE, len(paired) - 1))
-    half = quantile * stdev(paired) / len(paired) ** 0.5
+    half = half_width(stdev(paired), len(paired))
     shown = f"{mean:+.1f}, from {mean - half:+.1f} to {mean + half:+.1f}, {len(paired)} seeds"
     if mean - half > by:
         return "holds", shown
     return ("does not hold" if mean + half < by else "cannot be told"), shown
+
+
+def half_width(sd: float, seeds: int) -> float:
+    """How far the bounds lie from the mean of so many differences with this deviation."""
+    from scipy.stats import t
+
+    return float(t.ppf(CONFIDENCE, seeds - 1)) * sd / float(seeds**0.5)
 
 
 def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
@@ -199,6 +207,11 @@ def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
             return {}
         each = [whole["values"]]
     return {seed: fmean(values) for seed, *values in zip(row["seeds"], *each, strict=True)}
+
+
+def part_of(times: float) -> str:
+    """So many times less, or more, in words."""
+    return f"1/{three(times)} of" if times >= 1 else f"{three(1 / times)} times as much as"
 
 
 def _absent(arm: Arm) -> str:

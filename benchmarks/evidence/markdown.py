@@ -1,4 +1,4 @@
-"""Tables of results as Markdown: our figures, and a paper's beside them."""
+"""Parts of pages of results as Markdown: tables, names of rows, what is folded away."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from statistics import fmean, stdev
 
 from benchmarks.evidence import spectra
 from benchmarks.evidence.claims import Which, scores
-from benchmarks.evidence.published import Beside
 from benchmarks.evidence.spectra import ENERGY, FIRST
 from benchmarks.evidence.summary import Row, shown, spread
 from secure_fl.algorithms.registry import ALGORITHMS
 
-ROUNDS: dict[Which, str] = {"last": "test, last round", "best": "test, best dev round"}
 POOLED = "centralized"
 
 
@@ -29,22 +27,10 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
 
-def figures(rows: Sequence[Row], beside: Sequence[Beside], which: Which) -> Iterator[str]:
-    """The rows of one group on one set: scores x 100, and what they cost."""
-    tiers = list(dict.fromkeys(t for row in rows for t in row["parties"].values() if t))
-    other: Which = "best" if which == "last" else "last"
-    heads = ["method", ROUNDS[which], *tiers, ROUNDS[other], *(column.head for column in beside)]
-    heads += ["MB a party", "of fp32 FedAvg", "protection", "seeds"]
-    tiered = max(rows, key=lambda row: len(set(row["parties"].values())))
-    lines = []
-    for row in rows:
-        printed = [column.figures.get(name(row), "") for column in beside]
-        like = row if any(row["parties"].values()) else tiered
-        by_tier = [tier_score(row, like, tier, which) for tier in tiers]
-        line = [label(row), shown(row[which]["test"]), *by_tier, shown(row[other]["test"])]
-        line += [*printed, *costs(row)]
-        lines.append([*line, ", ".join(str(seed) for seed in row["seeds"])])
-    yield from grid(heads, lines)
+def folded(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """Lines that are shown when a reader asks for them."""
+    if lines:
+        yield from ("", f"<details><summary>{title}</summary>", "", *lines, "", "</details>")
 
 
 def name(row: Row) -> str:
@@ -67,13 +53,6 @@ def tier_score(row: Row, like: Row, tier: str, which: Which) -> str:
     if not own & set(row[which]["party"]):
         return ""
     return shown(spread(list(scores(row, which, own).values())))
-
-
-def costs(row: Row) -> list[str]:
-    """Bytes, their part of the whole model's, and what protected the sums."""
-    less = row["bytes"].get("times_less")
-    part = f"1/{less:.1f}" if less else ""
-    return [f"{row['bytes']['both'] / 1e6:.2f}", part, protection(row)]
 
 
 def protection(row: Row) -> str:

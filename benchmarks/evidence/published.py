@@ -15,6 +15,10 @@ class Beside:
     head: str
     figures: Mapping[str, str]
 
+    def within(self, other: Beside) -> bool:
+        """Whether another column prints all of this one's figures, under the same head."""
+        return self.head == other.head and self.figures.items() <= other.figures.items()
+
     def among(self, methods: Collection[str]) -> Beside:
         """The figures of some methods only."""
         return Beside(self.head, {m: v for m, v in self.figures.items() if m in methods})
@@ -30,6 +34,9 @@ class Section:
     beside: tuple[Beside, ...] = ()
     claims: tuple[Claim, ...] = ()
     which: Which = "last"  # the round whose scores the claims are about
+    tier: str = ""  # whose models the paper measures, and wide tables show
+    sheet: str = ""  # the wide table that shows it; empty: the group's
+    column: str = ""  # its head there; empty: the set's name
 
     def covers(self, group: str, data: str) -> bool:
         """Whether rows of a group on a set belong here."""

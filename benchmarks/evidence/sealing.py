@@ -52,12 +52,13 @@ def differences(found: Sequence[Pair]) -> Iterator[str]:
         known = [d for d in apart if d is not None]
         far += known
         for model in models_of(pair.runs[0][0]):
-            changes = [_change(a, b, model) for a, b in pair.runs]
+            changes = [change(a, b, model) for a, b in pair.runs]
             largest = max([largest, *(abs(c) for c in changes)])
             title = " · ".join(part for part in (*pair.place, model) if part)
             seeds, most = str(len(changes)), f"{max(map(abs, changes)):.1f}"
             models = f"{max(known):.3g}" if known else "not kept"
-            lines.append([title, str(bits), seeds, points(changes), most, models, _seeds(pair)])
+            between = "".join(f"{distance:.3g}" for distance in nearest(pair))
+            lines.append([title, str(bits), seeds, points(changes), most, models, between])
     ends = f"{max(far):.3g} of their norm" if far else "not kept"
     yield f"Largest difference of a main metric: {largest:.1f} points. Of the models: {ends}."
     yield ""
@@ -66,17 +67,18 @@ def differences(found: Sequence[Pair]) -> Iterator[str]:
     )
 
 
-def _change(clear: Outcome, sealed: Outcome, model: str) -> float:
+def change(clear: Outcome, sealed: Outcome, model: str) -> float:
+    """What protection changed in a score, in points."""
     scores = Scores(model, clear["metric"])
     before, after = (scores.of(o, "last", "test") for o in (clear, sealed))
     return 100 * ((after or 0.0) - (before or 0.0))
 
 
-def _seeds(pair: Pair) -> str:
-    """How far two seeds' clear models are apart: what to compare a pair's distance with."""
+def nearest(pair: Pair) -> list[float]:
+    """How far the nearest two seeds' clear models are apart: what to compare a pair's with."""
     clear = [outcome.get("sketch") for outcome, _ in pair.runs]
     found = [d for a, b in combinations(clear, 2) if (d := distance(a, b)) is not None]
-    return f"{min(found):.3g}" if found else ""
+    return [min(found)] if found else []
 
 
 def _mode(outcome: Outcome) -> Any:

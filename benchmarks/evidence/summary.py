@@ -193,6 +193,15 @@ def _name(row: Row) -> str:
     return f"{row['method']}{model}{'*' if row['mark'] else ''}"
 
 
+def three(value: float) -> str:
+    """A number of which three digits count: 0.28, 6.94, 75.6, 597, 1,590."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    decimals = max(0, 3 - len(str(int(rounded))))
+    return f"{rounded:,.{decimals}f}"
+
+
 def shown(score: Mapping[str, Any] | None) -> str:
     """Show a mean, and its standard deviation where there is one."""
     if score is None:

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.datasets import Spread
+from benchmarks.evidence import chapters as results
 from benchmarks.evidence import finished as evidence
-from benchmarks.evidence import page as results
-from benchmarks.evidence import sealing
+from benchmarks.evidence import paper_page, sealing
 from benchmarks.evidence.cells import Cell, about, sections
 from benchmarks.evidence.claims import Arm, Bench, Better, Cheaper, Shown, told
 from benchmarks.evidence.kept import FILE, Kept, read
@@ -271,12 +271,15 @@ def test_a_page_shows_what_agrees_what_does_not_and_what_is_missing(
     found = learnt()[:6]
     found[0]["leakage"] = {"words": {"coordinator": "everything: F1 1.00", "party": "nothing: "}}
     keep(tmp_path, *found, outcome(cell("FedAvg", 0, max_length=3), 0.1))
-    text = results.page(tmp_path)
-    assert "| Made up | 6 of 9 | 1 | 1 | 0 | 0 |" in text
-    assert "| FedAvg | 81.0 ± 1.0 | 81.0 ± 1.0 | 99.9 | 0.00 | 1/2.0 | he+secagg, 8 bits |" in text
-    assert "Missing with seeds 0, 1, 2: FedDropout." in text
-    assert "- **holds**: Sums help. FedAvg - Local: +20.3" in text
-    assert "- **does not hold**: Solitude helps." in text
+    (one,) = results.chapters(tmp_path)
+    text = paper_page.page(one)
+    assert one.count() == {"holds": 1, "does not hold": 1}
+    assert "- cells: 6 of 9 finished" in text
+    assert "| method | ade | paper: F1 | MB a party | of fp32 FedAvg | protection |" in text
+    assert "| FedAvg | 81.0 ± 1.0 | 99.9 | 0.00 | 1/2.00 | he+secagg, 8 bits |" in text
+    assert "ade: missing with seeds 0, 1, 2: FedDropout." in text
+    assert "| Sums help. | ✓ |" in text and "| Solitude helps. | ✗ |" in text
+    assert "- Sums help.\n    - ✓ ade: FedAvg - Local: +20.3" in text
     assert "*Likely reason:* few records." in text and "of its own" not in text
     assert "1 kept cells were made with other settings" in text
     assert "| FedAvg | words | everything: F1 1.00 | nothing |" in text
@@ -305,6 +308,10 @@ def test_the_page_is_what_the_kept_cells_say() -> None:
     places = ["--from", str(docs / "results"), "--write", str(docs / "results.md")]
     done = CliRunner().invoke(main, ["results", "--check", *places])
     assert done.exit_code == 0, done.stderr
+
+
+def test_a_reader_finishes_the_page() -> None:
+    assert len((ROOT / "docs" / "results.md").read_text().splitlines()) <= 120
 
 
 def test_a_page_written_by_hand_is_found(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ CURVES = tuple(
         f'Figure {figure}, "Performance of the central model on SST-2 with different {caption}." '
         "Curves only.",
         claims=(*claims, AHEAD),
+        sheet="Figures 2 to 4, on sst2",
+        column=f"{size} {varied}",
     )
     for figure, varied, caption, sizes, claims in VARIED
     for size in sizes

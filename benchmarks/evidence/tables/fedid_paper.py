@@ -146,14 +146,16 @@ def skewed(title: str = "") -> tuple[Claim, ...]:
 
 def alike(alpha: str, said: tuple[Claim, ...], title: str = "") -> tuple[Section, ...]:
     """Table 1, a section for each of our sets; `title` ends that of our group."""
-    source = 'Table 1, "Experiment results of the homogeneous setting on the GLUE dev sets", column'
+    source = 'Table 1, "Experiment results of the homogeneous setting on the GLUE dev sets"'
     return tuple(
         Section(
             f"homogeneous, α = {alpha}{title}",
-            f"{source} {name}.",
+            f"{source}.",
             (name,),
             (Beside(f"paper: {name}", {m: row[k] for m, row in ALIKE[alpha].items()}),),
             said,
+            sheet=f"homogeneous, α = {alpha}",
+            column=name + title,
         )
         for k, name in enumerate(SETS)
         if not title or name in MORE.sets
@@ -166,10 +168,12 @@ def unlike(said: tuple[Claim, ...], title: str = "") -> tuple[Section, ...]:
     return tuple(
         Section(
             f"heterogeneous, α = 1{title}",
-            f"{source}, column {name}.",
+            f"{source}.",
             (name,),
             (Beside(f"paper: {name}", {m: row[k] for m, row in UNLIKE.items()}),),
             said,
+            sheet="heterogeneous, α = 1",
+            column=name + title,
         )
         for k, name in enumerate(SETS)
         if not title or name in MORE.sets
@@ -186,6 +190,8 @@ def ablated(title: str = "") -> tuple[Section, ...]:
             (name,),
             (Beside(f"paper: {name}", figures),),
             TABLE_4,
+            sheet="Table 4",
+            column=name + title,
         )
         for name, figures in ABLATED.items()
         if not title or name in MORE.sets

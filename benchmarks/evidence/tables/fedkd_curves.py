@@ -113,6 +113,8 @@ CURVES = (
             f"Figure 4: {parties} parties",
             'Figure 4, "Influence of client number." Curves only.',
             claims=crowd(parties),
+            sheet="Figure 4, on sst2",
+            column=f"{parties} parties",
         )
         for parties in (8, 16)
     ),

@@ -180,6 +180,8 @@ PAPER = Paper(
             "Table 2 again, its main rows, with four times the records.",
             beside=(AUC.among(MAIN), AUC_COST.among(MAIN)),
             claims=main(OWN),
+            sheet="Tables 2 and 3",
+            column="sst2, 2400 records",
         ),
         Section(
             "Figures 2 and 3",

@@ -177,7 +177,8 @@ def proportion(name: str) -> Section:
         source = f'Table 2, "Performance comparison […] on the GLUE benchmark", SST2, and {source}'
         beside = (Beside("paper: SST2", SST2), *beside)
     group = f"weak:medium:strong {name}"
-    return Section(group, source, (), beside, SAID[name], "best")
+    sheet = "weak:medium:strong, on sst2"
+    return Section(group, source, (), beside, SAID[name], "best", "strong", sheet, name)
 
 
 PAPER = Paper(

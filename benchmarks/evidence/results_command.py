@@ -1,4 +1,4 @@
-"""`python -m benchmarks results`: write the page of results from the finished cells."""
+"""`python -m benchmarks results`: write the pages of results from the finished cells."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FOLDER, PAGE = Path("docs") / "results", Path("docs") / "results.md"
     epilog="""\b
 Examples:
   python -m benchmarks papers --table fedkd --work docs/results/fedkd   finish cells
-  python -m benchmarks results                  write the page
-  python -m benchmarks results --check          is it what the cells say?"""
+  python -m benchmarks results                  write the pages
+  python -m benchmarks results --check          are they what the cells say?"""
 )
 @click.option(
     "--from",
@@ -35,28 +35,28 @@ Examples:
     type=click.Path(path_type=Path, dir_okay=False),
     default=PAGE,
     show_default=True,
-    help="The page.",
+    help="The page that sums up.",
 )
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the page differs.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page differs.")
 def results(folder: Path, page: Path, check: bool) -> None:
-    """Write the page of results: our figures, the papers' beside them, and what agrees.
+    """Write the pages of results: one that sums up, and one for each paper beside its cells.
 
-    It is computed from finished cells alone; neither data sets nor checkpoints are read.
+    They are computed from finished cells alone; neither data sets nor checkpoints are read.
     """
-    from benchmarks.evidence.page import page as laid_out
+    from benchmarks.evidence.pages import pages
 
     if not folder.is_dir():
         fix = "go to the repository's root, or say where they are"
         raise SettingsError(f"there is no folder {str(folder)!r}", fix=fix, option="--from")
-    text = laid_out(folder)
-    try:
-        if check:
-            _compare(page.read_text() if page.exists() else "", text, page)
-        else:
-            page.write_text(text)
-    except OSError as error:
-        what = f"the page cannot be {'read' if check else 'written'} ({error.strerror})"
-        raise RunError(what, fix="name another with --write", file=page) from error
+    for file, text in pages(folder, page).items():
+        try:
+            if check:
+                _compare(file.read_text() if file.exists() else "", text, file)
+            else:
+                file.write_text(text)
+        except OSError as error:
+            what = f"the page cannot be {'read' if check else 'written'} ({error.strerror})"
+            raise RunError(what, fix="name another with --write or --from", file=file) from error
 
 
 def _compare(found: str, text: str, page: Path) -> None:
