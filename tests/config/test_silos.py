@@ -1,0 +1,210 @@
+"""Records of every member, as settings name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from numpy.random import default_rng
+
+from secure_fl import corpora
+from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl.config import load as config
+from secure_fl.config.silos import read
+from secure_fl.data.examples import Example, Text
+from secure_fl.data.partition import partition
+from secure_fl.data.silo import Silo
+from secure_fl.data.splits import Columns, load, split
+from secure_fl.errors import DataError, RunError
+from secure_fl.federation.federation import Federation
+from secure_fl.settings import ModelSettings
+from tests.support.raising import raises
+from tests.support.studies import FILE
+
+
+def csv(file: Path, count: int) -> None:
+    rows = [f"{k},note {k} says {'pain' if k % 2 else 'fine'},{k % 2}" for k in range(count)]
+    file.write_text("\n".join(["id,note,code", *rows, ""]))
+
+
+def test_a_corpus_becomes_silos(study: Path) -> None:
+    made = config.silos(config.load(study, ["data.size=[20, 24, 28]"]))
+    assert [silo.name for silo in made] == ["hospital-1", "hospital-2", "hospital-3"]
+    assert [len(silo.train) for silo in made] == [20, 24, 28]
+
+
+def test_one_source_is_spread_over_parties(tmp_path: Path) -> None:
+    csv(tmp_path / "notes.csv", 240)
+    file = tmp_path / "x.toml"
+    file.write_text(
+        '[data]\nsource = "notes.csv"\npartition = "dirichlet_class"\nalpha = 5.0\n'
+        'columns = { text = "note", label = "code" }\n[algorithm]\nname = "fedavg"\n'
+    )
+    made = config.silos(config.load(file))
+    parts = [set(e.id for e in (*s.train, *s.dev, *s.test)) for s in made]
+    assert sum(map(len, parts)) == 240 == len(set.union(*parts))
+    assert made == config.silos(config.load(file))  # by the seed
+    assert made != config.silos(config.load(file, ["run.seed=1"]))
+
+
+SPREAD = """\
+[data]
+source = "notes.csv"
+partition = "dirichlet_class"
+alpha = 5.0
+columns = { text = "note", label = "code" }
+[algorithm]
+name = "fedavg"
+"""
+HALF = ["data.public=0.5", "data.labelled=0.25"]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    csv(tmp_path / "notes.csv", 600)
+    (tmp_path / "x.toml").write_text(SPREAD)
+    return tmp_path / "x.toml"
+
+
+def drawn(file: Path, *overrides: str) -> list[Silo]:
+    """Every member's records, also those of a host that the algorithm has no use for."""
+    found = config.load(file, overrides)
+    return read(found.data, found.task, found.run.seed)
+
+
+def test_without_public_records_parties_get_what_they_always_got(notes: Path) -> None:
+    how = Columns(text="note", label="code")
+    examples = load(notes.parent / "notes.csv", "classification", columns=how)
+    shares = partition("dirichlet_class", [examples], 3, default_rng(0), alpha=5.0, minimum=10)
+    parts = [split(share, dev=0.1, test=0.2, seed=0) for share in shares]
+    expected = [Silo(f"hospital-{k}", p.train, p.dev, p.test) for k, p in enumerate(parts, 1)]
+    assert drawn(notes) == expected
+    texts = corpora.make("ade", parties=3, seed=0)
+    made = [Silo(f"hospital-{k}", p.train, p.dev, p.test) for k, p in enumerate(texts, 1)]
+    assert config.silos(config.loads(FILE)) == made
+    more = config.loads(FILE.replace("parties = 3", "parties = 3\npublic = 9\nlabelled = 8"))
+    assert [replace(silo, public=()) for silo in config.silos(more)] == made
+
+
+def test_a_share_of_a_source_becomes_public_and_a_part_of_that_is_the_hosts(notes: Path) -> None:
+    *members, host = found = drawn(notes, *HALF)
+    assert [silo.role for silo in found] == ["party"] * 3 + ["host"]
+    public = found[0].public
+    assert all(silo.public == public for silo in found)
+    assert all(e.label is None for e in public if isinstance(e, Text))
+    assert all(e.label for e in (*host.train, *host.dev, *host.test) if isinstance(e, Text))
+    private = [e.id for silo in members for e in (*silo.train, *silo.dev, *silo.test)]
+    parts = [private, *([e.id for e in part] for part in (public, *kept(host)))]
+    assert sorted(id for part in parts for id in part) == sorted(map(str, range(600)))
+    # shares hold on average: three standard deviations of so many draws are never left here
+    expected = [300, 300 * 0.7 * 0.75, 300 * 0.7 * 0.25, 300 * 0.1, 300 * 0.2]
+    for part, size in zip(parts, expected, strict=True):
+        assert abs(len(part) - size) < 3 * (size * (1 - size / 600)) ** 0.5
+    assert found == drawn(notes, *HALF) != drawn(notes, *HALF, "run.seed=1")
+
+
+def kept(host: Silo) -> tuple[Sequence[Example], ...]:
+    return host.train, host.dev, host.test
+
+
+def test_what_is_private_does_not_depend_on_what_the_host_keeps(notes: Path) -> None:
+    few, many, none = (
+        drawn(notes, "data.public=0.5", f"data.labelled={share}") for share in (0.1, 0.5, 0.0)
+    )
+    assert [len(found) for found in (few, many, none)] == [4, 4, 3]
+    for silos in zip(few, many, none, strict=False):
+        assert len({(silo.name, silo.train, silo.dev, silo.test) for silo in silos}) == 1
+
+
+def test_a_corpus_writes_public_records_and_a_host(study: Path) -> None:
+    options = ("data.size=12", "data.public=30", "data.labelled=8")
+    *members, host = found = drawn(study, *options)
+    assert [len(part) for part in (host.public, *kept(host))] == [30, 8, 8 // 4, 8 // 2]
+    texts = [e.text for part in (host.public, *kept(host)) for e in part if isinstance(e, Text)]
+    own = {e.text for s in members for p in kept(s) for e in p if isinstance(e, Text)}
+    assert len(set(texts)) == len(texts) == 44 and not own & set(texts)
+    assert {silo.public for silo in found} == {host.public}
+    larger = drawn(study, *options, "data.public=40")[-1]
+    assert kept(larger) == kept(host) and larger.public[:30] == host.public[:30]
+
+
+def test_a_made_host_is_left_out_where_it_has_no_use(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config.load(study, ["data.size=12", "data.public=9", "data.labelled=8"])
+    assert [silo.role for silo in config.silos(settings)] == ["party"] * 3
+    monkeypatch.setitem(
+        cast("dict[str, Entry]", ALGORITHMS), "fedavg", replace(ALGORITHMS["fedavg"], has_host=True)
+    )
+    assert [silo.role for silo in config.silos(settings)] == ["party"] * 3 + ["host"]
+
+
+MEMBERS = '[data]\npublic = "public.jsonl"\n' + "".join(
+    f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\nrole = "{role}"\n'
+    for name, role in {"a": "party", "b": "party", "c": "party", "h": "host"}.items()
+)
+
+
+def test_a_public_file_is_read_without_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = '[data.columns]\ntext = "note"\nlabel = "code"\n[algorithm]\nname = "fedavg"\n'
+    (tmp_path / "x.toml").write_text(MEMBERS + columns)
+    for name in "abch":
+        csv(tmp_path / f"{name}.csv", 40)
+    rows = ['{"note": "one"}', '{"note": "two", "code": 0.5, "label": [1]}']  # labels of any kind
+    (tmp_path / "public.jsonl").write_text("\n".join(rows))
+    found = drawn(tmp_path / "x.toml")
+    assert {silo.public for silo in found} == {(Text("0", "one"), Text("1", "two"))}
+    assert [silo.name for silo in found if silo.role == "host"] == ["h"]
+    assert config.silos(config.load(tmp_path / "x.toml")) == found  # who is named is not left out
+    (tmp_path / "here").mkdir()
+    csv(tmp_path / "here" / "other.csv", 7)
+    monkeypatch.chdir(tmp_path / "here")
+    other = drawn(tmp_path / "x.toml", "data.public=other.csv")
+    assert {len(silo.public) for silo in other} == {7}
+
+
+def test_parties_bring_their_own_files(tmp_path: Path) -> None:
+    tables = []
+    for name in ("north", "south", "east"):
+        csv(tmp_path / f"{name}.csv", 60)
+        tables.append(
+            f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\ntest = "north.csv"\n'
+            'tier = "weak"\nmodel = { layers = 2 }\n'
+        )
+    file = tmp_path / "x.toml"
+    file.write_text(
+        '[data.columns]\ntext = "note"\nlabel = "code"\n'
+        + "".join(tables)
+        + '[algorithm]\nname = "fedavg"\n'
+    )
+    north, south, _ = config.silos(config.load(file))
+    assert len(north.test) == 60
+    assert len(north.train) + len(north.dev) == 60
+    assert (south.name, south.tier, south.model) == ("south", "weak", ModelSettings(layers=2))
+
+
+def test_a_missing_file_names_its_party(tmp_path: Path) -> None:
+    tables = [f'[[data.party]]\nname = "{n}"\ntrain = "{n}.csv"\n' for n in ("a", "b", "c")]
+    file = tmp_path / "x.toml"
+    file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
+    with raises(DataError, party="a", file=tmp_path / "a.csv"):
+        config.silos(config.load(file))
+
+
+def test_resuming_with_other_settings_lists_them(study: Path, tmp_path: Path) -> None:
+    found = config.load(study)
+    run = tmp_path / "run"
+    with pytest.raises(RunError, match="no run to resume"):
+        Federation.of(found, run, resume=True)
+    run.mkdir()
+    (run / "settings.toml").write_text(config.dump(found))
+    other = config.load(study, ["algorithm.rounds=9", "run.name=renamed"])
+    with pytest.raises(RunError) as caught:
+        Federation.of(other, run, resume=True)
+    assert "algorithm.rounds: 2 -> 9" in caught.value.what
+    assert "run.name" not in caught.value.what
