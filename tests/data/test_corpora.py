@@ -202,6 +202,6 @@ def test_more_than_the_grammar_can_write_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_ten_thousand_sentences_take_about_a_second() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     corpora.make("ade", parties=4, seed=0, size=1500)
-    assert time.perf_counter() - began < 5  # about 0.2 s where nothing else runs
+    assert time.process_time() - began < 2  # about 0.2 s

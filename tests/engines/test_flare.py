@@ -112,7 +112,7 @@ def test_a_stalled_party_is_not_yielded_and_its_late_answer_is_nobodys(kits: Kit
     with federation(kits, {"east": stalling, "north": echo}) as hub:
         began = time.monotonic()
         assert set(dict(hub.exchange(dict.fromkeys(SITES[:2], Frame(b"one")), 1.0))) == {"north"}
-        assert 1.0 <= time.monotonic() - began < 2.0
+        assert 1.0 <= time.monotonic() - began < 10  # it stalls for 20
         answers = hub.exchange(dict.fromkeys(SITES[:2], Frame(b"two")), 20)
         assert next(answers) == ("north", Frame(b"re:two"))
         release.set()
@@ -124,7 +124,7 @@ def test_a_party_that_never_comes_is_lost_after_the_grace(kits: Kits) -> None:
         began = time.monotonic()
         assert hub.wait_for(["east"], 0.2) == {"east"}
         assert list(hub.exchange({"east": Frame(b"one")}, 30)) == []
-        assert 0.7 <= time.monotonic() - began < 3.0
+        assert 0.7 <= time.monotonic() - began < 15  # not the deadline of 30
 
 
 class Inbox:

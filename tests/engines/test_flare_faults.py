@@ -126,7 +126,7 @@ def test_a_party_killed_in_the_middle_of_a_round_and_restarted_still_answers(
             hub._grace = 0.5
             began = time.monotonic()
             assert set(dict(hub.exchange(dict.fromkeys(SITES, Frame(b"next")), 30))) == {"north"}
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15  # not the deadline of 30
 
 
 def test_a_party_that_stands_still_is_not_yielded_and_goes_on_later(

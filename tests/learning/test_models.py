@@ -203,9 +203,8 @@ def test_a_checkpoint_with_a_missing_layer_is_refused(tmp_path: Path, tokenizer:
     config = transformers.AutoConfig.from_pretrained(tmp_path)
     config.num_hidden_layers = 5
     config.save_pretrained(tmp_path)
-    with raises(
-        ModelError, "32", parameter="encoder.layer.3.attention.output.LayerNorm.bias"
-    ):  # two layers of 16 tensors
+    first = "encoder.layer.3.attention.output.LayerNorm.bias"
+    with raises(ModelError, "32", parameter=first):  # two layers of 16 tensors
         models.load_backbone(spec, tokenizer, 1)
 
 

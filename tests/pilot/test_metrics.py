@@ -233,13 +233,13 @@ def test_a_request_is_bounded_and_nonsense_hurts_nobody(served):
 
 def test_who_is_slow_is_sent_away_and_holds_up_no_run(served, monkeypatch):
     meter, port = served
-    monkeypatch.setattr(scraping._Handler, "timeout", 0.3)
+    monkeypatch.setattr(scraping._Handler, "timeout", 1.0)
     with socket.create_connection((HERE, port), timeout=5) as slow:
         slow.sendall(b"GET /met")
         began = time.monotonic()
         for number in range(2000):
             meter.note({"event": "round", "round": number, "members": ["north"]})
-        assert time.monotonic() - began < 0.25  # events do not wait for the request
+        assert time.monotonic() - began < 0.9  # events do not wait for the request
         assert fetch(port)["secure_fl_round"] == 1999  # nor does who asks meanwhile
         assert slow.recv(1) == b""
     assert fetch(port)["secure_fl_round"] == 1999
