@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 from secure_fl.algorithms.demands import Demands
 from secure_fl.settings import ModelSettings, Positive, Section, TrainingSettings
+
+if TYPE_CHECKING:
+    from secure_fl.algorithms.entry import Entry
 
 
 class Algorithm(Section):
@@ -28,6 +32,11 @@ class Algorithm(Section):
 
         Together they are held against max_values of a site's policy.
         """
+
+    @classmethod
+    def entry(cls) -> Entry | None:
+        """Bring what a registry would say, for a class that is in none: see `registry.entry_of`."""
+        return None
 
     @property
     def caveat(self) -> str:

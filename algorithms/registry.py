@@ -1,11 +1,11 @@
-"""Every algorithm by the name that settings files use."""
+"""Every algorithm by the name that settings files use: our own, and those of other packages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from inspect import isabstract
-from typing import Any
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.centralized import Centralized
@@ -25,6 +25,8 @@ from secure_fl.algorithms.baselines.one_size import (
     exclusivefl,
     one_size,
 )
+from secure_fl.algorithms.elsewhere import GROUP, installed, load
+from secure_fl.algorithms.entry import Entry
 from secure_fl.algorithms.fedadam import FedAdam, fedadam
 from secure_fl.algorithms.fedavg import FedAvg, fedavg
 from secure_fl.algorithms.fedid import FedID, fedid
@@ -32,33 +34,9 @@ from secure_fl.algorithms.fedkd import FedKD, fedkd
 from secure_fl.algorithms.inclusivefl import InclusiveFL, inclusivefl
 from secure_fl.errors import SettingsError
 
+__all__ = ["ALGORITHMS", "BUILT_IN", "Entry", "Registry", "entry_of"]
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An algorithm: its settings, its party program, and what is special about it."""
-
-    settings: type[Algorithm]
-    program: Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
-    pools_data: bool = False  # a yardstick that puts all records in one place
-    own_labels: bool = False  # parties may have different label sets: heads stay at home
-    sums_nothing: bool = False  # nothing is ever summed
-    partial_sums: bool = False  # there are sums over some parties only
-    has_host: bool = False  # one member is the host, and all hold public records
-    opens_predictions: bool = False  # what the host opens are predictions, which can carry noise
-    dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
-    summary: str = ""
-
-    def __post_init__(self) -> None:
-        if isabstract(self.settings):
-            lacking = ", ".join(sorted(self.settings.__abstractmethods__))
-            raise SettingsError(
-                f"{self.settings.__name__} does not say what it asks of a site: {lacking}",
-                fix="write these methods, as `algorithms.fedavg` does: a site's limits are held "
-                "against what they return",
-            )
-
-
-ALGORITHMS: Mapping[str, Entry] = {
+BUILT_IN: Mapping[str, Entry] = {
     "fedavg": Entry(
         FedAvg,
         fedavg,
@@ -194,3 +172,52 @@ ALGORITHMS: Mapping[str, Entry] = {
         summary="all records in one place; a yardstick",
     ),
 }
+
+
+class Registry(UserDict[str, Entry]):
+    """The built-in algorithms, and those that other packages register, loaded on first use."""
+
+    @cached_property
+    def elsewhere(self) -> dict[str, EntryPoint]:
+        """The entry points of other packages, as they were when first asked for."""
+        return installed(frozenset(BUILT_IN))
+
+    def __getitem__(self, name: str) -> Entry:
+        if name in self.elsewhere and name not in self.data:
+            self.data[name] = load(self.elsewhere[name])
+        return self.data[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.elsewhere or name in self.data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data | self.elsewhere)
+
+    def __len__(self) -> int:
+        return len(self.data | self.elsewhere)
+
+
+ALGORITHMS = Registry(BUILT_IN)
+
+
+def entry_of(algorithm: Algorithm) -> Entry:
+    """The entry of these settings: the registry's, or the one that their class brings along."""
+    name, cls = algorithm.name, type(algorithm)
+    own = cls.entry()
+    if name not in ALGORITHMS:
+        if own is not None:
+            return own
+        raise SettingsError(
+            f"there is no algorithm {name!r}: {cls.__name__} is not registered",
+            fix=f"let {cls.__name__}.entry() return its Entry, which is enough in a program; or "
+            f"register the Entry by an entry point of the group {GROUP}, which settings files and "
+            "commands need too",
+            field="algorithm.name",
+        )
+    if own is not None and own.settings is not ALGORITHMS[name].settings:
+        raise SettingsError(
+            f"another algorithm is registered as {name!r}, and {cls.__name__} brings its own entry",
+            fix="give it another name",
+            field="algorithm.name",
+        )
+    return ALGORITHMS[name]

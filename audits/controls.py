@@ -39,10 +39,10 @@ def probe_settings(settings: Settings, *, ranks: bool = False) -> Settings:
     What a hospital's factors cost to send depends on its ranks, so sizes then tell them apart; most
     clearly after plain gradient steps, for AdamW makes the ranks of all much alike.
     """
-    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.algorithms.registry import entry_of
 
     algorithm = FedKD(rounds=1, factors="per_party") if ranks else settings.algorithm
-    host = ALGORITHMS[algorithm.name].has_host
+    host = entry_of(algorithm).has_host
     data = CorpusData(
         corpus="ade",
         parties=len(PROBE_SIZES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.registry import ALGORITHMS, Entry
+from secure_fl.algorithms.registry import Entry, entry_of
 from secure_fl.federation.ground_rules import require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
@@ -25,7 +25,7 @@ class Terms:
     @property
     def entry(self) -> Entry:
         """The algorithm's program, and what is special about it."""
-        return ALGORITHMS[self.algorithm.name]
+        return entry_of(self.algorithm)
 
     def require_sound(self) -> None:
         """Refuse what would seem to protect and does not: noise here, and a host without masks."""

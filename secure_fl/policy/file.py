@@ -34,8 +34,8 @@ def _known(name: str) -> str:
     """Take a registered algorithm's name; none that would put records in one place."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    allowed = [known for known, entry in ALGORITHMS.items() if not entry.pools_data]
-    if name not in allowed:
+    if name not in ALGORITHMS or ALGORITHMS[name].pools_data:
+        allowed = [known for known, entry in ALGORITHMS.items() if not entry.pools_data]
         raise PydanticCustomError("algorithm", "{names}", {"names": ", ".join(allowed)})
     return name
 

@@ -36,6 +36,7 @@ __all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.demands import Demands
+    from secure_fl.algorithms.entry import Entry
     from secure_fl.crypto.roster import Roster
     from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
 
@@ -140,7 +141,8 @@ def _who(policy: SitePolicy, company: Company) -> Iterator[Broken]:
 def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
     name, caveat = plan.algorithm.name, plan.algorithm.caveat
     for found in listed("site.algorithms", name, policy.algorithms):
-        if _is(name, "pools_data") or not _is(name):
+        entry = _entry(name)
+        if entry is None or entry.pools_data:
             fix = "nothing: no site can allow records in one place, or what is not installed"
             found = Broken(found.rule, found.asked, found.allowed, fix)
         yield found
@@ -188,7 +190,9 @@ def _how_much(policy: SitePolicy, asked: Demands) -> Iterator[Broken]:
 
 def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
     """Refuse tiers at a site to which the signed roster gives none: size is what it signed."""
-    if _is(algorithm.name, "partial_sums") and company.tier is None and company.me != company.host:
+    entry = _entry(algorithm.name)
+    by_tiers = entry is not None and entry.partial_sums
+    if by_tiers and company.tier is None and company.me != company.host:
         fix = (
             f"make a roster with --tier {company.me}=TIER (`secure-fl keys roster`), that all sign"
         )
@@ -197,7 +201,8 @@ def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
 
 def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
     dp, name = plan.training.dp, plan.algorithm.name
-    covered = _is(name, "dp_covers_all") and plan.task.kind != "ranking"
+    entry = _entry(name)
+    covered = entry is not None and entry.dp_covers_all and plan.task.kind != "ranking"
     if limits.required and (dp is None or not covered):
         asked = f"DP-SGD under {shown(name)}, which it cannot cover" if dp else "none"
         fix = "set required = false in [site.dp]"
@@ -212,7 +217,9 @@ def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
 def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Broken]:
     noise, name = plan.protection.noise, plan.algorithm.name
     elsewhere = company.host not in (None, company.me)
-    if limits.required and elsewhere and (noise is None or not _is(name, "opens_predictions")):
+    entry = _entry(name)
+    covered = noise is not None and entry is not None and entry.opens_predictions
+    if limits.required and elsewhere and not covered:
         asked = f"noise under {shown(name)}, which it cannot cover" if noise else "none"
         fix = "set required = false in [site.noise]"
         yield Broken("site.noise.required", asked, "noise on all that a host opens", fix)
@@ -246,8 +253,8 @@ def _costs(
     yield from at_most(f"{section}.max_delta", δ, limits.max_delta)
 
 
-def _is(name: str, trait: str = "settings") -> bool:
-    """Whether an algorithm is registered and has a trait."""
+def _entry(name: str) -> Entry | None:
+    """An algorithm that is installed at this site."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    return name in ALGORITHMS and bool(getattr(ALGORITHMS[name], trait))
+    return ALGORITHMS.get(name)
