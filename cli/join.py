@@ -13,8 +13,8 @@ from secure_fl.cli.keyring import FILE
 
 if TYPE_CHECKING:
     from secure_fl.errors import SecureFLError
+    from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import Kit
-    from secure_fl.pilot.seat import HospitalProcess
     from secure_fl.policy.file import SiteFile
 
 MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fill a disk
@@ -68,12 +68,12 @@ def join(
         meter.note(event)
         _show(event, tell)
 
-    seat = seat_of(rules, given, passphrase_file, out, heard)
+    hospital = hospital_of(rules, given, passphrase_file, out, heard)
     for line in describe(rules.policy):
         tell(f"  {line}")
     for warning in given.warnings():
         click.echo(f"warning: {warning}", err=True)
-    name, hub, url = seat.name, given.connection.hub, given.connection.url
+    name, hub, url = hospital.name, given.connection.hub, given.connection.url
     party = FlareParty(name, url, given.tls, hub=hub, refusing=turned_away())
     with party as end, serving(meter, metrics):
         meter.connected = lambda: {hub: end.is_connected()}
@@ -82,13 +82,13 @@ def join(
         tell(f"{name} waits for {url}")
         try:
             with explaining(end.is_connected, url, given.tls, _not_connected):
-                end.serve(seat.step)
+                end.serve(hospital.step)
         finally:
-            seat.close()
+            hospital.close()
     tell(f"{name} has left; its runs are in {out}")
 
 
-def seat_of(
+def hospital_of(
     rules: SiteFile,
     kit: Kit,
     passphrase_file: Path | None,
@@ -99,9 +99,9 @@ def seat_of(
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.cli.keyring import open_ring
     from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.keys import site_keys
     from secure_fl.pilot.records import records_of
-    from secure_fl.pilot.seat import HospitalProcess
     from secure_fl.policy.rules import Company, Plan, check
     from secure_fl.policy.size import check_size
 

@@ -22,7 +22,7 @@ import pytest
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import FromCoordinator, FromParty
-from tests.support.harness import LossyEngine, federate
+from secure_fl.testing.harness import LossyEngine, federate
 from tests.support.names import MAPPED, ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,8 +1,8 @@
 """A round of FedKD over FLARE, against the same round in one process.
 
-Three ways take turns, with the same seats, records and plan (`engine_seats`), and their rounds are
-compared one by one; the first of a run is left out: it makes the models. All must end with the same
-bits.
+Three ways take turns, with the same hospitals, records and plan (`engine_processes`), and their
+rounds are compared one by one; the first of a run is left out: it makes the models. All must end
+with the same bits.
 
 Processes run side by side where cores are free, and that is no merit of an engine. So a round is
 also timed with everybody on one core, and the CPU seconds of all processes are added up. What
@@ -24,8 +24,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.hospitals import names_of, plan_of
-from benchmarks.micro.engine_seats import RUNS, InProcess, Piped, join_flare, ring_of
+from benchmarks.micro.engine_processes import RUNS, InProcess, Piped, join_flare, ring_of
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.config.build import RunSettings
 from secure_fl.crypto.vault import Cost
@@ -35,8 +34,12 @@ from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.lead import HubEngine, RunLeader
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
+from secure_fl.settings import ModelSettings, TaskSettings
+from secure_fl.testing.hospitals import LABELS
+from secure_fl.testing.pilot import plan_of
 
 IN_PROCESS, PIPES, FLARE = "in process", "processes, pipes", "processes, FLARE"
+TASK = TaskSettings(labels=LABELS, max_length=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class Way:
 def compare(parties: int, records: int, epochs: int, rounds: int, repeats: int) -> list[Row]:
     """All ways in turns: with everybody on one core, then on all cores."""
     algorithm = FedKD(rounds=rounds, epochs=epochs, student_layers=1)
-    plan, every = plan_of(algorithm, layers=2, length=64), sorted(os.sched_getaffinity(0))
+    plan = plan_of(algorithm, model=ModelSettings(layers=2), task=TASK)
+    every = sorted(os.sched_getaffinity(0))
     choices = [every[:1], every] if len(every) > 1 else [every]
     return [row for cores in choices for row in _turns(plan, parties, records, repeats, cores)]
 
@@ -84,7 +88,7 @@ def _turns(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         trial = make_trial(
             folder / "trial",
-            names_of(parties),
+            [f"hospital-{number}" for number in range(1, parties + 1)],
             plan,
             port=_free_port(),
             size=records,

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.micro.engine_seats import COMMAND
+from benchmarks.micro.engine_processes import COMMAND
 from secure_fl.errors import RunError
 from secure_fl.pilot.trial import HUB
 from secure_fl.runs.folder import EVENTS

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.fuzz import Found, Storm
-from benchmarks.hospitals import Hospitals, plan_of
 from benchmarks.micro import engine, engine_round
 from benchmarks.micro.engine_round import FLARE, IN_PROCESS, PIPES, Round
-from benchmarks.mutants import MUTATORS
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.testing.fuzzing import Found, Fuzzer
+from secure_fl.testing.mutants import MUTATORS
+from secure_fl.testing.pilot import local_pilot, plan_of
 
 
 def test_mutants_are_counted_by_the_command() -> None:
@@ -33,18 +33,18 @@ def test_mutants_are_counted_by_the_command() -> None:
 def test_accepted_and_crashed_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, crashes: int
 ) -> None:
-    """The storm sees both, where a check is off and where it breaks."""
+    """The fuzzer sees both, where a check is off and where it breaks."""
 
     def verify(self: PublicIdentity, digest: bytes, signature: bytes) -> None:
-        if crashes and len(storm.found) == 0 and storm.thrown:
+        if crashes and len(fuzzer.found) == 0 and fuzzer.thrown:
             raise ZeroDivisionError
 
     monkeypatch.setattr(PublicIdentity, "verify", verify)
-    town = Hospitals(tmp_path, plan_of(FedAvg(rounds=1)), 8)
-    storm = Storm(town, 100, eager=True)
+    pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    fuzzer = Fuzzer(pilot, 100, eager=True)
     with pytest.raises(Found, match=kind):
-        storm.lead().run()
-    assert (len(storm.found), storm.crashes) == (1, crashes)
+        fuzzer.lead().run()
+    assert (len(fuzzer.found), fuzzer.crashes) == (1, crashes)
 
 
 def test_what_is_beyond_is_counted_in_rounds_of_the_third() -> None:

@@ -22,9 +22,9 @@ from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties, WireError
 from secure_fl.events import EventLog
 from secure_fl.federation.ground_rules import require_masks
+from secure_fl.pilot.hospital import RESTARTED, rules_of_roster
 from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.seat import RESTARTED, rules_of_roster
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link

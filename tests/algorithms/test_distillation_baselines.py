@@ -32,11 +32,11 @@ from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.protocol import messages
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ModelSettings, Protection, TaskSettings
+from secure_fl.testing.harness import Program, federate
+from secure_fl.testing.hospitals import HOST, hosted, members, small
 from tests.support.attacker import Heard, Wiretap
 from tests.support.equality import equal, weights
 from tests.support.hands import LOCAL, NAMES, Hand, ce, order, sgd
-from tests.support.harness import Program, federate
-from tests.support.hospitals import HOST, hosted, members, small
 from tests.support.saved_models import still
 
 __all__ = ["still"]  # a fixture

@@ -25,9 +25,9 @@ from secure_fl.protocol import messages
 from secure_fl.protocol.frames import decode
 from secure_fl.settings import ModelSettings, NoiseSettings, Protection, TaskSettings
 from secure_fl.settings import TrainingSettings as Training
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
+from secure_fl.testing.hospitals import HOST
 from tests.support.attacker import NAMES, Wiretap
-from tests.support.harness import Federated, LossyEngine, Program, federate
-from tests.support.hospitals import HOST
 from tests.support.noised import account
 from tests.support.private import notes
 

@@ -21,7 +21,7 @@ from secure_fl.errors import CohortError
 from secure_fl.events import Event, EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
-from tests.support.harness import LossyEngine, Program, federate
+from secure_fl.testing.harness import LossyEngine, Program, federate
 
 NAMES = ("east", "north", "south", "west")
 WAYS: tuple[Way, ...] = get_args(Way)

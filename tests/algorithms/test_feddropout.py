@@ -22,9 +22,9 @@ from secure_fl.learning.models import encoder_layers, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, Protection
+from secure_fl.testing.harness import federate
+from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
-from tests.support.harness import federate
-from tests.support.hospitals import silos, small
 from tests.support.killing import Killed, kill_when, within
 from tests.support.raising import raises
 
@@ -190,7 +190,7 @@ def test_units_that_are_not_drawn_stay_where_they_are() -> None:
 def _fresh(settings: ModelSettings) -> Any:
     from secure_fl.learning.models import load_model, load_tokenizer
     from secure_fl.learning.tasks import KINDS
-    from tests.support.hospitals import LABELS
+    from secure_fl.testing.hospitals import LABELS
 
     task = KINDS["classification"](kind="classification", labels=LABELS, max_length=32)
     return load_model(settings, task, load_tokenizer(settings), 0)

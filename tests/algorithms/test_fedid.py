@@ -16,9 +16,9 @@ from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.learning.models import trainable
 from secure_fl.settings import ModelSettings
+from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
 from tests.support.equality import equal, weights
 from tests.support.hands import BATCH, LOCAL, NAMES, RATE, Hand, ce, order, sgd, site_of
-from tests.support.hospitals import HOST, LABELS, hosted, members
 from tests.support.saved_models import still
 
 __all__ = ["still"]  # a fixture

@@ -21,10 +21,10 @@ from secure_fl.learning.models import load_exported
 from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
 from secure_fl.settings import ModelSettings, TaskSettings
+from secure_fl.testing.harness import LossyEngine, Program, federate
+from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
 from tests.support.equality import equal, weights
 from tests.support.hands import LOCAL, NAMES, site_of
-from tests.support.harness import LossyEngine, Program, federate
-from tests.support.hospitals import HOST, LABELS, hosted, members
 from tests.support.killing import Killed
 from tests.support.raising import raises
 from tests.support.saved_models import save_tiny

@@ -29,9 +29,9 @@ from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.harness import LossyEngine
+from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, weights
-from tests.support.harness import LossyEngine
-from tests.support.hospitals import LABELS, silos, small
 from tests.support.killing import Killed, after, kill_when
 from tests.support.private import make_site, notes, seeded
 from tests.support.raising import raises

@@ -22,8 +22,8 @@ from secure_fl.learning.models import load_model, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.hospitals import LABELS, members
 from tests.support.hands import ce
-from tests.support.hospitals import LABELS, members
 
 RATE = 0.3
 SGD = TrainingSettings(

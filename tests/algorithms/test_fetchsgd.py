@@ -24,7 +24,7 @@ from secure_fl.learning.models import trainable
 from secure_fl.runs.result import Result
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection
-from tests.support.hospitals import frozen, silos, small
+from secure_fl.testing.hospitals import frozen, silos, small
 from tests.support.killing import Killed, kill_when, within
 from tests.support.raising import raises
 

@@ -21,8 +21,8 @@ from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.learning.models import load_exported, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from tests.support.harness import federate
-from tests.support.hospitals import silos, small
+from secure_fl.testing.harness import federate
+from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises
 from tests.support.slices import require_slices
 from tests.support.token_hospitals import HEAD, NAMES, ner

@@ -24,9 +24,9 @@ from secure_fl.learning.models import depth, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.settings import DPSettings, Protection
+from secure_fl.testing.harness import LossyEngine, Program, federate
+from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
-from tests.support.harness import LossyEngine, Program, federate
-from tests.support.hospitals import silos, small
 from tests.support.killing import Killed, at_event, kill_when
 from tests.support.raising import raises
 from tests.support.token_hospitals import ner

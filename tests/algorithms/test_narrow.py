@@ -29,7 +29,7 @@ from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TrainingSettings
-from tests.support.hospitals import silos
+from secure_fl.testing.hospitals import silos
 from tests.support.raising import raises
 from tests.support.saved_models import WORDS, save_family
 from tests.support.slices import require_slices

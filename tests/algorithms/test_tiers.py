@@ -16,8 +16,8 @@ from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
-from tests.support.harness import Federated, LossyEngine, Program, federate
-from tests.support.hospitals import LABELS, silos
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
+from secure_fl.testing.hospitals import LABELS, silos
 
 TIERS = ("weak", "strong")
 

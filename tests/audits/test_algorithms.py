@@ -25,7 +25,7 @@ from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos
 from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
-from tests.support.harness import LossyEngine
+from secure_fl.testing.harness import LossyEngine
 from tests.support.matrices import cells
 
 SETTINGS = """

@@ -19,8 +19,8 @@ from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.protocol import messages
+from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, summing
-from tests.support.harness import federate
 
 M = COHORT.modulus
 

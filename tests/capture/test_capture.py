@@ -21,7 +21,7 @@ from secure_fl.capture.recording import SessionLine, sessions
 from secure_fl.errors import RunError, TooFewParties
 from secure_fl.protocol.frames import digest
 from secure_fl.settings import Protection, ProtectionSettings
-from tests.support.hospitals import hosted, silos, small
+from secure_fl.testing.hospitals import hosted, silos, small
 
 MODES: tuple[Protection, ...] = ("none", "secagg", "he", "he+secagg")
 Recorded = tuple[RecordedRun, roles.Shapes, reading.Sent]

@@ -13,7 +13,7 @@ from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewPar
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.party.session import Session
 from secure_fl.settings import Protection
-from tests.support.harness import Federated, LossyEngine, Program, federate
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 
 MODES = get_args(Protection)
 NAMES = ("east", "north", "south", "west")

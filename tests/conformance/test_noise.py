@@ -16,7 +16,7 @@ from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.errors import BudgetError, CohortError, CryptoError
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.settings import NoiseSettings, Protection
-from tests.support.harness import LossyEngine, Program, federate
+from secure_fl.testing.harness import LossyEngine, Program, federate
 
 NAMES = ("east", "north", "south", "west")
 SIZE = 4000

@@ -12,7 +12,7 @@ from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.party.session import Session
 from secure_fl.settings import Protection
-from tests.support.harness import LossyEngine, Program, federate
+from secure_fl.testing.harness import LossyEngine, Program, federate
 
 MODES = get_args(Protection)
 NAMES = ("east", "north", "south", "west")

@@ -22,7 +22,7 @@ from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Group, PartySum, Rule
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
-from tests.support.harness import Federated, Program, federate
+from secure_fl.testing.harness import Federated, Program, federate
 
 NAMES = ("a", "b", "c", "d")
 PROTECTED: tuple[Protection, ...] = ("secagg", "he", "he+secagg")

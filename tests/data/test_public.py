@@ -31,7 +31,7 @@ from secure_fl.federation.ground_rules import rules_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings, TrainingSettings
-from tests.support.hospitals import LABELS, silos, small
+from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.raising import raises
 
 HOSTED = [name for name, entry in ALGORITHMS.items() if entry.has_host]

@@ -19,8 +19,8 @@ from secure_fl.learning.models import load_exported, load_model
 from secure_fl.learning.tasks import make_task
 from secure_fl.runs.result import Result
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.hospitals import HOST, LABELS, hosted
 from tests.support.hands import NAMES
-from tests.support.hospitals import HOST, LABELS, hosted
 from tests.support.private import notes
 
 SLOW = pytest.mark.slow

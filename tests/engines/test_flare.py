@@ -30,7 +30,8 @@ from secure_fl.party.session import Session
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
-from tests.support.harness import Federated, Program, federate
+from secure_fl.testing.engines import require_carries
+from secure_fl.testing.harness import Federated, Program, federate
 from tests.support.hubs import SITES, echo, federation, free_url, parties
 
 
@@ -73,6 +74,16 @@ def test_a_sum_is_the_same_bit_for_bit_as_in_one_process(kits: Kits, mode: Prote
             assert one.keys() == other.keys()
             assert all(np.array_equal(one[key], other[key]) for key in one)
         np.testing.assert_allclose(there.results[name][0]["a"], exact, atol=2e-3)
+
+
+def test_it_carries_frames_as_every_engine_must(kits: Kits) -> None:
+    with ExitStack() as stack:
+
+        def over_flare(sessions: Mapping[str, Session]) -> FlareHub:
+            steps = {name: session.step for name, session in sessions.items()}
+            return stack.enter_context(federation(kits, steps))
+
+        require_carries(over_flare, "none", parties=SITES[:3], host=SITES[3])
 
 
 def test_every_party_answers_its_own_frame_whatever_it_is_called(kits: Kits) -> None:

@@ -35,7 +35,7 @@ from secure_fl.errors import (
 )
 from secure_fl.federation.ground_rules import rules_of
 from secure_fl.settings import ModelSettings, Protection
-from tests.support.hospitals import silos, small
+from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require
 
 

@@ -21,7 +21,7 @@ from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings
-from tests.support.harness import LossyEngine, Program, federate
+from secure_fl.testing.harness import LossyEngine, Program, federate
 from tests.support.killing import Killed
 from tests.support.noised import (
     CLASSES,

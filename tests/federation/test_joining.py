@@ -23,9 +23,9 @@ from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.messages import HandedOver, Handover, SumInput
 from secure_fl.runs.folder import OPENED, PartyCheckpoints
+from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import Wiretap
 from tests.support.equality import equal, weights
-from tests.support.hospitals import silos, small
 from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
 from tests.support.killing import Killed, after, kill_when, within
 from tests.support.run_states import kept_model

@@ -23,7 +23,7 @@ from secure_fl.learning.models import load_exported, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, TrainingSettings
-from tests.support.hospitals import frozen, small
+from secure_fl.testing.hospitals import frozen, small
 from tests.support.killing import Killed, after, kill_when
 from tests.support.raising import raises
 from tests.support.token_hospitals import HEAD, NAMES, corpora, ner

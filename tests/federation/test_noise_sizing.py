@@ -21,7 +21,7 @@ from secure_fl.federation.keys import make_keys, party_sum
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.protocol.ports import Group, Rule
 from secure_fl.settings import NoiseSettings
-from tests.support.harness import federate
+from secure_fl.testing.harness import federate
 from tests.support.noised import CLASSES, DELTA, EXAMPLES, HUB, NAMES, VOTE, account, forced, played
 from tests.support.private import notes
 from tests.support.raising import raises

@@ -21,9 +21,9 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.runs.folder import PartyCheckpoints
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
+from secure_fl.testing.hospitals import small
 from tests.support.equality import equal, weights
-from tests.support.harness import Federated, LossyEngine, Program, federate
-from tests.support.hospitals import small
 from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.limits import lifted_after, limit_files
 from tests.support.raising import raises
@@ -49,7 +49,7 @@ def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any) -> None:
 
 CHILD = """
 import sys
-from tests.support.hospitals import small
+from secure_fl.testing.hospitals import small
 from secure_fl import FedAdam
 small(FedAdam(rounds=6), "he+secagg", folder=sys.argv[1], resume=sys.argv[2] == "resume").run()
 """

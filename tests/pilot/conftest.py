@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.edge import PLAN
-from tests.support.town import Town, town
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Town]]:
+def opened(tmp_path: Path) -> Iterator[Callable[..., LocalPilot]]:
     """Makes towns, and closes their folders."""
-    towns: list[Town] = []
+    towns: list[LocalPilot] = []
 
-    def make(**options: Any) -> Town:
-        towns.append(town(tmp_path / f"{len(towns)}", PLAN, **options))
+    def make(**options: Any) -> LocalPilot:
+        towns.append(local_pilot(tmp_path / f"{len(towns)}", PLAN, **options))
         return towns[-1]
 
     yield make
     for made in towns:
-        for seat in made.seats.values():
+        for seat in made.processes.values():
             seat.close()

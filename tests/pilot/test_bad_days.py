@@ -23,12 +23,12 @@ from secure_fl.protocol.messages import Continue, Segment, SumInput
 from secure_fl.protocol.ports import Offered
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
+from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.limits import files_of_at_most
 from tests.support.raising import raises
-from tests.support.town import Town, town
 
 
-def logged(folder: Path, made: Town) -> Path:
+def logged(folder: Path, made: LocalPilot) -> Path:
     """A coordinator's folder, as `secure-fl status` reads it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.toml").write_text(write_plan(made.plan))
@@ -38,8 +38,8 @@ def logged(folder: Path, made: Town) -> Path:
 
 
 def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_can_end_later(tmp_path: Path) -> None:
-    made = town(tmp_path, count=4)
-    step, ends = made.seats["hospital-2"].step, 0
+    made = local_pilot(tmp_path, count=4)
+    step, ends = made.processes["hospital-2"].step, 0
 
     def full(frame: Frame) -> Frame:
         nonlocal ends
@@ -49,17 +49,17 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_can_end_later(tmp_pa
         with files_of_at_most(60_000):  # less than the model
             return step(frame)
 
-    made.seats["hospital-2"].step = full  # type: ignore[method-assign]
+    made.processes["hospital-2"].step = full  # type: ignore[method-assign]
     with pytest.raises(PartyFailed, match=r"cannot go on \(run\)") as caught:
         made.lead(patience=0).run()
     assert caught.value.where["party"] == "hospital-2"
     (refused,) = made.seen("refused")
     assert refused["code"] == "run" and "free disk space" in refused["why"]
-    assert not made.seats["hospital-2"].done
+    assert not made.processes["hospital-2"].done
     model = tmp_path / "hospital-2" / "run" / "model" / "model.safetensors"
     made.start("hospital-2")
     made.lead(patience=0).run()
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
     assert model.read_bytes() == Path(str(model).replace("al-2", "al-1")).read_bytes()
 
 
@@ -73,10 +73,10 @@ def test_a_folder_on_a_full_disk_can_be_let_go_of(tmp_path: Path) -> None:
 
 
 def test_a_process_that_begins_anew_for_ever_ends_the_run(tmp_path: Path) -> None:
-    made = town(tmp_path, count=4)
+    made = local_pilot(tmp_path, count=4)
     count = 0
 
-    def before(town: Town, party: str) -> None:
+    def before(town: LocalPilot, party: str) -> None:
         nonlocal count
         count += party == "hospital-3"
         if party == "hospital-3" and count % 6 == 0:
@@ -90,10 +90,10 @@ def test_a_process_that_begins_anew_for_ever_ends_the_run(tmp_path: Path) -> Non
     assert len(made.seen("restarted")) == RESTARTS + 1
     made.before = lambda town, party: None
     made.lead(patience=0).run()
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
-def spoiling(made: Town, party: str, times: int) -> None:
+def spoiling(made: LocalPilot, party: str, times: int) -> None:
     """Some of a party's contributions arrive with a flipped bit."""
     exchange = made.exchange
     left = times
@@ -110,25 +110,25 @@ def spoiling(made: Town, party: str, times: int) -> None:
 
 
 def test_one_bad_answer_costs_one_party_a_round(tmp_path: Path) -> None:
-    made = town(tmp_path / "run", count=4)
+    made = local_pilot(tmp_path / "run", count=4)
     spoiling(made, "hospital-4", 1)
     made.lead(patience=0).run()
     told = [e for e in made.seen("refused") if e["party"] == "coordinator"]
     assert [(e["parties"], e["code"]) for e in told] == [(["hospital-4"], "wire")]
     assert [e["parties"] for e in made.seen("lost")] == [["hospital-4"]]
-    assert made.seen("returned") and all(seat.done for seat in made.seats.values())
+    assert made.seen("returned") and all(seat.done for seat in made.processes.values())
     assert "refused (wire): hospital-4" in progress(logged(tmp_path / "log", made))["notes"]
 
 
 def test_below_the_threshold_a_bad_answer_is_named_and_the_run_goes_on_later(
     tmp_path: Path,
 ) -> None:
-    made = town(tmp_path)  # 3 of 3
+    made = local_pilot(tmp_path)  # 3 of 3
     spoiling(made, "hospital-2", 1)
     with raises(TooFewParties, "hospital-2", round=1):
         made.lead(patience=0).run()
     made.lead(patience=0).run()
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
 SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
@@ -163,7 +163,7 @@ def refusing(plan: Any) -> None:
 
 
 def test_who_refused_is_in_the_coordinators_log(tmp_path: Path) -> None:
-    made = town(tmp_path / "run", approve={"hospital-2": refusing})
+    made = local_pilot(tmp_path / "run", approve={"hospital-2": refusing})
     with pytest.raises(CohortError, match="refuses the plan"):
         made.lead().run()
     found = progress(logged(tmp_path / "log", made))
@@ -173,11 +173,11 @@ def test_who_refused_is_in_the_coordinators_log(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_waits_is_not_said_to_have_stopped(tmp_path: Path) -> None:
-    made = town(tmp_path / "run")
+    made = local_pilot(tmp_path / "run")
     states: list[str] = []
     count = 0
 
-    def before(town: Town, party: str) -> None:
+    def before(town: LocalPilot, party: str) -> None:
         nonlocal count
         count += party == "hospital-1"
         if count == 7 and not states:

@@ -19,9 +19,9 @@ from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty
 from secure_fl.runs.folder import OPENED
+from secure_fl.testing.harness import LossyEngine
+from secure_fl.testing.hospitals import silos, small
 from tests.support.faults import CoordinatorKilled, Storm, opened
-from tests.support.harness import LossyEngine
-from tests.support.hospitals import silos, small
 from tests.support.killing import Killed
 from tests.support.storm_checks import (
     done,

@@ -34,10 +34,10 @@ from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
+from secure_fl.testing.hospitals import HOST, members, silos
+from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.faults import Storm
-from tests.support.hospitals import HOST, members, silos
 from tests.support.hubs import free_url
-from tests.support.town import Town, plan_of
 
 # Settings that make models small or tiers known, for whichever algorithm has them.
 SMALL = {"student_layers": 1, "tiers": {"weak": 1, "strong": 2}, "columns": 2000}
@@ -98,7 +98,7 @@ class Line:
 
     def __init__(self, stack: ExitStack, kits: Path) -> None:
         made, url = make_kits(kits, NAMES), free_url()
-        self.town: Town | None = None
+        self.town: LocalPilot | None = None
         self._turn = threading.Lock()  # torch has one random state in a process, hospitals one each
         self._hub = stack.enter_context(FlareHub(url, made.coordinator, NAMES))
         for name in NAMES:
@@ -112,7 +112,7 @@ class Line:
     def _step(self, name: str, frame: Frame) -> Frame:
         with self._turn:
             assert self.town is not None
-            return self.town.seats[name].step(frame)
+            return self.town.processes[name].step(frame)
 
     def connected(self) -> frozenset[str]:
         assert self.town is not None
@@ -121,7 +121,7 @@ class Line:
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         yield from self._hub.exchange(frames, deadline)
 
-    def carry(self, town: Town) -> None:
+    def carry(self, town: LocalPilot) -> None:
         """Lead a town's run to its end."""
         self.town = town
         recorder = EventLog("coordinator", town.events.append)
@@ -184,9 +184,9 @@ def bits(document: dict[str, Any]) -> str:
     return json.dumps(document, sort_keys=True)
 
 
-def require_same(run: Path, town: Town) -> None:
+def require_same(run: Path, town: LocalPilot) -> None:
     """Every hospital has its part of the federation's files and results, and together all."""
-    assert all(seat.done for seat in town.seats.values()), town.events[-5:]
+    assert all(seat.done for seat in town.processes.values()), town.events[-5:]
     whole, expected, found = result(run), files(run), set()
     for name in town.members:
         own = town.folder / name / town.plan.run.name
@@ -198,7 +198,7 @@ def require_same(run: Path, town: Town) -> None:
     assert {file.suffix for file in found} >= {".safetensors", ".json"}
 
 
-def town_of(kind: type[Town], folder: Path, entry: Entry, **options: Any) -> Any:
+def town_of(kind: type[LocalPilot], folder: Path, entry: Entry, **options: Any) -> Any:
     return kind(folder, plan(entry), {silo.name: silo for silo in people(entry)}, **options)
 
 
@@ -210,7 +210,7 @@ def test_the_engine_changes_no_bit(tmp_path: Path, line: Line, name: str) -> Non
     rain.lead().run()
     assert {fault for _, _, fault in rain.log} == set(UNNOTICED)
     require_same(tmp_path / "alone", rain)
-    far = town_of(Town, tmp_path / "far", entry)
+    far = town_of(LocalPilot, tmp_path / "far", entry)
     line.carry(far)
     require_same(tmp_path / "alone", far)
 
@@ -218,7 +218,7 @@ def test_the_engine_changes_no_bit(tmp_path: Path, line: Line, name: str) -> Non
 def test_another_seed_is_noticed(tmp_path: Path) -> None:
     """The comparison sees a difference where there is one, in files and in results."""
     entry = ALGORITHMS["fedavg"]
-    town = town_of(Town, tmp_path / "town", entry)
+    town = town_of(LocalPilot, tmp_path / "town", entry)
     town.lead().run()
     for seed in (0, 1):
         alone(tmp_path / f"{seed}", entry, seed)
@@ -233,7 +233,7 @@ def test_another_seed_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - set(PILOTED)))
 def test_what_pools_all_records_is_refused_by_every_hospital(tmp_path: Path, name: str) -> None:
     """So it has no parties, and no engine but one process: that is why it is left out above."""
-    town = town_of(Town, tmp_path, ALGORITHMS[name])
+    town = town_of(LocalPilot, tmp_path, ALGORITHMS[name])
     with pytest.raises(CohortError, match="cannot begin"):
         town.lead().run()
     assert "one place" in town.seen("refused")[0]["why"]

@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.mutants import changed, odd, signed, tree
 from secure_fl.errors import WireError
+from secure_fl.pilot.hospital import RESTARTED
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.seat import RESTARTED
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import peek
 from secure_fl.protocol.messages import Failed, Gather, Hello, Invite
+from secure_fl.testing.mutants import changed, odd, signed, tree
 from tests.support.edge import SAMPLES, Asker
 
 

@@ -8,37 +8,36 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz import Found, Storm
-from benchmarks.mutants import MUTATORS
 from secure_fl.coordinator.assembly import links_to
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.link import Link
+from secure_fl.testing.fuzzing import Found, Fuzzer
+from secure_fl.testing.mutants import MUTATORS
+from secure_fl.testing.pilot import local_pilot
 from tests.support.edge import PLAN
-from tests.support.town import town
 
 
-def weather(folder: Path, mutants: int, seed: int = 0) -> Storm:
+def weather(folder: Path, mutants: int, seed: int = 0) -> Fuzzer:
     """A run that ends as if nothing had been thrown at either end."""
-    made = town(folder, PLAN)
-    storm = Storm(
-        made, mutants // 60, seed
-    )  # at the least 60 frames: 10 exchanges, 3 parties, 2 ways
-    storm.lead().run()
-    assert storm.found == []
-    assert all(seat.done for seat in made.seats.values())
-    assert sum(storm.thrown.values()) >= mutants, storm.thrown
-    assert set(storm.kinds) == set(MUTATORS)
-    assert storm.repeated > 0, "no mutant was a plain repetition"
-    assert storm.slowest < 0.5  # seconds of this thread's own time
-    return storm
+    made = local_pilot(folder, PLAN)
+    least = 60  # frames: 10 exchanges, 3 parties, 2 ways
+    fuzzer = Fuzzer(made, mutants // least, seed)
+    fuzzer.lead().run()
+    assert fuzzer.found == []
+    assert all(seat.done for seat in made.processes.values())
+    assert sum(fuzzer.thrown.values()) >= mutants, fuzzer.thrown
+    assert set(fuzzer.kinds) == set(MUTATORS)
+    assert fuzzer.repeated > 0, "no mutant was a plain repetition"
+    assert fuzzer.slowest < 0.5  # seconds of this thread's own time
+    return fuzzer
 
 
 def test_thirty_thousand_mutants_and_the_run_ends(tmp_path):
-    storm = weather(tmp_path, 30_000)
-    assert min(storm.thrown["party"], storm.thrown["coordinator"]) > 12_000
+    fuzzer = weather(tmp_path, 30_000)
+    assert min(fuzzer.thrown["party"], fuzzer.thrown["coordinator"]) > 12_000
 
 
 @pytest.mark.slow
@@ -96,7 +95,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     """Break one check."""
     links = {"receiver": NoReceiver, "count": NoCount, "sender": NoSender}
     if bug in links:
-        patch.setattr("secure_fl.pilot.seat.Link", links[bug])
+        patch.setattr("secure_fl.pilot.hospital.Link", links[bug])
         patch.setattr("secure_fl.pilot.lead.links_to", partial(links_to, link=links[bug]))
     elif bug == "signature":
         patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
@@ -117,6 +116,6 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
 )
 def test_the_storm_finds_planted_bugs(opened, monkeypatch, bug, seen):
     plant(monkeypatch, bug)
-    storm = Storm(opened(), 100, eager=True)
+    fuzzer = Fuzzer(opened(), 100, eager=True)
     with pytest.raises(Found, match=seen):
-        storm.lead().run()
+        fuzzer.lead().run()

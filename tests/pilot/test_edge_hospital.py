@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.mutants import changed, head_of, signed, tree
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.seat import rules_of_roster
+from secure_fl.pilot.hospital import rules_of_roster
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.testing.mutants import changed, head_of, signed, tree
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.edge import envelope_of
-from tests.support.town import Town, plan_of, town
 
 
 def another(rng: random.Random, message: Any) -> Any:
@@ -39,7 +39,7 @@ def another(rng: random.Random, message: Any) -> Any:
 class Echo:
     """A hub that answers as hospitals did in a run before; one answer is another."""
 
-    def __init__(self, made: Town, answers: list[dict[str, Frame]], run: bytes) -> None:
+    def __init__(self, made: LocalPilot, answers: list[dict[str, Frame]], run: bytes) -> None:
         self.made, self.answers, self.run = made, answers, run
         self.at = 0
         self.lie: tuple[int, str, random.Random] | None = None
@@ -62,7 +62,7 @@ class Echo:
         return Frame(signed(envelope, self.made.keys[party].identity), bulk)
 
 
-def recorded(made: Town) -> list[dict[str, Frame]]:
+def recorded(made: LocalPilot) -> list[dict[str, Frame]]:
     """The answers of a run, exchange by exchange, without the lobby's."""
     found: list[dict[str, Frame]] = []
     original = made.exchange
@@ -81,7 +81,7 @@ def recorded(made: Town) -> list[dict[str, Frame]]:
 def insiders(folder: Path, runs: int, mode: Protection = "he+secagg") -> Counter[str]:
     """Runs of a coordinator in which one genuine hospital lies once."""
     plan = plan_of(FedAvg(rounds=1), protection=ProtectionSettings(mode=mode))
-    made = town(folder, plan)
+    made = local_pilot(folder, plan)
     answers, run = recorded(made), b"R" * 16
     rules = rules_of_roster(made.roster, plan, made.roster.names)
     outcomes: Counter[str] = Counter()

@@ -8,7 +8,6 @@ import time
 import msgspec
 import pytest
 
-from benchmarks.mutants import head_of, nested
 from secure_fl.crypto.blind_sum import ClearTotal
 from secure_fl.crypto.identity import Identity
 from secure_fl.engines.flare.parcel import HEADER, Kind, Parcel, StepId
@@ -16,6 +15,7 @@ from secure_fl.errors import SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.link import Link
+from secure_fl.testing.mutants import head_of, nested
 from tests.support.edge import envelope_of, peak
 from tests.support.raising import raises
 
@@ -23,7 +23,7 @@ from tests.support.raising import raises
 def test_memory_and_time_stay_bounded(opened):
     """No forged frame is even decoded: it costs what it weighs, at either end."""
     made = opened()
-    step = made.seats["hospital-1"].step
+    step = made.processes["hospital-1"].step
     link = made.lead()._link(b"r" * 16, "hospital-1")
     many = 200_000
     heavy = {

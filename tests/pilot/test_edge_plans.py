@@ -10,22 +10,22 @@ from functools import partial
 
 import pytest
 
-from benchmarks.mutants import head_of, signed, tree
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.policy.file import DPLimits, SitePolicy
 from secure_fl.policy.rules import Company, Plan, check
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Failed, Gather, Hello, Stop
+from secure_fl.testing.mutants import head_of, signed, tree
+from secure_fl.testing.pilot import LocalPilot
 from tests.support.edge import PLAN, Asker
-from tests.support.town import Town
 
 
 def _allow(policy: SitePolicy, company: Company, plan: Plan) -> None:
     check(policy, plan, company)
 
 
-def lawful(made: Town) -> None:
+def lawful(made: LocalPilot) -> None:
     """Every hospital has a policy that allows the town's plan, and no more."""
     for name in made.members:
         company = Company.of(made.roster, name)
@@ -39,7 +39,7 @@ def lawful(made: Town) -> None:
             dp=DPLimits(required=False),
             bits=(8,),
         )
-        made.seats[name]._approve = partial(_allow, policy, company)
+        made.processes[name]._approve = partial(_allow, policy, company)
 
 
 TEXT = write_plan(PLAN)
@@ -159,7 +159,7 @@ def test_a_plan_that_breaks_something_unforeseen_is_refused(opened):
     assert Asker(made).invite() == Failed("error")
     assert "patient 7" in made.seen("refused")[0]["why"]
     made = opened()
-    made.seats["hospital-1"]._records = unforeseen
+    made.processes["hospital-1"]._records = unforeseen
     asker = Asker(made)
     hello = asker.invite()
     nonces = {name: hello.nonce for name in made.members}

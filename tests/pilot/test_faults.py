@@ -35,12 +35,12 @@ def ride(folder: Path, way: str, seed: int, **options: Any) -> tuple[Storm, str]
     try:
         stops = play(town, patience)
         town.calm()
-        if not all(seat.done for seat in town.seats.values()):
+        if not all(seat.done for seat in town.processes.values()):
             stops += play(town, 0)
         require_no_second_sum(town)
-        assert any(seat.done for seat in town.seats.values()), f"it cannot go on: {stops[-1]}"
+        assert any(seat.done for seat in town.processes.values()), f"it cannot go on: {stops[-1]}"
         if way not in ("inclusivefl", "heterofl"):
-            assert all(seat.done for seat in town.seats.values()), "somebody was left behind"
+            assert all(seat.done for seat in town.processes.values()), "somebody was left behind"
         require_equal(town, way)
         return town, "untouched" if require_untouched(town, way) else "ended"
     except BaseException as error:

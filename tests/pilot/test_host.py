@@ -16,9 +16,9 @@ from secure_fl.cli.pilot import PROGRAM, _free_port
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import lead
 from secure_fl.settings import ProtectionSettings, TrainingSettings
+from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import HUB, Clinic
 from tests.support.raising import raises
-from tests.support.town import plan_of
 
 MODES: list[dict[str, Any]] = [{}, {"mode": "secagg"}]  # {}: as it comes
 
@@ -44,7 +44,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Clinic]]:
 def test_fedid_runs_with_what_is_in_the_kits(opened, protection):
     clinic = opened(protection)
     clinic.run()
-    assert all(seat.done for seat in clinic.seats.values())
+    assert all(seat.done for seat in clinic.processes.values())
     for name in clinic.roster.names:
         result = json.loads((clinic.folder / name / "runs" / "run" / "result.json").read_text())
         assert result["status"] == "finished"

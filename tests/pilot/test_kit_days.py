@@ -17,7 +17,7 @@ from secure_fl.errors import KeyringError
 from secure_fl.pilot import certificates
 from secure_fl.pilot.kits import load_kit, write_kits
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from tests.support.town import plan_of
+from secure_fl.testing.pilot import plan_of
 
 
 def roster(days: float = 365) -> Roster:

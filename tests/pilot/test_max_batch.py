@@ -17,10 +17,10 @@ from secure_fl.learning.site import AT_ONCE, Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.base import Task
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.hospitals import LABELS
+from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import Clinic
-from tests.support.hospitals import LABELS
 from tests.support.private import make_site
-from tests.support.town import plan_of
 
 MOST = 4
 

@@ -16,9 +16,9 @@ from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.memory import Memory
 from secure_fl.policy.rules import Plan
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.attacker import tampering
 from tests.support.raising import raises
-from tests.support.town import Town, plan_of, town
 
 
 def named(plan: Plan, name: str, **run: Any) -> Plan:
@@ -26,10 +26,10 @@ def named(plan: Plan, name: str, **run: Any) -> Plan:
 
 
 def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path) -> None:
-    made = town(tmp_path, plan_of(FedAvg(rounds=1)), count=4)
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)), count=4)
     made.lead().run()
     made.members = {n: silo for n, silo in made.members.items() if n != "hospital-4"}
-    made.seats.pop("hospital-4")
+    made.processes.pop("hospital-4")
     made.down.add("hospital-4")
     made.plan = named(made.plan, "other")
     with pytest.raises(CohortError, match=r"cannot begin \(cohort\)"):
@@ -38,7 +38,7 @@ def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path
     assert "seed" in told["why"]
     made.plan = named(made.plan, "third", seed=made.plan.run.seed + 1)
     made.lead(patience=0).run()
-    assert made.seats["hospital-1"].done
+    assert made.processes["hospital-1"].done
 
 
 def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def change(totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return {key: data[:200] + bytes([data[200] ^ 64]) + data[201:] for key, data in totals.items()}
 
 
-def forging(made: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def forging(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:
     def totals(*arguments: Any) -> Any:
         return tampering(blind_totals(*arguments), change)
 
@@ -88,7 +88,7 @@ def forging(made: Town, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_under_which_a_sum_was_forged_open_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = town(tmp_path, plan_of(FedAvg(rounds=1)))
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     forging(made, monkeypatch)
     assert [told["code"] for told in made.seen("refused")] == ["tamper"]
     victim = made.seen("refused")[0]["party"]
@@ -98,5 +98,5 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(
     (_, told) = made.seen("refused")[:2]
     assert told["party"] == victim and "keys rotate" in told["why"]
     with pytest.raises(KeyringError, match="open nothing more"):
-        made.seats[victim]._memory.require_unforged(made.roster)
+        made.processes[victim]._memory.require_unforged(made.roster)
     Memory(tmp_path / "another").require_unforged(made.roster)

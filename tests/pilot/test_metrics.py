@@ -21,7 +21,7 @@ from secure_fl.pilot import scraping
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.metrics import Meter, serving
 from secure_fl.pilot.scraping import HERE, registry_of
-from tests.support.town import plan_of, town
+from secure_fl.testing.pilot import local_pilot, plan_of
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def fetch(port: int) -> dict[str, float]:
 def test_a_run_s_events_become_numbers(tmp_path, served):
     """A run that loses a hospital, waits and goes on: the numbers are those of its events."""
     meter, port = served
-    made = town(tmp_path, plan_of(FedAvg(rounds=1)))
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     count = 0
 
     def before(town, party):
@@ -124,9 +124,9 @@ def test_scores_and_privacy_are_a_hospital_s_own():
 
 
 def test_a_hospital_shows_its_own_bytes_scores_and_refusals(tmp_path):
-    made = town(tmp_path, plan_of(FedAvg(rounds=1)))
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     meter = Meter("hospital-2")
-    made.seats["hospital-2"]._listen = meter.note
+    made.processes["hospital-2"]._listen = meter.note
     lead = made.lead()
     lead.run()
     with serving(meter, 0) as port:

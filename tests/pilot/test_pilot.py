@@ -21,8 +21,8 @@ from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from tests.support.hospitals import silos, small
-from tests.support.town import Town, plan_of, town
+from secure_fl.testing.hospitals import silos, small
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 
 
 def exported(folder: Path) -> dict[str, torch.Tensor]:
@@ -31,7 +31,7 @@ def exported(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
-    made = town(tmp_path / "town")
+    made = local_pilot(tmp_path / "town")
     made.lead().run()
     federation = small(
         FedAvg(rounds=2),
@@ -47,7 +47,7 @@ def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
         there = exported(tmp_path / "one" / "parties" / name / rounds)
         assert here.keys() == there.keys()
         assert all(torch.equal(here[key], there[key]) for key in here)
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
     document = json.loads((tmp_path / "town" / "hospital-1" / "run" / "result.json").read_text())
     whole = json.loads((tmp_path / "one" / "result.json").read_text())
     own = document["metrics"]["last"]["party"]["hospital-1"]
@@ -57,11 +57,11 @@ def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
     assert (tmp_path / "town" / "hospital-1" / "run" / "model" / "model.safetensors").exists()
 
 
-def dies(party: str, at: int, *, answered: bool) -> Callable[[Town, str], None]:
+def dies(party: str, at: int, *, answered: bool) -> Callable[[LocalPilot, str], None]:
     """A process that ends at the n-th frame it gets, before or after it was answered."""
     count = 0
 
-    def hook(town: Town, name: str) -> None:
+    def hook(town: LocalPilot, name: str) -> None:
         nonlocal count
         count += name == party and name not in town.down
         if count == at and name == party and name not in town.down:
@@ -72,7 +72,7 @@ def dies(party: str, at: int, *, answered: bool) -> Callable[[Town, str], None]:
 
 
 def frames_of_a_run(folder: Path) -> int:
-    made = town(folder)
+    made = local_pilot(folder)
     made.lead().run()
     return made.exchanges
 
@@ -80,7 +80,7 @@ def frames_of_a_run(folder: Path) -> int:
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("at", range(3, 16, 2))
 def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, answered):
-    made = town(tmp_path, count=4)
+    made = local_pilot(tmp_path, count=4)
     hook = dies("hospital-2", at, answered=answered)
     setattr(made, "after" if answered else "before", hook)
     # It comes back while the others go on.
@@ -96,7 +96,7 @@ def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, a
     made.exchange = exchange  # type: ignore[method-assign]
     made.lead().run()
     assert lost, "it was never killed"
-    finished = [name for name in made.members if made.seats[name].done]
+    finished = [name for name in made.members if made.processes[name].done]
     assert len(finished) >= 3
     ends = [exported(tmp_path / name / "run" / "model" / "model.safetensors") for name in finished]
     for other in ends[1:]:
@@ -105,10 +105,10 @@ def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, a
 
 def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
     """The process begins anew between two frames: it says so, and all gather again."""
-    made = town(tmp_path)
+    made = local_pilot(tmp_path)
     count = 0
 
-    def before(town: Town, party: str) -> None:
+    def before(town: LocalPilot, party: str) -> None:
         nonlocal count
         count += party == "hospital-3"
         if party == "hospital-3" and count == 9:
@@ -118,40 +118,40 @@ def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
     made.before = before
     made.lead().run()
     assert made.seen("restarted") and len(made.seen("gathered")) == 2
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
 def test_below_the_threshold_it_waits_and_goes_on(tmp_path):
-    made = town(tmp_path)  # 3 of 3
+    made = local_pilot(tmp_path)  # 3 of 3
     made.before = dies("hospital-1", 7, answered=False)
     made.lead().run()
     assert made.seen("waiting")
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
 def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
-    made = town(tmp_path)
+    made = local_pilot(tmp_path)
     made.before = dies("hospital-1", 12, answered=False)
     with pytest.raises(TooFewParties):
         made.lead(patience=0).run()
     made.start("hospital-1")
     made.before = lambda town, party: None
     made.lead().run()  # a coordinator that was restarted: it has kept nothing
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
 def test_an_operator_stops_between_rounds(tmp_path):
-    made = town(tmp_path)
+    made = local_pilot(tmp_path)
     lead = made.lead()
     lead.stopping = True
     with pytest.raises(TooFewParties, match="operator"):
         lead.run()
     made.lead().run()
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
 def test_a_run_id_is_never_repeated(tmp_path):
-    made = town(tmp_path)
+    made = local_pilot(tmp_path)
     runs = set()
     for _ in range(2):
         sent: list[Frame] = []
@@ -177,7 +177,7 @@ def refusing(plan: Plan) -> None:
 
 
 def test_a_site_that_refuses_says_a_code_and_keeps_the_reasons(tmp_path):
-    made = town(tmp_path, approve={"hospital-2": refusing})
+    made = local_pilot(tmp_path, approve={"hospital-2": refusing})
     with pytest.raises(CohortError, match=r"refuses the plan \(policy\)") as caught:
         made.lead().run()
     assert caught.value.where["party"] == "hospital-2"
@@ -195,7 +195,7 @@ def test_a_site_that_refuses_says_a_code_and_keeps_the_reasons(tmp_path):
 def test_labels_are_declared(tmp_path):
     bare = plan_of()
     plan = bare.model_copy(update={"task": bare.task.model_copy(update={"labels": None})})
-    made = town(tmp_path, plan)
+    made = local_pilot(tmp_path, plan)
     with pytest.raises(CohortError, match="cannot begin"):
         made.lead().run()
     assert "task.labels" in made.seen("refused")[0]["why"]
@@ -203,11 +203,11 @@ def test_labels_are_declared(tmp_path):
 
 @pytest.mark.parametrize("lie", ["another's nonce", "a stranger", "too few"])
 def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
-    made = town(tmp_path)
+    made = local_pilot(tmp_path)
     links = {name: made.link(b"c" * 16, name) for name in made.members}
     hello = {}
     for name, link in links.items():
-        message = link.unpack(made.seats[name].step(link.pack(Invite(write_plan(made.plan)))))
+        message = link.unpack(made.processes[name].step(link.pack(Invite(write_plan(made.plan)))))
         assert isinstance(message, Hello)
         hello[name] = message.nonce
     told = {
@@ -216,23 +216,23 @@ def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
         "too few": {name: hello[name] for name in ("hospital-1", "hospital-2")},
     }[lie]
     link = links["hospital-1"]
-    answer = link.unpack(made.seats["hospital-1"].step(link.pack(Gather(told))))
+    answer = link.unpack(made.processes["hospital-1"].step(link.pack(Gather(told))))
     assert answer.code == "cohort"
-    assert made.seats["hospital-1"]._session is None
+    assert made.processes["hospital-1"]._session is None
 
 
 def test_frames_of_strangers_are_not_answered(tmp_path):
-    made, other = town(tmp_path / "one"), town(tmp_path / "two")
+    made, other = local_pilot(tmp_path / "one"), local_pilot(tmp_path / "two")
     frame = other.link(b"c" * 16, "hospital-1").pack(Invite(write_plan(other.plan)))
     from secure_fl.errors import SecureFLError
 
     for forged in (frame, frame._replace(head=b"\x01nonsense" * 20)):
         with pytest.raises(SecureFLError):
-            made.seats["hospital-1"].step(forged)
+            made.processes["hospital-1"].step(forged)
     late = made.link(b"d" * 16, "hospital-1").pack(Stop("cohort"))
     link = made.link(b"d" * 16, "hospital-1")
     link.exchange = 1
-    assert link.unpack(made.seats["hospital-1"].step(late)).code == "restarted"
+    assert link.unpack(made.processes["hospital-1"].step(late)).code == "restarted"
 
 
 def test_plans_are_read_strictly():
@@ -257,9 +257,9 @@ def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
     dp = {"epsilon": 1.0, "target_epsilon": 0.9, "delta": 1e-3, "accountant": "rdp"}
     settings = TrainingSettings(**training, dp=dp)  # type: ignore[arg-type]
     first = plan_of(FedAvg(rounds=1), training=settings)
-    made = town(tmp_path, first)
+    made = local_pilot(tmp_path, first)
     made.lead().run()
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
     made.plan = first.model_copy(
         update={"run": first.run.model_copy(update={"name": "other", "seed": 1})}
     )

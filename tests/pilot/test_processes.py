@@ -17,7 +17,7 @@ from secure_fl.cli.pilot import PROGRAM, _free_port
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from tests.support.town import plan_of
+from secure_fl.testing.pilot import plan_of
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")

@@ -12,9 +12,9 @@ from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.errors import CohortError, RunError
 from secure_fl.party.opened_sums import Openings
 from secure_fl.runs.folder import RunFolder
+from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal_nested
 from tests.support.faults import CoordinatorKilled, Storm
-from tests.support.hospitals import silos, small
 from tests.support.killing import Killed, after, kill_when
 from tests.support.limits import files_of_at_most
 from tests.support.storm_checks import done, gatherings, newest, require_no_second_sum, undisturbed
@@ -29,7 +29,8 @@ def plotted(folder: Path, plot: Plot, way: str = "fedavg", mode: Any = "secagg")
 
 
 def require_one_model(town: Storm) -> None:
-    models = [newest(town, name)["keep"]["model"] for name, seat in town.seats.items() if seat.done]
+    ended = [name for name, process in town.processes.items() if process.done]
+    models = [newest(town, name)["keep"]["model"] for name in ended]
     assert models and all(equal_nested(models[0], model) for model in models)
     require_no_second_sum(town)
 

@@ -17,7 +17,7 @@ from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.runs.folder import RunFolder
-from tests.support.town import Town, plan_of, town
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 
 BAD, GOOD = plan_of(FedAvg(rounds=3)), plan_of(FedAvg(rounds=1))
 
@@ -27,7 +27,7 @@ def at_most_two(plan: Plan) -> None:
         raise PolicyRefusal((), party="hospital-2")
 
 
-def coordinate(made: Town, plan: Plan, out: Path) -> None:
+def coordinate(made: LocalPilot, plan: Plan, out: Path) -> None:
     """What `secure-fl coordinate` does with its folder."""
     run = RunFolder.open(out, write_plan(plan), resume=(out / "settings.toml").exists())
 
@@ -44,7 +44,7 @@ def coordinate(made: Town, plan: Plan, out: Path) -> None:
 
 
 def test_a_plan_that_was_refused_leaves_the_folder_to_the_next(tmp_path):
-    made = town(tmp_path / "town", approve={"hospital-2": at_most_two})
+    made = local_pilot(tmp_path / "town", approve={"hospital-2": at_most_two})
     out = tmp_path / "out"
     for _ in range(2):  # the same again is the same refusal
         with pytest.raises(CohortError, match="refuses the plan"):
@@ -58,22 +58,22 @@ def test_a_plan_that_was_refused_leaves_the_folder_to_the_next(tmp_path):
 
 def test_who_had_taken_a_seat_when_another_refused_takes_the_next_plan(tmp_path):
     """hospital-3 finds out only when all are gathered; hospital-1 sits there already."""
-    made = town(tmp_path / "town")
-    genuine = made.seats["hospital-3"]._records
+    made = local_pilot(tmp_path / "town")
+    genuine = made.processes["hospital-3"]._records
 
     def not_readable(plan: Plan) -> Silo:
         if plan.algorithm.rounds == 3:
             raise DataError("cannot be read")
         return genuine(plan)
 
-    made.seats["hospital-3"]._records = not_readable
+    made.processes["hospital-3"]._records = not_readable
     with pytest.raises(CohortError, match="cannot begin"):
         coordinate(made, BAD, tmp_path / "out")
     kept = tmp_path / "town" / "hospital-1" / "run" / "settings.toml"
     assert kept.read_text() == write_plan(BAD)
     coordinate(made, GOOD, tmp_path / "out")
     assert kept.read_text() == write_plan(GOOD)
-    assert all(seat.done for seat in made.seats.values())
+    assert all(seat.done for seat in made.processes.values())
 
 
 @pytest.mark.parametrize("trace", ["gathered", "round", "parties", "result", "unreadable"])

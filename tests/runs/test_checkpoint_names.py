@@ -14,7 +14,7 @@ from secure_fl import ProtectionSettings
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.silo import Silo
 from secure_fl.settings import ModelSettings
-from tests.support.hospitals import members, silos, small
+from secure_fl.testing.hospitals import members, silos, small
 
 SMALL: dict[str, Any] = {
     "student_layers": 1,

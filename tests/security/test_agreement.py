@@ -13,8 +13,8 @@ from secure_fl.errors import Disagreement
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import NAMES, lying
-from tests.support.harness import Program, federate
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
 

@@ -21,9 +21,9 @@ from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.testing.harness import LossyEngine, Program, federate
+from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import NAMES, Wiretap
-from tests.support.harness import LossyEngine, Program, federate
-from tests.support.hospitals import silos, small
 from tests.support.raising import raises
 
 VICTIM = "west"

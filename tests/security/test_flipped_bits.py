@@ -17,8 +17,8 @@ from secure_fl.errors import SecureFLError
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, summing
-from tests.support.harness import federate
 
 
 @dataclass

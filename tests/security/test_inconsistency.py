@@ -29,8 +29,8 @@ from secure_fl.protocol.frames import Bulk, Frame, peek
 from secure_fl.protocol.messages import SumInput
 from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from tests.support.attacker import NAMES, Liar, Wiretap, lying, told
-from tests.support.harness import Federated, LossyEngine, Program, federate
 from tests.support.stateless import Stateless
 
 COLLUDER, VICTIM = "east", "west"

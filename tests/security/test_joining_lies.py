@@ -25,8 +25,8 @@ from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import Begin, HandedOver
 from secure_fl.protocol.ports import PartySum
 from secure_fl.settings import ProtectionSettings
+from secure_fl.testing.hospitals import small
 from tests.support.attacker import Liar, Wiretap, lying, told
-from tests.support.hospitals import small
 from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
 from tests.support.killing import after
 from tests.support.run_states import kept_model

@@ -21,8 +21,8 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import LossyEngine, Program, federate
 from tests.support.attacker import Liar, Lie, Wiretap, told
-from tests.support.harness import LossyEngine, Program, federate
 from tests.support.stateless import Stateless
 
 HOST = "hub"

@@ -24,8 +24,8 @@ from secure_fl.party.cohort import Audience
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Offered
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
-from tests.support.harness import federate
 
 BLIND = (
     "import sys, secure_fl.coordinator.machine, secure_fl.coordinator.totals;"

@@ -14,10 +14,10 @@ import pytest
 from secure_fl.crypto import masking
 from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.protocol import messages
+from secure_fl.testing.harness import federate
 from secure_fl.thresholds import collusion_bound, default_threshold
 from tests.support.attacker import Wiretap, lying, summing, told
 from tests.support.collusion import MaskedStep
-from tests.support.harness import federate
 
 SMALL = [(n, t) for n in range(3, 9) for t in range(n // 2 + 1, n + 1)]
 

@@ -23,9 +23,9 @@ from secure_fl.errors import SecureFLError
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import Program, federate
+from secure_fl.testing.hospitals import HOST, hosted, members
 from tests.support.attacker import Wiretap, looks_uniform
-from tests.support.harness import Program, federate
-from tests.support.hospitals import HOST, hosted, members
 from tests.support.noised import account, forced
 
 PARTIES = [f"hospital-{i}" for i in (1, 2, 3)]

@@ -15,9 +15,9 @@ from secure_fl.crypto.masking import public_key
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Offer
+from secure_fl.testing.harness import federate
 from tests.support.attacker import Lie, Wiretap, lying, marked, told
 from tests.support.collusion import MaskedStep
-from tests.support.harness import federate
 
 VICTIM = "east"
 change = msgspec.structs.replace

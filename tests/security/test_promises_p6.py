@@ -19,8 +19,8 @@ from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.seeded import read_sum
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import NAMES, summing, tampering
-from tests.support.harness import Program, federate
 
 M = np.uint64(COHORT.modulus)
 Totals = dict[bytes, bytes]

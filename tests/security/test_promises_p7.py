@@ -18,9 +18,9 @@ from secure_fl.party.cohort import Audience
 from secure_fl.protocol import messages
 from secure_fl.runs.folder import OPENED, PartyCheckpoints
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.thresholds import default_threshold
 from tests.support.attacker import summing
-from tests.support.harness import LossyEngine, Program, federate
 from tests.support.raising import raises
 from tests.support.stateless import Stateless
 

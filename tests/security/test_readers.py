@@ -14,8 +14,8 @@ from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewPar
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Sealed
 from secure_fl.settings import Protection
+from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import Wiretap, lying, told
-from tests.support.harness import Program, federate
 
 SEALED = ["secagg", "he", "he+secagg"]
 NAMES = ("east", "north", "south", "west")

@@ -15,8 +15,8 @@ from secure_fl.errors import CohortError, TamperError, WireError
 from secure_fl.party.session import Session
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame
+from secure_fl.testing.harness import LossyEngine, federate
 from tests.support.attacker import NAMES, Liar, Wiretap, lying, marked, summing, told
-from tests.support.harness import LossyEngine, federate
 
 VICTIM = "east"
 

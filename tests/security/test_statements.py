@@ -16,7 +16,7 @@ from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.sampling import sampled
 from secure_fl.federation.outcome import protection_of
 from secure_fl.settings import DPSettings
-from tests.support.hospitals import HOST, hosted, members
+from secure_fl.testing.hospitals import HOST, hosted, members
 
 SEED = 0
 

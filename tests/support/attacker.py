@@ -17,7 +17,7 @@ from secure_fl.party.session import Session
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.ports import Audience, BlindTotal, NewTotal, Offered
-from tests.support.harness import Program
+from secure_fl.testing.harness import Program
 
 NAMES = ("east", "north", "south", "west")
 Lie = Callable[[str, Any], Any]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from secure_fl.cli.join import seat_of
+from secure_fl.cli.join import hospital_of
 from secure_fl.crypto import secret
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import Identity
@@ -18,14 +18,14 @@ from secure_fl.crypto.vault import Cost
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import write
 from secure_fl.events import EventLog
+from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.kits import load_kit, write_kits
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.seat import HospitalProcess
 from secure_fl.policy.file import load_site
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
-from tests.support.hospitals import HOST, members
+from secure_fl.testing.hospitals import HOST, members
 
 PASSPHRASE = "correct horse battery"
 HUB = "hub"
@@ -65,7 +65,7 @@ class Clinic:
     port: int = 8443
     rules: str = ""  # more lines of [site]
     events: list[dict[str, Any]] = field(default_factory=list)
-    seats: dict[str, HospitalProcess] = field(default_factory=dict)
+    processes: dict[str, HospitalProcess] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         silos = {silo.name: silo for silo in members()}
@@ -113,16 +113,16 @@ class Clinic:
         for name in self.roster.names:
             place = self.folder / name
             rules, kit = load_site(place / "site.toml"), load_kit(self.folder / "kits" / name)
-            self.seats[name] = seat_of(
+            self.processes[name] = hospital_of(
                 rules, kit, place / "passphrase", place / "runs", self.events.append
             )
 
     def connected(self) -> frozenset[str]:
-        return frozenset(self.seats)
+        return frozenset(self.processes)
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         for party, frame in frames.items():
-            yield party, self.seats[party].step(frame)
+            yield party, self.processes[party].step(frame)
 
     def run(self) -> None:
         """Lead the plan to its end."""
@@ -131,5 +131,5 @@ class Clinic:
         RunLeader(self, self.coordinator, self.roster, self.plan, recorder, patience=0).run()
 
     def close(self) -> None:
-        for seat in self.seats.values():
+        for seat in self.processes.values():
             seat.close()

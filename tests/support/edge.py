@@ -17,8 +17,8 @@ from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, peek
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Start, Stop
+from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.error_codes import error_codes
-from tests.support.town import Town, plan_of
 
 PLAN = plan_of(FedAvg(rounds=1))
 
@@ -44,8 +44,8 @@ def envelope_of(message: Any, **fields: Any) -> list[Any]:
 class Asker:
     """Speaks for the coordinator to one hospital, and says whatever it is told to."""
 
-    def __init__(self, made: Town, party: str = "hospital-1") -> None:
-        self.made, self.party, self.seat = made, party, made.seats[party]
+    def __init__(self, made: LocalPilot, party: str = "hospital-1") -> None:
+        self.made, self.party, self.seat = made, party, made.processes[party]
         self.link = self.fresh()
         self.nonce = b""
 

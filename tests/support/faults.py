@@ -15,13 +15,13 @@ from pathlib import Path
 
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event
-from secure_fl.pilot.seat import HospitalProcess
+from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Failed
 from secure_fl.runs.folder import OPENED
+from secure_fl.testing.pilot import LocalPilot
 from tests.support.error_codes import error_codes
 from tests.support.limits import lifted_after, limit_files
-from tests.support.town import Town
 
 KINDS = (
     "killed before", "killed within", "killed after", "killed once answered", "restarted",
@@ -39,7 +39,7 @@ class PartyKilled(BaseException):
 
 
 @dataclass
-class Storm(Town):
+class Storm(LocalPilot):
     """A town whose exchanges suffer at most `most` faults, each (party, frame) by this chance.
 
     Before those, what `plot` says happens in its order: a fault when a message of a kind is
@@ -71,7 +71,7 @@ class Storm(Town):
 
         self.down.discard(name)
         self._due.pop(name, None)
-        self.seats[name] = HospitalProcess(
+        self.processes[name] = HospitalProcess(
             self.keys[name],
             self.roster,
             self.approve.get(name, lambda plan: None),
@@ -152,7 +152,7 @@ class Storm(Town):
     def _step(self, party: str, frame: Frame) -> Frame | None:
         """Any error but ours would end a hospital's process, so it fails the test."""
         try:
-            return self.seats[party].step(frame)
+            return self.processes[party].step(frame)
         except SecureFLError as error:
             self.events.append({"event": "unanswered", "party": party, "why": str(error)})
             return None

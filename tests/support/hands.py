@@ -17,7 +17,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from tests.support.hospitals import LABELS
+from secure_fl.testing.hospitals import LABELS
 
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
 LOCAL = [f"{name}/local" for name in NAMES]

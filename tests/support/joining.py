@@ -11,7 +11,7 @@ import pytest
 from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.runs import checkpoint
-from tests.support.hospitals import silos, small
+from secure_fl.testing.hospitals import silos, small
 from tests.support.killing import Killed, Moment, kill_when
 from tests.support.run_states import checkpoint_of
 

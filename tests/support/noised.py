@@ -16,7 +16,7 @@ from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.settings import DPSettings, ModelSettings, NoiseSettings, TaskSettings
-from tests.support.harness import Federated, Program, federate
+from secure_fl.testing.harness import Federated, Program, federate
 from tests.support.private import notes
 
 NAMES, HUB = ("east", "north", "south", "west"), "hub"

@@ -12,9 +12,9 @@ from typing import Any
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.runs import checkpoint
+from secure_fl.testing.hospitals import HOST
 from tests.support.equality import equal_nested
 from tests.support.faults import Storm, opened
-from tests.support.hospitals import HOST
 from tests.support.storms import TIERS, WAYS, play, storm
 
 
@@ -25,7 +25,7 @@ def gatherings(town: Storm) -> list[str]:
 
 def done(town: Storm) -> str:
     """Who came to the end, by the last letters of their names."""
-    return "".join(name[-1] for name, seat in sorted(town.seats.items()) if seat.done)
+    return "".join(name[-1] for name, seat in sorted(town.processes.items()) if seat.done)
 
 
 def notes_of(town: Storm) -> dict[str, list[dict[str, Any]]]:
@@ -65,7 +65,7 @@ def newest(town: Storm, name: str) -> dict[str, Any]:
 
 def require_equal(town: Storm, way: str) -> None:
     """Who finished has the last round, and in it the same of what is shared."""
-    names = [name for name, seat in town.seats.items() if seat.done]
+    names = [name for name, seat in town.processes.items() if seat.done]
     ends = {name: newest(town, name) for name in names}
     assert {end["round"] for end in ends.values()} == {2}
     for part in WAYS[way][1]:

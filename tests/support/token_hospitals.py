@@ -7,7 +7,7 @@ from typing import Any
 from secure_fl import Federation, Silo, TaskSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.corpora import make
-from tests.support.hospitals import small
+from secure_fl.testing.hospitals import small
 
 HEAD = {"classifier.weight", "classifier.bias"}  # of a token classifier of transformers
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]

@@ -13,7 +13,7 @@ from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.mixing import Own
 from secure_fl.algorithms.inclusive.turn import Peers, Turn
 from secure_fl.party.cohort import Cohort
-from tests.support.harness import Federated, Program, federate
+from secure_fl.testing.harness import Federated, Program, federate
 
 Updates = Mapping[str, Sequence[Mapping[str, Any] | None]]  # party -> g of each round
 

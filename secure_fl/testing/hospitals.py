@@ -1,4 +1,10 @@
-"""Three small built-in hospitals, with a host or without: federations that train in a second."""
+"""Small built-in hospitals, with a host or without, and federations of them.
+
+They train in a second, on made-up notes:
+
+    clear = small(MyAlgorithm(rounds=1)).run()
+    sealed = small(MyAlgorithm(rounds=1), "he+secagg").run()
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,7 @@ HOST = "host"
 
 
 def silos(parties: int = 3, size: int = 48, seed: int = 0) -> list[Silo]:
+    """Parties that hold built-in notes, each its own."""
     splits = make("ade", parties=parties, seed=seed, size=size)
     return [Silo(f"hospital-{i}", s.train, s.dev, s.test) for i, s in enumerate(splits, 1)]
 
@@ -23,6 +30,7 @@ def silos(parties: int = 3, size: int = 48, seed: int = 0) -> list[Silo]:
 def small(
     algorithm: Algorithm | None = None, mode: Protection = "none", **options: Any
 ) -> Federation:
+    """Three parties that train a one-layer model; options are `Federation`'s, and `silos`."""
     given = {
         "task": TaskSettings(labels=LABELS, max_length=32),
         "model": ModelSettings(layers=1),

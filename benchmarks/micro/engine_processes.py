@@ -1,7 +1,7 @@
 """One trial's hospitals behind three engines: in this process, behind pipes, and over FLARE.
 
-Seats, keys, rules and records are the same. Pipes are what a process for each costs at the least;
-what FLARE takes beyond that is the engine's.
+Hospitals, keys, rules and records are the same. Pipes are what a process for each costs at the
+least; what FLARE takes beyond that is the engine's.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import IO, cast
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
+from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.keys import site_keys
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.lead import HubEngine
 from secure_fl.pilot.records import records_of
-from secure_fl.pilot.seat import HospitalProcess
 from secure_fl.pilot.trial import HUB, Trial
 from secure_fl.policy.file import load_site
 from secure_fl.protocol.frames import Frame
 
 COMMAND = "from secure_fl.cli.main import main; main()"
 JOIN = ("join", "site.toml", "--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
-PIPE = "import sys; from benchmarks.micro.engine_seats import serve; serve(sys.argv[1])"
+PIPE = "import sys; from benchmarks.micro.engine_processes import serve; serve(sys.argv[1])"
 ROOT = Path(__file__).parents[2]
 START = 120.0  # seconds until all are there
 RUNS = "runs"  # where `join` has them, too
 
 
-def seat_of(site: Path, runs: Path) -> HospitalProcess:
+def hospital_of(site: Path, runs: Path) -> HospitalProcess:
     """What answers for a trial's site, as with `secure-fl join`, but it approves of any plan."""
     rules, kit = load_site(site / "site.toml"), load_kit(site / "kit")
     keys = site_keys(ring_of(site), kit.roster)
@@ -55,27 +55,27 @@ def ring_of(folder: Path) -> KeyRing:
 
 
 class InProcess:
-    """Seats that work one after the other, in this process."""
+    """Hospitals that work one after the other, in this process."""
 
     pids: tuple[int, ...] = ()
 
     def __init__(self, trial: Trial, runs: Path, stack: ExitStack) -> None:
-        self._seats = {name: seat_of(trial.of(name), runs / name) for name in trial.names}
-        for seat in self._seats.values():
-            stack.callback(seat.close)
+        self._hospitals = {name: hospital_of(trial.of(name), runs / name) for name in trial.names}
+        for hospital in self._hospitals.values():
+            stack.callback(hospital.close)
 
     def connected(self) -> frozenset[str]:
         """All of them, always."""
-        return frozenset(self._seats)
+        return frozenset(self._hospitals)
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """Each answers at once."""
         for party, frame in frames.items():
-            yield party, self._seats[party].step(frame)
+            yield party, self._hospitals[party].step(frame)
 
 
 class Piped:
-    """Seats in processes of their own, behind their standard input and output."""
+    """Hospitals in processes of their own, behind their standard input and output."""
 
     def __init__(self, trial: Trial, runs: Path, stack: ExitStack) -> None:
         self._processes = {}
@@ -114,9 +114,9 @@ def serve(site: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    seat = seat_of(Path(site), Path(RUNS))
+    hospital = hospital_of(Path(site), Path(RUNS))
     while (frame := _read(sys.stdin.buffer)) is not None:
-        _write(sys.stdout.buffer, seat.step(frame))
+        _write(sys.stdout.buffer, hospital.step(frame))
 
 
 def join_flare(trial: Trial, stack: ExitStack) -> tuple[HubEngine, tuple[int, ...]]:

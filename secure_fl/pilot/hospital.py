@@ -150,14 +150,14 @@ class HospitalProcess:
         return link.pack(Hello(self._invited.nonce))
 
     def _begin(self, invited: Invited, frame: Frame) -> Frame:
-        """Take a seat in the run of all who accepted."""
+        """Begin the run of all who accepted."""
         message = invited.link.unpack(frame)
         if not isinstance(message, Gather):
             raise WireError("the coordinator did not say who takes part", party=self.name)
         try:
             self._check(message, invited.nonce)
             self._run = run_id(self._roster, invited.text, message.nonces)
-            self._session = self._take_seat(invited, tuple(sorted(message.nonces)))
+            self._session = self._joined(invited, tuple(sorted(message.nonces)))
         except Exception as error:
             return invited.link.pack(self._refused(error))
         self._invited = None
@@ -174,7 +174,7 @@ class HospitalProcess:
                 party=self.name,
             )
 
-    def _take_seat(self, invited: Invited, members: tuple[str, ...]) -> Session:
+    def _joined(self, invited: Invited, members: tuple[str, ...]) -> Session:
         plan, terms = invited.plan, terms_of(invited.plan, self._ledger)
         terms.require_sound()
         rules = rules_of_roster(self._roster, plan, members)

@@ -1,4 +1,9 @@
-"""Hospitals and a hub in one process that lose their memory: seats are made anew from disk."""
+"""A pilot in one process: hospitals that restart from disk, and a coordinator that gathers them.
+
+pilot = local_pilot(folder)
+pilot.lead().run()
+pilot.model("hospital-1")
+"""
 
 from __future__ import annotations
 
@@ -16,19 +21,19 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.keys import make_keys
+from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.lead import RunLeader
-from secure_fl.pilot.seat import HospitalProcess
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from tests.support.hospitals import LABELS, silos
+from secure_fl.testing.hospitals import LABELS, silos
 
 Approve = Callable[[Plan], None]
 
 
 def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
-    """What `tests.hospitals.small` trains, as a plan."""
+    """What `testing.hospitals.small` trains, as a plan."""
     given = {
         "task": TaskSettings(labels=LABELS, max_length=32),
         "model": ModelSettings(layers=1),
@@ -38,8 +43,12 @@ def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
 
 
 @dataclass
-class Town:
-    """Hospitals with keys and folders, a roster that all signed, and a hub between them."""
+class LocalPilot:
+    """Hospitals with keys and folders, their roster, and the hub between them.
+
+    `before` and `after` are called when a frame reaches a party, and when it was answered; they may
+    `kill` it, and `start` it again.
+    """
 
     folder: Path
     plan: Plan
@@ -47,11 +56,11 @@ class Town:
     approve: Mapping[str, Approve] = field(default_factory=dict)
     threshold: int | None = None
     events: list[Event] = field(default_factory=list)
-    seats: dict[str, HospitalProcess] = field(default_factory=dict)
+    processes: dict[str, HospitalProcess] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     exchanges: int = 0
-    before: Callable[[Town, str], None] = lambda town, party: None  # a frame reaches a party
-    after: Callable[[Town, str], None] = lambda town, party: None  # it was answered
+    before: Callable[[LocalPilot, str], None] = lambda pilot, party: None
+    after: Callable[[LocalPilot, str], None] = lambda pilot, party: None
 
     def __post_init__(self) -> None:
         self.coordinator = Identity.generate("coordinator")
@@ -68,7 +77,7 @@ class Town:
     def start(self, name: str) -> None:
         """A hospital's process begins, or begins again: all that it knows is on disk."""
         self.down.discard(name)
-        self.seats[name] = HospitalProcess(
+        self.processes[name] = HospitalProcess(
             self.keys[name],
             self.roster,
             self.approve.get(name, lambda plan: None),
@@ -80,19 +89,21 @@ class Town:
     def kill(self, name: str) -> None:
         """A hospital's process ends, wherever it is."""
         self.down.add(name)
-        self.seats[name].close()
+        self.processes[name].close()
 
     def connected(self) -> frozenset[str]:
+        """Who is up."""
         return frozenset(self.members) - self.down
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Carry frames to those who are up; one that refuses its frame does not answer."""
         self.exchanges += 1
         for party, frame in frames.items():
             self.before(self, party)
             if party in self.down:
                 continue
             try:
-                answer = self.seats[party].step(frame)
+                answer = self.processes[party].step(frame)
             except SecureFLError as error:
                 self.events.append({"event": "unanswered", "party": party, "why": str(error)})
                 continue
@@ -101,6 +112,7 @@ class Town:
                 yield party, answer
 
     def lead(self, **options: Any) -> RunLeader:
+        """What leads a run of the plan to its end; options are `RunLeader`'s."""
         recorder = EventLog("coordinator", self.events.append)
         return RunLeader(
             self, self.coordinator, self.roster, self.plan, recorder, sleep=self.nap, **options
@@ -117,6 +129,7 @@ class Town:
         return links_to({name: card}, self.coordinator, run)[name]
 
     def seen(self, kind: str) -> list[Event]:
+        """The events of a kind, in order."""
         return [event for event in self.events if event["event"] == kind]
 
     def model(self, name: str) -> bytes:
@@ -125,7 +138,9 @@ class Town:
         return rounds[-1].read_bytes()
 
 
-def town(folder: Path, plan: Plan | None = None, count: int = 3, **options: Any) -> Town:
-    """Some small hospitals."""
+def local_pilot(
+    folder: Path, plan: Plan | None = None, count: int = 3, **options: Any
+) -> LocalPilot:
+    """A pilot of some small hospitals."""
     members = {silo.name: silo for silo in silos(parties=count, size=16)}
-    return Town(folder, plan or plan_of(), members, **options)
+    return LocalPilot(folder, plan or plan_of(), members, **options)

@@ -1,4 +1,11 @@
-"""Small federations of hand-written party programs, with every real component but the models."""
+"""A federation of hand-written party programs, with every real component but the models.
+
+async def program(cohort: Cohort) -> Any:
+return await cohort.sum({"x": np.ones(3, np.float32)})
+
+out = federate({"east": program, "north": program, "south": program}, mode="he+secagg")
+out.results["east"]["x"]  # 3, 3, 3
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.step import Rules
+from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
@@ -18,6 +26,7 @@ from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.ports import NewTotal
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -26,15 +35,20 @@ Program = Callable[[Cohort], Coroutine[Any, Any, Any]]
 
 @dataclass
 class LossyEngine:
-    """A local engine that loses parties at given exchanges, and can look at every frame."""
+    """A local engine that loses parties at given exchanges, and can look at every frame.
+
+    `lose`: the exchange, counted from 1, from which a party no longer answers. `order`: in which
+    parties answer. `tap`: gets party, "in" or "out", and frame; what it returns is delivered.
+    """
 
     sessions: Mapping[str, Session]
-    lose: Mapping[str, int] = field(default_factory=dict)  # party -> exchange it no longer answers
+    lose: Mapping[str, int] = field(default_factory=dict)
     order: Callable[[Sequence[str]], Sequence[str]] = sorted
     tap: Callable[[str, str, Frame], Frame] = lambda party, direction, frame: frame
     exchanges: int = 0
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Step the sessions one after the other, but for those that are lost."""
         self.exchanges += 1
         for party in self.order(list(frames)):
             if self.exchanges >= self.lose.get(party, 10**9):
@@ -45,13 +59,13 @@ class LossyEngine:
 
 @dataclass
 class Federated:
-    """What came out of a small federation."""
+    """What came out of a federation of programs."""
 
-    results: dict[str, Any]
+    results: dict[str, Any]  # what each program returned
     sessions: dict[str, Session]
     events: list[Event]
     recorders: dict[str, EventLog]
-    error: Exception | None = None
+    error: Exception | None = None  # of the coordinator, where it was caught
 
 
 def federate(
@@ -62,33 +76,38 @@ def federate(
     min_cohort: int = 2,
     threshold: int | None = None,
     bits: Any = 16,
-    engine: Callable[[Mapping[str, Session]], Any] = LocalEngine,
-    keys: Any = None,
-    new_total: Any = None,
+    engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine,
+    keys: Mapping[str, PartyKeys] | None = None,
+    new_total: NewTotal | None = None,
     lead: Callable[..., Coordinator] | None = None,
     run: bytes | None = None,
     catch: bool = False,
     ledgers: Callable[[str], NoiseAccount] | None = None,
     kept: Mapping[str, Checkpoints] | None = None,
 ) -> Federated:
-    """Run one program per party through the real sessions and the real coordinator."""
+    """Run one program per party through the real sessions and the real coordinator.
+
+    `new_total` and `lead` put a coordinator's half of sums, or a whole coordinator, that lies.
+    `catch`: keep what stops the coordinator as `error`. `ledgers`: each party's noise budget.
+    `kept`: each party's checkpoints.
+    """
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
     parties = [name for name in programs if name != host]
     rules = Rules(host, min_cohort, threshold or default_threshold(len(parties)))
     keys = keys or make_keys(mode, list(programs), host)
-    wires = connect(keys, run)
+    wires = connect({name: keys[name] for name in programs}, run)
     out = Federated({}, {}, [], {})
 
-    def program(name: str) -> Program:
-        async def wrapped(cohort: Cohort) -> None:
+    def noted(name: str) -> Program:
+        async def program(cohort: Cohort) -> None:
             out.results[name] = await programs[name](cohort)
 
-        return wrapped
+        return program
 
     for name in programs:
         out.recorders[name] = EventLog(name, out.events.append)
         out.sessions[name] = join_run(
-            program(name),
+            noted(name),
             keys[name],
             wires.parties[name],
             rules,
@@ -98,7 +117,7 @@ def federate(
             noise=ledgers(name) if ledgers else None,
         )
     coordinator = lead_run(
-        {name: wires.coordinator[name] for name in programs},
+        wires.coordinator,
         engine(out.sessions),
         rules,
         protection,
