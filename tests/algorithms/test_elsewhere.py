@@ -29,7 +29,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.policy.rules import PolicyRefusal, check
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
-from tests.support.hospitals import small
+from secure_fl.testing.hospitals import small
 from tests.support.policy_plans import COMPANY, TODAY, plan, policy
 
 MODULE = '''
