@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ def quoted(page: Path) -> set[str]:
     return {one.split("(")[0] for one in re.findall(r"`([^`\n]+)`", text)}
 
 
+@cache
 def settings() -> set[str]:
     """`section.field` of settings files and of what runs leave."""
     from secure_fl.cli.settings import sections

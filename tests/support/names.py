@@ -17,7 +17,7 @@ Members = dict[str, frozenset[str]]  # of each name in a module: what stands in 
 def modules() -> dict[str, Members]:
     """Every module by its full name, and the names in it."""
     found = {}
-    for folder in ("secure_fl", "benchmarks", "tests", *MAPPED):
+    for folder in ("secure_fl", "benchmarks", *MAPPED):
         for path in (ROOT / folder).rglob("*.py"):
             parts = [*path.relative_to(ROOT).with_suffix("").parts]
             if folder in MAPPED:
