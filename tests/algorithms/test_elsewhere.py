@@ -31,6 +31,7 @@ from secure_fl.policy.rules import PolicyRefusal, check
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 from secure_fl.testing.hospitals import small
 from tests.support.policy_plans import COMPANY, TODAY, plan, policy
+from tests.support.raising import raises
 
 MODULE = '''
 from typing import Literal
@@ -205,8 +206,7 @@ def test_a_program_passes_its_own_class(tmp_path: Path) -> None:
 
 
 def test_a_class_that_nobody_knows_is_told_both_ways() -> None:
-    with pytest.raises(SettingsError, match="Lost is not registered") as caught:
+    with raises(SettingsError, "Lost is not registered", "Lost.entry()", GROUP):
         small(Lost())
-    assert "Lost.entry()" in str(caught.value) and GROUP in str(caught.value)
     with pytest.raises(SettingsError, match="another algorithm is registered as 'fedadam'"):
         small(Taken())

@@ -224,9 +224,8 @@ def test_members_with_other_public_records_are_named(change: str) -> None:
     else:
         records[3] = replace(records[3], **{change: "another"})
     silos[2] = replace(silos[2], public=tuple(records))
-    with pytest.raises(Disagreement) as caught:
+    with raises(Disagreement, party=NAMES[2]):
         hosted(silos=silos).run()
-    assert caught.value.where["party"] == NAMES[2]
     relabelled = replace(silos[1], public=corpora.public("ade", seed=0, size=16))
     hosted(silos=[silos[0], relabelled, members(size=8)[2], silos[3]]).run()  # labels do not count
 
@@ -241,9 +240,10 @@ def test_members_with_other_settings_are_named() -> None:
 
 
 def test_a_host_with_too_few_labels_for_a_batch_is_told() -> None:
-    with raises(DataError, "5", "8", party="host", field="algorithm.feedback_batch") as caught:
+    with raises(
+        DataError, "5", "8", "feedback_batch", party=HOST, field="algorithm.feedback_batch"
+    ):
         hosted(silos=members(size=8, labelled=5)).run()
-    assert caught.value.where["party"] == HOST and "feedback_batch" in caught.value.fix
     hosted(FedID(rounds=1, feedback_batch=5), silos=members(size=8, labelled=5)).run()
 
 
@@ -254,9 +254,8 @@ def test_tasks_without_classes_are_refused(kind: Any) -> None:
     public = corpora.public(corpus, seed=1, size=8)
     silos = [Silo(n, s.train, public=public) for n, s in zip(NAMES, splits[:3], strict=True)]
     silos.append(Silo(HOST, splits[3].train, role="host", public=public))
-    with raises(SettingsError, party="hospital-1", field="task.kind") as caught:
+    with raises(SettingsError, party="hospital-1", field="task.kind"):
         hosted(silos=silos, task=TaskSettings(kind=kind, max_length=32)).run()
-    assert caught.value.where["field"] == "task.kind"
 
 
 def test_without_a_host_or_public_records_nothing_begins() -> None:

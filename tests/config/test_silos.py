@@ -204,7 +204,6 @@ def test_resuming_with_other_settings_lists_them(study: Path, tmp_path: Path) ->
     run.mkdir()
     (run / "settings.toml").write_text(config.dump(found))
     other = config.load(study, ["algorithm.rounds=9", "run.name=renamed"])
-    with pytest.raises(RunError) as caught:
+    with raises(RunError, "algorithm.rounds: 2 -> 9") as caught:
         Federation.of(other, run, resume=True)
-    assert "algorithm.rounds: 2 -> 9" in caught.value.what
     assert "run.name" not in caught.value.what

@@ -15,6 +15,7 @@ from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.protocol.messages import Offer, UnmaskShares
 from tests.support.collusion import LENGTH, STREAM, MaskedStep
+from tests.support.raising import raises
 
 M = np.uint64(COHORT.modulus)
 
@@ -173,11 +174,10 @@ def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
     bad = reveals["p00"]
     share = bad.keys["p03"]
     wrong = replace_share(bad, "p03", bytes([share[0]]) + bytes([share[1] ^ 1]) + share[2:])
-    with pytest.raises(CryptoError) as refusal:
+    with raises(CryptoError, party="p03"):
         RemainingMasks.recover(
             step.numbers, step.threshold, step.publics, alive, reveals | {"p00": wrong}
         )
-    assert refusal.value.where["party"] == "p03"
 
 
 def replace_share(reveal: UnmaskShares, party: str, share: bytes) -> UnmaskShares:

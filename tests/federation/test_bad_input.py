@@ -244,7 +244,6 @@ def test_more_than_128_parties_under_protection_are_refused_when_they_federate()
         if mode == "none":
             assert rules_of(many, protection, entry).threshold == 87
             continue
-        with pytest.raises(SettingsError, match="at most 128 parties, not 129") as refusal:
+        with raises(SettingsError, "at most 128 parties, not 129", "several federations"):
             rules_of(many, protection, entry)
-        assert "several federations" in refusal.value.fix
         assert rules_of(many[1:], protection, entry).threshold == 86

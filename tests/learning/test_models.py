@@ -214,9 +214,8 @@ def test_what_cannot_be_had_fails_fast_and_says_how(
     monkeypatch.setattr(fetching, "hub_answers", lambda: False)
     started = time.monotonic()
     for name in ("no-such/model", "/no/such/folder", str(tmp_path)):
-        with pytest.raises(ModelError) as caught:
+        with raises(ModelError, "folder"):
             models.load_model(ModelSettings(name=name), task_of("ner"), tokenizer, 1)
-        assert "folder" in str(caught.value)
     assert time.monotonic() - started < 5
     with pytest.raises(ModelError, match="no pooling"):
         models.load_model(TINY, task_of("ner"), tokenizer, 1, pooling="attentive")

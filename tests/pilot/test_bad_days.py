@@ -50,9 +50,8 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_the_run_can_end_later(tmp_pa
             return step(frame)
 
     made.processes["hospital-2"].step = full  # type: ignore[method-assign]
-    with pytest.raises(PartyFailed, match=r"cannot go on \(run\)") as caught:
+    with raises(PartyFailed, "(run)", party="hospital-2"):
         made.lead(patience=0).run()
-    assert caught.value.where["party"] == "hospital-2"
     (refused,) = made.seen("refused")
     assert refused["code"] == "run" and "free disk space" in refused["why"]
     assert not made.processes["hospital-2"].done

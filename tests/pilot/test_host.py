@@ -52,9 +52,8 @@ def test_fedid_runs_with_what_is_in_the_kits(opened, protection):
 
 def test_a_host_without_masks_is_refused_before_anybody_is_invited(opened):
     clinic = opened({"mode": "he"})
-    with raises(SettingsError, field="protection.mode") as caught:
+    with raises(SettingsError, "he+secagg", field="protection.mode"):
         clinic.run()
-    assert caught.value.where["field"] == "protection.mode" and "he+secagg" in caught.value.fix
     assert not clinic.events
 
 

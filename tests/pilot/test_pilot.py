@@ -23,6 +23,7 @@ from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import silos, small
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.raising import raises
 
 
 def exported(folder: Path) -> dict[str, torch.Tensor]:
@@ -178,9 +179,8 @@ def refusing(plan: Plan) -> None:
 
 def test_a_site_that_refuses_says_a_code_and_keeps_the_reasons(tmp_path):
     made = local_pilot(tmp_path, approve={"hospital-2": refusing})
-    with pytest.raises(CohortError, match=r"refuses the plan \(policy\)") as caught:
+    with raises(CohortError, "(policy)", party="hospital-2"):
         made.lead().run()
-    assert caught.value.where["party"] == "hospital-2"
     refused, told = made.seen("refused")  # at the site, and at the coordinator
     assert told == {
         "event": "refused",

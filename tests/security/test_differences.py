@@ -155,7 +155,6 @@ def test_nested_sums_of_weights_do_not_differ_by_the_records_of_a_few() -> None:
         parts = [replace(s, tier=t) for s, t in zip(silos(4, size=8), tiers, strict=True)]
         return small(cfg, silos=parts, protection=protection).run()
 
-    with raises(TooFewParties, party="hospital-1", round=1, field="algorithm.weights") as caught:
+    with raises(TooFewParties, party="hospital-1", round=1, field="algorithm.weights"):
         run(cfg)
-    assert caught.value.where["field"] == "algorithm.weights"
     assert run(cfg.model_copy(update={"weights": "users"})).models
