@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
 from secure_fl.errors import SecureFLError
 
+Kind = TypeVar("Kind", bound=SecureFLError)
+
 
 @contextmanager
 def raises(
-    kind: type[SecureFLError], *named: object, **where: object
-) -> Iterator[pytest.ExceptionInfo[SecureFLError]]:
+    kind: type[Kind], *named: object, **where: object
+) -> Iterator[pytest.ExceptionInfo[Kind]]:
     """As pytest's, and the error stands at this place and names these values, or says how to."""
     with pytest.raises(kind) as caught:
         yield caught
