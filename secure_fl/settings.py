@@ -1,6 +1,6 @@
 """The sections of a settings file that the whole library shares, as frozen, validated records.
 
-Nothing here imports torch. `config.py` reads them from TOML together with the algorithm's own.
+Nothing here imports torch. `config` reads them from TOML together with the algorithm's own.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from secure_fl.audits.attacks.words import (
 )
 from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
 
-OWN = "|Y"  # as `views.readings` names the sketch Y = G·Ω of a matrix
+OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
 NAME = "token bag"
 ABOUT = (
     "Lists the words that occur in a party's records from the rows of the word embedding that its "

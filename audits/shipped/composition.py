@@ -2,7 +2,7 @@
 
 Two batches differ by one record; if training is what its accountant takes it for, their clipped
 sums differ by C at most (Abadi et al., CCS 2016, arXiv 1607.00133, Algorithm 1). The step is the
-shipped one (`private_model.privately`, as `private_training` opens it) with its noise at 0, so that
+shipped one (`dp.model.privately`, as `dp.training` opens it) with its noise at 0, so that
 weights, optimiser and clipping are those of a real run; dropout is off, for records that are in
 both batches need equal masks in both.
 """

@@ -278,7 +278,7 @@ def _require_same(found: Path, settings: str) -> None:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Dotted field -> value, of TOML as `config.dump` writes it."""
+    """Dotted field -> value, of TOML as `config.load.dump` writes it."""
     fields, table = {}, ""
     for line in text.splitlines():
         if header := re.fullmatch(r"\[\[?([^]]+)\]\]?", line.strip()):
