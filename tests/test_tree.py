@@ -58,6 +58,14 @@ def test_no_test_module_is_imported() -> None:
     assert not {file for file, names in imports.items() if any(map(of_tests, names))}
 
 
+def test_tests_of_the_product_need_no_benchmark() -> None:
+    needed = set()
+    for file in MODULES:
+        if file.is_relative_to(ROOT / "tests"):
+            needed |= imported(file.read_text())
+    assert not {name for name in needed if name.startswith("benchmarks")}
+
+
 def test_folders_mirror_packages() -> None:
     folders = {
         file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")

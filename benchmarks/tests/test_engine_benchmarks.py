@@ -70,3 +70,15 @@ def test_rounds_of_fedkd_and_a_start() -> None:
     pilot = found["pilot_seconds"]
     assert 0 < pilot["first_exchange"] < pilot["one_round_and_end"]
     assert len(found["targets"]) == 5
+
+
+def test_frames_are_exchanged_in_process_and_over_flare() -> None:
+    report = engine.measure(parties=2, repeats=3, large_repeats=1, whole=False)
+    rows = report.document()["rows"]
+    assert [(row["engine"], row["bytes_each_way"]) for row in rows] == [
+        (name, size)
+        for name in ("in process", "FLARE, mutual TLS")
+        for size in (engine.SMALL, engine.LARGE)
+    ]
+    assert all(0 < row["median_seconds"] <= row["slowest_seconds"] for row in rows)
+    assert rows[1]["median_seconds"] < rows[3]["median_seconds"]  # what is carried takes time

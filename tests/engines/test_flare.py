@@ -19,7 +19,6 @@ from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from benchmarks.micro import engine
 from secure_fl.engines.flare.cell import HUB, SETTINGS, CellEnd, cell_name
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.parcel import Kind, Parcel, StepId
@@ -299,18 +298,6 @@ def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
         FlareHub("https://127.0.0.1", kits.coordinator, ["east"])
     with pytest.raises(SettingsError, match="not an address"):
         FlareParty("east", "file:///tmp", kits.sites["east"])
-
-
-def test_the_benchmark_shows_both_engines() -> None:
-    report = engine.measure(parties=2, repeats=3, large_repeats=1, whole=False)
-    rows = report.document()["rows"]
-    assert [(row["engine"], row["bytes_each_way"]) for row in rows] == [
-        (name, size)
-        for name in ("in process", "FLARE, mutual TLS")
-        for size in (engine.SMALL, engine.LARGE)
-    ]
-    assert all(0 < row["median_seconds"] <= row["slowest_seconds"] for row in rows)
-    assert rows[1]["median_seconds"] < rows[3]["median_seconds"]  # what is carried takes time
 
 
 def test_flare_reads_no_settings_that_lie_about(
