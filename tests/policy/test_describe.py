@@ -16,16 +16,18 @@ def test_a_policy_describes_itself() -> None:
     assert describe(SitePolicy())[0].startswith("No run is allowed")
     text = "\n".join(describe(policy(FEDID, protection="secagg", min_cohort=2, recording=True)))
     for said in (
-        "Runs are allowed up to 2026-06-01, in UTC.",
-        f"This site takes part with these rosters: {OURS}.",
-        "The host may be: clinic; this site may not be the host.",
-        "Algorithms: fedid. Models: tiny.",
-        "protected by secagg at least, over at least 2 parties and a share of 0.6667 of all",
-        "secagg IS WEAKER THAN THE DEFAULT",
-        "VIEWS MAY BE RECORDED",
-        "A SUM OVER 2 SHOWS",
-        "DP-SGD per patient is required; where it is used, its budget is at most ε = 1",
-        "host IS NOT REQUIRED",
+        "2026-06-01",
+        OURS,
+        "clinic",
+        "fedid",
+        "tiny",
+        "0.6667",
+        "per patient",
+        "ε = 1",
+        "secagg IS WEAKER",  # what is unusual is loud
+        "MAY BE RECORDED",
+        "SUM OVER 2",
+        "NOT REQUIRED",
     ):
         assert said in text
 
