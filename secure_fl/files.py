@@ -1,10 +1,11 @@
-"""Files that a crash leaves whole, and lines that are on the disk before anything else happens."""
+"""Files that a crash leaves whole, lines that are on the disk at once, and reading with a limit."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,42 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+class TooLarge(OSError):  # noqa: N818 - it names a state
+    """A file is larger than one of its kind may be."""
+
+
+def read_bounded(file: Path, limit: int) -> bytes:
+    """Read a file of at most so many bytes; whoever calls says in an error what it should be."""
+    with file.open("rb") as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise TooLarge(f"larger than {limit} bytes")
+    return data
+
+
+def replace_whole(file: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write all or nothing: a temporary file beside it, fsync, rename, fsync of the folder."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+        sync(file.parent)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_whole(file: Path, text: str) -> None:
-    """Write all of it or nothing; unlike `Lines`, the power may still take it."""
-    partial = file.with_name(f".{file.name}.partial")
+    """Write a text of a run, all or nothing, and its folder where there is none."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(text.encode())
-        partial.replace(file)
+        replace_whole(file, text.encode())
     except OSError as error:
         raise RunError(f"the file cannot be written ({error.strerror})", file=file) from error
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.evidence.slim import slim
 from secure_fl.errors import RunError
+from secure_fl.files import replace_whole
 
 FILE = "cells.jsonl"
 
@@ -61,7 +62,7 @@ class Kept:
                 }
                 text = "".join(_line(key, outcome) for key, outcome in self.cells.items())
                 if self.file.read_bytes() != text.encode():
-                    _replace(self.file, text)
+                    replace_whole(self.file, text.encode())
         except OSError as error:
             raise _unusable(self.file, error) from error
 
@@ -95,15 +96,6 @@ def _locked(file: Path) -> Iterator[int]:
                 return
         finally:
             os.close(handle)
-
-
-def _replace(file: Path, text: str) -> None:
-    beside = file.with_suffix(".new")
-    with beside.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(file)
 
 
 def _end_of_line(handle: int) -> str:

@@ -7,7 +7,6 @@ RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys it o
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +17,7 @@ from secure_fl.capture.blobs import Journal, lines
 from secure_fl.coordinator.machine import Engine
 from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.errors import RunError
+from secure_fl.files import replace_whole
 from secure_fl.protocol.ports import PartySum
 
 VIEWS, VIEW, RUN = "views", "view", "run"
@@ -85,8 +85,7 @@ def sessions(folder: Path) -> tuple[SessionLine, ...]:
 
 def _write(file: Path, data: bytes) -> None:
     try:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
-            handle.write(data)
+        replace_whole(file, data, mode=0o600)
     except OSError as error:
         what = f"a view's key cannot be written ({error.strerror})"
         raise RunError(what, file=file) from error

@@ -8,16 +8,16 @@ Every error names the file, the line, the field, what was found and what is allo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import RunSettings, Settings, build, plain
 from secure_fl.config.data import PartyData, PartyFiles, located, names
 from secure_fl.config.errors import NONE
 from secure_fl.config.toml import Key, Table, Text
-from secure_fl.errors import RunError, SettingsError
+from secure_fl.runs import resuming
 
 if TYPE_CHECKING:
     from secure_fl.data.silo import Silo
@@ -37,9 +37,8 @@ __all__ = [
 ]
 
 # Where a run and its continuation may differ.
-_MOVABLE = frozenset({"run.name", "run.folder"})
+_MOVABLE = ("run.name", "run.folder")
 _PATHS = frozenset({"source", "train", "dev", "test", "public", "folder"})
-_LIMIT = 1 << 20  # bytes; nobody writes more settings than that
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
@@ -48,7 +47,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
     Paths in the file are relative to it, paths in overrides to the current folder.
     """
     file = Path(path)
-    content = _read(file)
+    content = _text(file)
     tables = config_toml.parse(content, str(file))
     options: dict[Key, str] = {}
     for assignment in overrides:
@@ -78,12 +77,7 @@ def tree(settings: Settings) -> Table:
 
 def differences(before: Settings, after: Settings) -> list[str]:
     """List what changed, for a resume that is refused; where a run lies does not matter."""
-    old, new = dict(_flat(tree(before))), dict(_flat(tree(after)))
-    return [
-        f"{name}: {old.get(name, 'nothing')} -> {new.get(name, 'nothing')}"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name) and name not in _MOVABLE
-    ]
+    return resuming.differences(tree(before), tree(after), _MOVABLE)
 
 
 def run_folder(settings: Settings) -> Path:
@@ -106,17 +100,12 @@ def silos(settings: Settings) -> list[Silo]:
 def settings_to_resume(settings: Settings, folder: Path) -> str:
     """Give a run's settings as they were written, unless these differ in more than parties."""
     file = folder / "settings.toml"
-    if not file.exists():
-        fix = "start it without --resume, or name its folder with --out"
-        raise RunError("there is no run to resume here", fix=fix, file=folder)
+    resuming.require_run(file)
     before = load(file)
     same = before.data == settings.data
-    changed = differences(*((before, settings) if same else _stayed(before, settings)))
-    if changed:
-        what = "the settings are not those this run began with:\n  " + "\n  ".join(changed)
-        fix = "put these back to resume, or start a new run in another folder"
-        raise RunError(what, fix=fix, file=folder)
-    return _read(file) if same else dump(settings.model_copy(update={"run": before.run}))
+    old, new = (before, settings) if same else _stayed(before, settings)
+    resuming.require_same(tree(old), tree(new), _MOVABLE, folder)
+    return _text(file) if same else dump(settings.model_copy(update={"run": before.run}))
 
 
 def _stayed(before: Settings, after: Settings) -> tuple[Settings, Settings]:
@@ -146,34 +135,16 @@ def _stayed(before: Settings, after: Settings) -> tuple[Settings, Settings]:
     )
 
 
-def _read(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(_LIMIT + 1)
-        if len(content) <= _LIMIT:
-            return content.decode("utf-8-sig")
-        what, fix = "this is too long for a settings file", "give the TOML file, not the data"
-    except FileNotFoundError:
-        what, fix = "there is no such file", "check the path, or let secure-fl init write one"
-    except UnicodeDecodeError as error:
-        what, fix = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8"
-    except OSError as error:
-        what, fix = f"cannot be read: {error.strerror}", "give a TOML file that you may read"
-    raise SettingsError(what, fix=fix, file=str(file))
+def _text(file: Path) -> str:
+    return config_toml.read(
+        file,
+        "a settings file",
+        missing="check the path, or let secure-fl init write one",
+        instead="give the TOML file, not the data",
+    )
 
 
 def _from_here(key: Key, value: str) -> str:
     """Take an override's paths as the shell does: relative to the current folder."""
     is_path = key[-1] in _PATHS or (key[-2:] == ("model", "name") and Path(value).is_dir())
     return located(value, Path.cwd()) if is_path and value not in ("", NONE) else value
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else key)
-    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-        for index, entry in enumerate(value):
-            yield from _flat(entry, f"{name}.{index + 1}")
-    else:
-        yield name, value

@@ -9,13 +9,16 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from secure_fl.errors import SettingsError
+from secure_fl.files import TooLarge, read_bounded
 
 Key: TypeAlias = tuple[str | int, ...]  # a field: names, and numbers from 0 in lists of tables
 Table: TypeAlias = dict[str, Any]
 
+_LIMIT = 1 << 20  # bytes; nobody writes more settings than that
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
@@ -41,6 +44,21 @@ class Text:
 def dotted(key: Key) -> str:
     """Show a field as people write it; tables of a list are counted from 1."""
     return ".".join(str(part + 1) if isinstance(part, int) else part for part in key)
+
+
+def read(file: Path, what: str, *, missing: str, instead: str) -> str:
+    """Give the text of a TOML file, or say why there is none and what to do."""
+    try:
+        return read_bounded(file, _LIMIT).decode("utf-8-sig")
+    except FileNotFoundError:
+        wrong, fix = "there is no such file", missing
+    except TooLarge:
+        wrong, fix = f"this is too long for {what}", instead
+    except UnicodeDecodeError as error:
+        wrong, fix = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8"
+    except OSError as error:
+        wrong, fix = f"cannot be read: {error.strerror}", "give a TOML file that you may read"
+    raise SettingsError(wrong, fix=fix, file=str(file))
 
 
 def parse(text: str, file: str | None) -> Table:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +21,7 @@ from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.loaders import FORMATS, SUFFIXES, Columns, load
 from secure_fl.data.rows import is_name, shown
 from secure_fl.errors import DataError
+from secure_fl.files import replace_whole
 
 __all__ = ["FORMATS", "SUFFIXES", "Columns", "Splits", "describe", "load", "split", "write"]
 
@@ -96,23 +95,11 @@ def write(examples: Sequence[Example], path: str | Path) -> None:
     if target.name.lower().endswith(".gz"):
         content = gzip.compress(content, mtime=0)
     try:
-        _replace(target, content)
+        replace_whole(target, content, mode=0o600)  # records: for their owner alone
     except OSError as error:
         fix = "check that its folder is there, may be written to and has room"
         reason = error.strerror or "I/O error"
         raise DataError(f"cannot be written: {reason}", fix=fix, file=target) from None
-
-
-def _replace(target: Path, content: bytes) -> None:
-    # The temporary file is readable by its owner only, and so is what it becomes.
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def describe(splits: Splits) -> dict[str, object]:

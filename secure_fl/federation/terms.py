@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import Entry, entry_of
+from secure_fl.config.build import plain
+from secure_fl.config.toml import write
 from secure_fl.federation.ground_rules import require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
@@ -37,7 +39,7 @@ class Terms:
         require_masks(entry, self.protection)
 
     def describe(self) -> str:
-        """The settings of a run started from the library, for `resume` to compare."""
+        """Write the settings of a run started from the library, for `resume` to compare."""
         sections = {
             "algorithm": self.algorithm,
             "task": self.task,
@@ -45,8 +47,5 @@ class Terms:
             "training": self.training,
             "protection": self.protection,
         }
-        lines = [f"[run]\nseed = {self.seed}"]
-        for name, section in sections.items():
-            fields = section.model_dump(mode="json", exclude_none=True)
-            lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
-        return "\n".join(lines) + "\n"
+        tables = {name: plain(section) for name, section in sections.items()}
+        return write({"run": {"seed": self.seed}, **tables}).lstrip()

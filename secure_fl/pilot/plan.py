@@ -46,11 +46,8 @@ def read_plan(text: str) -> Plan:
 
 def load_plan(file: Path) -> Plan:
     """Read a plan that a person wrote: any TOML, and errors name the line."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        fix = "give a TOML file that you may read"
-        raise SettingsError(f"cannot be read: {error}", fix=fix, file=str(file)) from None
+    missing, instead = "check the path", "give the plan's TOML file"
+    text = config_toml.read(file, "a plan", missing=missing, instead=instead)
     tables = config_toml.parse(text, str(file))
     return _checked(tables, Text(str(file), config_toml.lines(text)))
 

@@ -27,8 +27,6 @@ from secure_fl.config.toml import Key, Table, Text
 from secure_fl.errors import SettingsError
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
 
-_LIMIT = 1 << 20  # bytes; nobody writes more policy than that
-
 
 def _known(name: str) -> str:
     """Take a registered algorithm's name; none that would put records in one place."""
@@ -153,7 +151,7 @@ class SiteFile:
 def load_site(path: str | Path) -> SiteFile:
     """Read a hospital's file; paths in it are relative to it."""
     file = Path(path)
-    content = _read(file)
+    content = _text(file)
     tree = config_toml.parse(content, str(file))
     text = Text(str(file), config_toml.lines(content))
     _check_sections(tree, text)
@@ -169,24 +167,13 @@ def load_site(path: str | Path) -> SiteFile:
     return SiteFile(file, policy, sets, Path(keys.folder), Path(keys.ledger))
 
 
-def _read(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
-            content = stream.read(_LIMIT + 1)
-        if os.name == "posix" and mode & 0o002:
-            what, fix = "everybody on this machine may change it", "chmod o-w it, and read it again"
-        elif len(content) <= _LIMIT:
-            return content.decode("utf-8-sig")
-        else:
-            what, fix = "this is too long for a policy", "give the site's TOML file"
-    except FileNotFoundError:
-        what, fix = "there is no such file", "check the path; without a policy nothing is allowed"
-    except UnicodeDecodeError as error:
-        what, fix = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8"
-    except OSError as error:
-        what, fix = f"cannot be read: {error.strerror}", "give a TOML file that you may read"
-    raise SettingsError(what, fix=fix, file=str(file))
+def _text(file: Path) -> str:
+    missing = "check the path; without a policy nothing is allowed"
+    text = config_toml.read(file, "a policy", missing=missing, instead="give the site's TOML file")
+    if os.name == "posix" and file.stat().st_mode & 0o002:
+        what, fix = "everybody on this machine may change it", "chmod o-w it, and read it again"
+        raise SettingsError(what, fix=fix, file=str(file))
+    return text
 
 
 def _check_sections(tree: Table, text: Text) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,11 +22,12 @@ from secure_fl.events import Event
 from secure_fl.files import write_whole
 from secure_fl.party.opened_sums import Openings
 from secure_fl.party.rounds import Stateful
-from secure_fl.runs import checkpoint
+from secure_fl.runs import checkpoint, resuming
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
+JOINING = ("data.party.",)  # who takes part may change: `config` looks at that
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
 
 
@@ -259,31 +260,13 @@ def _begun(path: Path) -> bool:
 
 
 def _require_same(found: Path, settings: str) -> None:
-    if not found.exists():
+    resuming.require_run(found)
+    try:
+        before = tomllib.loads(found.read_text())
+    except (OSError, ValueError) as error:
         raise RunError(
-            "there is no run to resume here", fix="start it without --resume", file=found.parent
-        )
-    before, now = _fields(found.read_text()), _fields(settings)  # who takes part is `config`'s
-    changed = sorted(
-        f"{key}: was {before.get(key, 'not set')}, is {now.get(key, 'not set')}"
-        for key in before.keys() | now.keys()
-        if before.get(key) != now.get(key) and not key.startswith("data.party.")
-    )
-    if changed:
-        raise RunError(
-            "the settings are not those this run began with:\n  " + "\n  ".join(changed),
-            fix="put these back to resume, or start a new run in another folder",
-            file=found.parent,
-        )
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Dotted field -> value, of TOML as `config.load.dump` writes it."""
-    fields, table = {}, ""
-    for line in text.splitlines():
-        if header := re.fullmatch(r"\[\[?([^]]+)\]\]?", line.strip()):
-            table = header[1]
-        elif "=" in line and not line.lstrip().startswith("#"):
-            key, value = line.split("=", 1)
-            fields[f"{table}.{key.strip()}"] = value.strip()
-    return fields
+            f"the settings that this run began with cannot be read ({error})",
+            fix="start a new run in another folder",
+            file=found,
+        ) from error
+    resuming.require_same(before, tomllib.loads(settings), JOINING, found.parent)

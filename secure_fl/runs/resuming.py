@@ -1,0 +1,49 @@
+"""Whether a run that is resumed was asked for with the settings that it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from secure_fl.errors import RunError
+
+Tree = Mapping[str, Any]
+
+
+def require_run(settings: Path) -> None:
+    """Refuse to resume what never began."""
+    if not settings.exists():
+        fix = "start it without --resume, or name its folder with --out"
+        raise RunError("there is no run to resume here", fix=fix, file=settings.parent)
+
+
+def require_same(before: Tree, after: Tree, ignored: tuple[str, ...], folder: Path) -> None:
+    """Refuse to go on under other settings, and name each of them."""
+    if changed := differences(before, after, ignored):
+        raise RunError(
+            "the settings are not those this run began with:\n  " + "\n  ".join(changed),
+            fix="put these back to resume, or start a new run in another folder",
+            file=folder,
+        )
+
+
+def differences(before: Tree, after: Tree, ignored: tuple[str, ...]) -> list[str]:
+    """List the fields that differ, with both values, but for those that begin as the ignored do."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    return [
+        f"{name}: {old.get(name, 'nothing')} -> {new.get(name, 'nothing')}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name) and not name.startswith(ignored)
+    ]
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        for index, entry in enumerate(value):
+            yield from _flat(entry, f"{name}.{index + 1}")
+    else:
+        yield name, value
