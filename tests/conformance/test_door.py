@@ -9,7 +9,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties, TrainingError
+from secure_fl.errors import (
+    CohortError,
+    Disagreement,
+    PartyFailed,
+    SecureFLError,
+    TooFewParties,
+    TrainingError,
+)
 from secure_fl.party.cohort import Audience, Cohort
 from secure_fl.party.session import Session
 from secure_fl.settings import Protection
@@ -141,8 +148,8 @@ def test_nan_is_refused_at_its_party_and_nothing_is_released(mode: Protection) -
         return run
 
     out = federate({n: program(n) for n in NAMES}, mode=mode, catch=True)
-    assert isinstance(out.error, CohortError)
-    assert out.error.where["party"] == "south" and "(training)" in str(out.error)
+    assert isinstance(out.error, PartyFailed) and out.error.reason == "training"
+    assert out.error.where["party"] == "south"
     assert isinstance(out.sessions["south"].error, TrainingError)
     assert "layer.weight" in str(out.sessions["south"].error)
     assert out.results == {}

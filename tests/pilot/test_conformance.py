@@ -38,6 +38,7 @@ from secure_fl.testing.hospitals import HOST, members, silos
 from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.faults import Storm
 from tests.support.hubs import free_url
+from tests.support.raising import raises
 
 # Settings that make models small or tiers known, for whichever algorithm has them.
 SMALL = {"student_layers": 1, "tiers": {"weak": 1, "strong": 2}, "columns": 2000}
@@ -234,6 +235,6 @@ def test_another_seed_is_noticed(tmp_path: Path) -> None:
 def test_what_pools_all_records_is_refused_by_every_hospital(tmp_path: Path, name: str) -> None:
     """So it has no parties, and no engine but one process: that is why it is left out above."""
     town = town_of(LocalPilot, tmp_path, ALGORITHMS[name])
-    with pytest.raises(CohortError, match="cannot begin"):
+    with raises(CohortError, "(settings)", party="hospital-1"):
         town.lead().run()
     assert "one place" in town.seen("refused")[0]["why"]

@@ -32,7 +32,7 @@ def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path
     made.processes.pop("hospital-4")
     made.down.add("hospital-4")
     made.plan = named(made.plan, "other")
-    with pytest.raises(CohortError, match=r"\(cohort\)"):
+    with raises(CohortError, "(cohort)", party="hospital-1"):
         made.lead(patience=0).run()
     (told, *_) = made.seen("refused")
     assert "seed" in told["why"]
@@ -93,7 +93,7 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(
     assert [told["code"] for told in made.seen("refused")] == ["tamper"]
     victim = made.seen("refused")[0]["party"]
     made.start(victim)  # also after a new start of the process
-    with pytest.raises(CohortError, match=r"\(keyring\)"):
+    with raises(CohortError, "(keyring)", party=victim):
         made.lead(patience=0).run()
     (_, told) = made.seen("refused")[:2]
     assert told["party"] == victim and "keys rotate" in told["why"]

@@ -196,7 +196,7 @@ def test_labels_are_declared(tmp_path):
     bare = plan_of()
     plan = bare.model_copy(update={"task": bare.task.model_copy(update={"labels": None})})
     made = local_pilot(tmp_path, plan)
-    with pytest.raises(CohortError, match="cannot begin"):
+    with raises(CohortError, "(settings)", party="hospital-1"):
         made.lead().run()
     assert "task.labels" in made.seen("refused")[0]["why"]
 

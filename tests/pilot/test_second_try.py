@@ -18,6 +18,7 @@ from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.runs.folder import RunFolder
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.raising import raises
 
 BAD, GOOD = plan_of(FedAvg(rounds=3)), plan_of(FedAvg(rounds=1))
 
@@ -47,7 +48,7 @@ def test_a_plan_that_was_refused_leaves_the_folder_to_the_next(tmp_path):
     made = local_pilot(tmp_path / "town", approve={"hospital-2": at_most_two})
     out = tmp_path / "out"
     for _ in range(2):  # the same again is the same refusal
-        with pytest.raises(CohortError, match="refuses the plan"):
+        with raises(CohortError, "(policy)", party="hospital-2"):
             coordinate(made, BAD, out)
     coordinate(made, GOOD, out)
     assert (out / "settings.toml").read_text() == write_plan(GOOD)
@@ -67,7 +68,7 @@ def test_who_had_taken_a_seat_when_another_refused_takes_the_next_plan(tmp_path)
         return genuine(plan)
 
     made.processes["hospital-3"]._records = not_readable
-    with pytest.raises(CohortError, match="cannot begin"):
+    with raises(CohortError, "(data)", party="hospital-3"):
         coordinate(made, BAD, tmp_path / "out")
     kept = tmp_path / "town" / "hospital-1" / "run" / "settings.toml"
     assert kept.read_text() == write_plan(BAD)

@@ -106,7 +106,7 @@ def test_a_pilot_refuses_it_before_anything_is_read(tmp_path: Path) -> None:
     training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
     asked = plan_of(FedID(rounds=1), training=training, protection=ProtectionSettings())
     clinic = Clinic(tmp_path, asked, rules="max_values = 1000")
-    with pytest.raises(CohortError, match=r"\(policy\)"):
+    with raises(CohortError, "(policy)", party="hospital-1"):
         clinic.run()
     refused = [event["why"] for event in clinic.events if "why" in event]
     assert len(refused) == 4 and all("site.max_values: asked for" in why for why in refused)
