@@ -79,6 +79,19 @@ def test_the_table_of_commands_is_the_program() -> None:
     assert page.partition("| --- | --- |\n")[2].split("\n\n")[0].strip() == rows, rows
 
 
+def test_every_decision_has_an_id_of_its_own() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    groups = text.split("\n## ")[1:]
+    assert groups
+    for part in groups:
+        heading, *decisions = part.strip().split("\n\n")
+        ids = [re.match(r"\*\*(D-[A-Z]+)-(\d+)\. ", one) for one in decisions]
+        assert ids and all(ids), f"give it the next number of its group: {heading}"
+        assert len({found[1] for found in ids if found}) == 1
+        numbers = [int(found[2]) for found in ids if found]
+        assert numbers == sorted(set(numbers))
+
+
 def test_every_public_name_is_on_its_page() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     named = re.findall(r"^::: secure_fl\.[\w.]*\.(\w+)$", page, re.M)
