@@ -59,7 +59,7 @@ def trained(p: Prior, records: tuple[Example, ...], name: str) -> nn.Module:
     return shadows.imitate(p, shadows.site_of(p, p.task.encode(records, p.tokenizer), name))
 
 
-def told(p: Prior, model: nn.Module, public: tuple[Example, ...]) -> np.ndarray:
+def predicted(p: Prior, model: nn.Module, public: tuple[Example, ...]) -> np.ndarray:
     encoded = p.task.encode(public, p.tokenizer, labelled=False)
     return shadows.probabilities(p.task, model, encoded)
 
@@ -76,8 +76,8 @@ def test_members_show_where_public_records_are_much_like_them():
     p = prior()
     # The control: private records lie among the public ones, as `overlap` warns. They tell most.
     public = (*p.truth["north"].records, *p.outsiders)
-    y = told(p, trained(p, p.truth["north"].records, "members"), public)
-    other = told(p, trained(p, corpus(77, COUNT), "others"), public)
+    y = predicted(p, trained(p, p.truth["north"].records, "members"), public)
+    other = predicted(p, trained(p, corpus(77, COUNT), "others"), public)
     noise = np.random.default_rng(1).normal(0, 5, y.shape)
     pool = predictions.candidates_of(p, ("north",), public)
     made = predictions.shadows_for(p, public, pool.records, MODELS)

@@ -97,7 +97,7 @@ def test_a_share_of_a_source_becomes_public_and_a_part_of_that_is_the_hosts(note
     assert all(e.label is None for e in public if isinstance(e, Text))
     assert all(e.label for e in (*host.train, *host.dev, *host.test) if isinstance(e, Text))
     private = [e.id for silo in members for e in (*silo.train, *silo.dev, *silo.test)]
-    parts = [private, *([e.id for e in part] for part in (public, *kept(host)))]
+    parts = [private, *([e.id for e in part] for part in (public, *parts_of(host)))]
     assert sorted(id for part in parts for id in part) == sorted(map(str, range(600)))
     # shares hold on average: three standard deviations of so many draws are never left here
     expected = [300, 300 * 0.7 * 0.75, 300 * 0.7 * 0.25, 300 * 0.1, 300 * 0.2]
@@ -106,7 +106,7 @@ def test_a_share_of_a_source_becomes_public_and_a_part_of_that_is_the_hosts(note
     assert found == drawn(notes, *HALF) != drawn(notes, *HALF, "run.seed=1")
 
 
-def kept(host: Silo) -> tuple[Sequence[Example], ...]:
+def parts_of(host: Silo) -> tuple[Sequence[Example], ...]:
     return host.train, host.dev, host.test
 
 
@@ -122,13 +122,13 @@ def test_what_is_private_does_not_depend_on_what_the_host_keeps(notes: Path) -> 
 def test_a_corpus_writes_public_records_and_a_host(study: Path) -> None:
     options = ("data.size=12", "data.public=30", "data.labelled=8")
     *members, host = found = drawn(study, *options)
-    assert [len(part) for part in (host.public, *kept(host))] == [30, 8, 8 // 4, 8 // 2]
-    texts = [e.text for part in (host.public, *kept(host)) for e in part if isinstance(e, Text)]
-    own = {e.text for s in members for p in kept(s) for e in p if isinstance(e, Text)}
+    assert [len(part) for part in (host.public, *parts_of(host))] == [30, 8, 8 // 4, 8 // 2]
+    texts = [e.text for part in (host.public, *parts_of(host)) for e in part if isinstance(e, Text)]
+    own = {e.text for s in members for p in parts_of(s) for e in p if isinstance(e, Text)}
     assert len(set(texts)) == len(texts) == 44 and not own & set(texts)
     assert {silo.public for silo in found} == {host.public}
     larger = drawn(study, *options, "data.public=40")[-1]
-    assert kept(larger) == kept(host) and larger.public[:30] == host.public[:30]
+    assert parts_of(larger) == parts_of(host) and larger.public[:30] == host.public[:30]
 
 
 def test_a_made_host_is_left_out_where_it_has_no_use(

@@ -26,20 +26,20 @@ MODES = get_args(Protection)
 NAMES = ("east", "north", "south", "west")
 
 
-def vectors(name: str, size: int = 300) -> dict[str, Any]:
+def values_of(name: str, size: int = 300) -> dict[str, Any]:
     rng = np.random.default_rng(sum(name.encode()))
     return {"a": rng.normal(size=(size // 3, 3)).astype(np.float32), "count": float(len(name))}
 
 
 def summing(name: str, **options: Any) -> Program:
     async def program(cohort: Cohort) -> Any:
-        return await cohort.sum(vectors(name), **options)
+        return await cohort.sum(values_of(name), **options)
 
     return program
 
 
 def expected(names: Sequence[str]) -> dict[str, Any]:
-    every = [vectors(n) for n in names]
+    every = [values_of(n) for n in names]
     return {
         "a": np.sum([v["a"].astype(np.float64) for v in every], axis=0),
         "count": sum(v["count"] for v in every),
@@ -58,7 +58,7 @@ def test_every_party_learns_the_sum(mode: Protection) -> None:
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "he"])
 def test_a_host_sum_is_for_the_host_only(mode: Protection) -> None:
     async def host(cohort: Cohort) -> Any:
-        return await cohort.sum(vectors("template"), reveal=Audience.HOST, bound=10.0)
+        return await cohort.sum(values_of("template"), reveal=Audience.HOST, bound=10.0)
 
     programs = {n: summing(n, reveal=Audience.HOST, bound=10.0) for n in NAMES} | {"hub": host}
     out = federate(programs, host="hub", mode=mode)
@@ -193,8 +193,8 @@ def test_parties_with_other_programs_are_named() -> None:
 def test_a_lost_party_costs_only_its_contribution(mode: Protection, exchange: int) -> None:
     def program(name: str) -> Program:
         async def run(cohort: Cohort) -> Any:
-            first = await cohort.sum(vectors(name))
-            second = await cohort.sum(vectors(name))
+            first = await cohort.sum(values_of(name))
+            second = await cohort.sum(values_of(name))
             return float(first["count"]), float(second["count"])
 
         return run

@@ -19,7 +19,7 @@ def rounds(newest: int, who: tuple[str, ...]) -> tuple[tuple[int, int, tuple[str
     return tuple((round, 2, who) for round in range(1, newest + 1))
 
 
-def told(has: dict[str, tuple[int, ...]], opened: int, who: tuple[str, ...]) -> dict[str, Ready]:
+def reports(has: dict[str, tuple[int, ...]], opened: int, who: tuple[str, ...]) -> dict[str, Ready]:
     """What parties say that hold these rounds; those that hold any took part in all."""
     return {m: Ready(kept, None, rounds(opened, who) if kept else ()) for m, kept in has.items()}
 
@@ -54,7 +54,7 @@ def test_the_newest_round_that_does_no_harm(
     who: tuple[str, ...],
     expected: tuple[int, tuple[str, ...]] | None,
 ) -> None:
-    ready = told(has, opened, who)
+    ready = reports(has, opened, who)
     if expected is not None:
         found = continuation(ready, None, default_threshold(len(ready)))
         assert (found.after, found.newcomers) == expected
@@ -64,11 +64,11 @@ def test_the_newest_round_that_does_no_harm(
 
 
 def test_a_begun_round_is_finished_by_those_who_can() -> None:
-    joins = told({"a": (2, 3), "b": (2, 3), "c": (2, 3), "d": ()}, 4, ABC)
+    joins = reports({"a": (2, 3), "b": (2, 3), "c": (2, 3), "d": ()}, 4, ABC)
     assert unfinished(joins, None, 3) == (4, frozenset(ABC))
-    leaves = told({"a": (2, 3), "b": (2, 3), "c": (2, 3)}, 4, ABCD)
+    leaves = reports({"a": (2, 3), "b": (2, 3), "c": (2, 3)}, 4, ABCD)
     assert unfinished(leaves, None, 3) is None
-    assert unfinished(told({"a": (3,), "b": (3,), "c": (3,)}, 4, ABC), None, 3) is None
+    assert unfinished(reports({"a": (3,), "b": (3,), "c": (3,)}, 4, ABC), None, 3) is None
 
 
 def test_what_is_repeated_before_the_first_round_keeps_newcomers_out() -> None:
@@ -78,10 +78,10 @@ def test_what_is_repeated_before_the_first_round_keeps_newcomers_out() -> None:
 
 
 def test_the_host_does_not_count() -> None:
-    ready = told({"a": (3,), "b": (3,), "h": (3,), "c": ()}, 3, ("a", "b", "h"))
+    ready = reports({"a": (3,), "b": (3,), "h": (3,), "c": ()}, 3, ("a", "b", "h"))
     assert continuation(ready, "h", 3) == (3, ("c",), ())
     with pytest.raises(CohortError):
-        continuation(told({"a": (3,), "b": (), "h": (3,)}, 3, ("a", "h")), "h", 2)
+        continuation(reports({"a": (3,), "b": (), "h": (3,)}, 3, ("a", "h")), "h", 2)
 
 
 people = st.sampled_from("abcd")

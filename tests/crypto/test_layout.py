@@ -26,7 +26,7 @@ def layout(bits: int = 16, parties: int = 4, **sizes: int) -> Layout:
     return Layout(fields, Codec(bits, parties, COHORT.modulus))
 
 
-def vectors(of: Layout, seed: int) -> dict[str, Any]:
+def values_for(of: Layout, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     return {f.name: rng.uniform(-2, 2, f.size).astype(np.float32) for f in of.fields}
 
@@ -43,7 +43,7 @@ def test_a_sum_of_layouts_is_a_layout_of_sums(
 ) -> None:
     of = layout(bits, parties, **{f"{'n_' * norms}v{i}": s for i, s in enumerate(sizes)})
     total, left = np.zeros(of.slots, np.uint64), {f.name: np.zeros(f.size) for f in of.packed}
-    given_ = [vectors(of, k) for k in range(parties)]
+    given_ = [values_for(of, k) for k in range(parties)]
     for k, mine in enumerate(given_):
         slots, leftovers = of.encode(mine, np.random.default_rng(k), None)
         assert slots.size == of.slots and int(slots.max(initial=0)) < COHORT.modulus
@@ -99,7 +99,7 @@ def test_what_cannot_be_laid_out_is_refused() -> None:
     of = layout(n_w=20, one=1)
     for name in ("n_w", "one"):
         for bad in (np.nan, np.inf):
-            values = vectors(of, 0)
+            values = values_for(of, 0)
             values[name][0] = bad
             with pytest.raises(CryptoError), np.errstate(invalid="ignore"):
                 of.encode(values, np.random.default_rng(0), None)

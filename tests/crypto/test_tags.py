@@ -18,7 +18,7 @@ STREAM = StreamId("run", "segment", 5)
 MEMBERS = [1, 2, 4]
 
 
-def vectors(length=300):
+def slots_of_all(length=300):
     rng = np.random.default_rng(0)
     return {member: rng.integers(0, T, length, dtype=np.uint64) for member in MEMBERS}
 
@@ -55,7 +55,7 @@ def test_the_dot_product_does_not_overflow_over_many_blocks():
 
 
 def test_known_answer():
-    x = vectors()[2]
+    x = slots_of_all()[2]
     r = uniform(stream_key(KEY, STREAM, "tag"), x.size, T)
     constant = int(uniform(stream_key(KEY, STREAM, "tag members"), 3, T)[2])
     expected = sum(int(a) * int(b) for a, b in zip(r, x, strict=True)) + constant
@@ -63,13 +63,13 @@ def test_known_answer():
 
 
 def test_an_honest_sum_passes():
-    x = vectors()
+    x = slots_of_all()
     check(total(*x.values()), sum(make(x[m], m) for m in MEMBERS))
     check(total(x[1], x[4]), make(x[1], 1) + make(x[4], 4), [4, 1])
 
 
 def honest():
-    x = vectors()
+    x = slots_of_all()
     return x, {m: make(x[m], m) for m in MEMBERS}
 
 
@@ -139,7 +139,7 @@ def test_a_replay_is_caught_and_named():
 
 
 def test_bad_input_is_refused():
-    x = vectors()[1]
+    x = slots_of_all()[1]
     for refused in (
         lambda: make(x, -1),
         lambda: make(x, 1 << 20),

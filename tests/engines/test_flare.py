@@ -39,15 +39,15 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Kits:
     return make_kits(tmp_path_factory.mktemp("kits"), SITES)
 
 
-def vectors(name: str) -> dict[str, Any]:
+def values_of(name: str) -> dict[str, Any]:
     rng = np.random.default_rng(sum(name.encode()))
     return {"a": rng.normal(size=(100, 3)).astype(np.float32), "count": float(len(name))}
 
 
 def twice_summing(name: str) -> Program:
     async def program(cohort: Cohort) -> Any:
-        first = await cohort.sum(vectors(name))
-        return first, await cohort.sum({"b": vectors(name)["a"][:5]})
+        first = await cohort.sum(values_of(name))
+        return first, await cohort.sum({"b": values_of(name)["a"][:5]})
 
     return program
 
@@ -66,7 +66,7 @@ def test_a_sum_is_the_same_bit_for_bit_as_in_one_process(kits: Kits, mode: Prote
             return stack.enter_context(federation(kits, steps))
 
         here, there = sums(), sums(engine=over_flare)
-    exact = np.sum([vectors(n)["a"].astype(np.float64) for n in SITES[:3]], axis=0)
+    exact = np.sum([values_of(n)["a"].astype(np.float64) for n in SITES[:3]], axis=0)
     for name in SITES[:3]:
         assert all(session.done for session in there.sessions.values())
         for one, other in zip(here.results[name], there.results[name], strict=True):

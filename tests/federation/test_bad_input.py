@@ -121,7 +121,7 @@ def blind(examples: Sequence[Example], row: int) -> list[Example]:
     return [*examples[:row], *without_labels(examples[row : row + 1]), *examples[row + 1 :]]
 
 
-def refused(found: Sequence[Silo]) -> SecureFLError:
+def refusal(found: Sequence[Silo]) -> SecureFLError:
     with pytest.raises(SecureFLError) as caught:
         rules_of(found, ProtectionSettings(), HOSTED)
     return caught.value
@@ -130,7 +130,7 @@ def refused(found: Sequence[Silo]) -> SecureFLError:
 def test_a_host_is_needed_and_there_is_none() -> None:
     assert rules_of(members(), ProtectionSettings(), HOSTED).host == "hospital-4"
     ways = ('role = "host"', "corpus, public = 240", "source, public = 0.5")
-    require(refused(members()[:3]), *ways, field="data")
+    require(refusal(members()[:3]), *ways, field="data")
 
 
 def test_a_host_in_a_mode_without_masks() -> None:
@@ -140,7 +140,7 @@ def test_a_host_in_a_mode_without_masks() -> None:
 
 
 def test_two_hosts() -> None:
-    require(refused(members(2)), "2 (hospital-4, hospital-5)")
+    require(refusal(members(2)), "2 (hospital-4, hospital-5)")
 
 
 def test_a_host_among_records_that_are_pooled() -> None:
@@ -151,8 +151,8 @@ def test_a_host_among_records_that_are_pooled() -> None:
 
 def test_no_public_records_to_distil_over() -> None:
     one, *others = members()
-    require(refused([replace(one, public=()), *others]), "hospital-1,", "[data]")
-    none = refused([replace(silo, public=()) for silo in members()])
+    require(refusal([replace(one, public=()), *others]), "hospital-1,", "[data]")
+    none = refusal([replace(silo, public=()) for silo in members()])
     require(none, "anywhere", field="data.public")
 
 
@@ -160,7 +160,7 @@ def test_no_public_records_to_distil_over() -> None:
 def test_a_record_without_a_label_at_the_host(split: str) -> None:
     *parties, host = members()
     changed: dict[str, Any] = {split: blind(getattr(host, split), 2)}
-    error = refused([*parties, replace(host, **changed)])
+    error = refusal([*parties, replace(host, **changed)])
     assert isinstance(error, DataError)
     assert error.where == {"party": "hospital-4", "split": split, "row": 2}
 
@@ -200,7 +200,7 @@ def test_a_host_file_without_labels_names_the_party_and_the_row(tmp_path: Path) 
     write(blind(silos(1, 48)[0].train, 0), tmp_path / "own.jsonl")
     options = [f"data.party.h.train={tmp_path / 'own.jsonl'}", "data.party.h.dev=0.0"]
     found = config.load(file, [*options, "data.party.h.test=0.0"])
-    error = refused(config.silos(found))
+    error = refusal(config.silos(found))
     assert error.where == {"party": "h", "split": "train", "row": 0}
 
 

@@ -32,7 +32,7 @@ def task_of(kind: Kind) -> Task:
     return make_task(TaskSettings(kind=kind, labels=("yes", "no") if labelled else None))
 
 
-def same(a: nn.Module, b: nn.Module) -> bool:
+def alike(a: nn.Module, b: nn.Module) -> bool:
     first, second = a.state_dict(), b.state_dict()
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
@@ -66,8 +66,8 @@ def test_equal_seeds_give_equal_weights_and_leave_the_global_state(
     first = models.load_model(TINY, task, tokenizer, 7)
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(6)
-    assert same(first, models.load_model(TINY, task, tokenizer, 7))
-    assert not same(first, models.load_model(TINY, task, tokenizer, 8))
+    assert alike(first, models.load_model(TINY, task, tokenizer, 7))
+    assert not alike(first, models.load_model(TINY, task, tokenizer, 8))
     assert not first.training
 
 
@@ -95,7 +95,7 @@ def test_cut_keeps_the_first_layers_of_each_family(
     spec = save_headless(tmp_path, family)
     task = task_of("classification")
     model: Any = models.load_model(spec, task, tokenizer, 3)
-    assert same(model, models.load_model(spec, task, tokenizer, 3))  # the fresh head, too
+    assert alike(model, models.load_model(spec, task, tokenizer, 3))  # the fresh head, too
     batch = next(task.encode([Text("0", "fever no")], tokenizer, labelled=False).batches(1))
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_layers_that_are_never_made_change_no_weight(
     spec = save_headless(tmp_path, family).model_copy(update={"pretrained": pretrained})
     whole = models.load_model(spec, task_of(kind), tokenizer, 3)
     shallow = spec.model_copy(update={"layers": 2})
-    assert same(models.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
+    assert alike(models.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
 
 
 def test_a_cut_deeper_than_the_model_is_refused(tokenizer: Any) -> None:
@@ -155,7 +155,7 @@ def test_an_exported_folder_gives_the_same_model(
     model: Any = models.load_model(TINY, task, tokenizer, 4, pooling=pooling)
     models.export(model, tokenizer, tmp_path, task)
     again, words, read = models.load_exported(tmp_path)
-    assert same(model, again) and read == task
+    assert alike(model, again) and read == task
     assert words("follow-up fever")["input_ids"] == tokenizer("follow-up fever")["input_ids"]
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs("no dose")["input_ids"] == tokenizer("no dose")["input_ids"]
@@ -187,14 +187,14 @@ def test_other_label_sets_get_a_fresh_head(tmp_path: Path, tokenizer: Any) -> No
     three = make_task(TaskSettings(labels=("a", "b", "c")))
     model: Any = models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9)
     assert model.classifier.weight.shape[0] == 3
-    assert same(model, models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9))
+    assert alike(model, models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9))
 
 
 def test_fresh_weights_in_the_shape_of_a_checkpoint(tmp_path: Path, tokenizer: Any) -> None:
     spec = save_headless(tmp_path, "bert")
     fresh = spec.model_copy(update={"pretrained": False})
     kept, drawn = (models.load_backbone(s, tokenizer, 2) for s in (spec, fresh))
-    assert not same(kept, drawn)
+    assert not alike(kept, drawn)
     assert [p.shape for p in kept.parameters()] == [p.shape for p in drawn.parameters()]
 
 

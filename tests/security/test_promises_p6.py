@@ -112,7 +112,7 @@ def ones(times: int = 1) -> dict[str, Program]:
     return {n: summing({"x": np.ones(SIZE)}, times, bound=2.0) for n in NAMES}
 
 
-def refused(out: Any) -> None:
+def require_refused(out: Any) -> None:
     assert out.results == {} and out.error is not None
     assert {type(s.error) for s in out.sessions.values()} & {TamperError, CryptoError, WireError}
     assert out.error.where["party"] in NAMES  # who noticed is named, to everybody
@@ -129,7 +129,7 @@ def test_without_protection_a_changed_total_passes() -> None:
 @pytest.mark.parametrize(("what", "mode"), CHANGES)
 def test_a_changed_aggregate_is_refused(what: str, mode: Protection) -> None:
     change = CHANGES[what, mode]
-    refused(run_with(mode, lambda total: {k: change(v) for k, v in total.items()}, ones()))
+    require_refused(run_with(mode, lambda total: {k: change(v) for k, v in total.items()}, ones()))
     fine = run_with(mode, lambda total: total, ones())
     np.testing.assert_allclose(fine.results["east"][0]["x"], np.full(SIZE, 4.0), atol=1e-3)
 
@@ -153,7 +153,7 @@ def test_an_old_aggregate_is_refused(mode: Protection) -> None:
         seen.append(total)
         return dict(zip(total, seen[0].values(), strict=True))  # under the names of this sum
 
-    refused(run_with(mode, replay, ones(times=2)))
+    require_refused(run_with(mode, replay, ones(times=2)))
 
 
 @pytest.mark.parametrize("mode", ["he", "secagg", "he+secagg"])
@@ -173,7 +173,7 @@ def test_an_aggregate_of_another_segment_is_refused(mode: Protection) -> None:
         first, second = sorted(total)
         return {first: total[second], second: total[first]}
 
-    refused(run_with(mode, cross, {n: program(n) for n in NAMES}))
+    require_refused(run_with(mode, cross, {n: program(n) for n in NAMES}))
 
 
 @pytest.mark.parametrize("mode", ["he", "he+secagg", "secagg"])
@@ -200,7 +200,7 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
 
             return Counting()
 
-        refused(federate(ones(), mode=mode, run=run, new_total=make, catch=True))
+        require_refused(federate(ones(), mode=mode, run=run, new_total=make, catch=True))
 
 
 def test_a_tag_without_constants_would_let_scaling_pass() -> None:
