@@ -17,10 +17,10 @@ from typing import IO, cast
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
+from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.keys import site_keys
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.lead import HubEngine
 from secure_fl.pilot.records import records_of
 from secure_fl.pilot.trial import HUB, Trial
 from secure_fl.policy.file import load_site

@@ -30,8 +30,9 @@ from secure_fl.config.build import RunSettings
 from secure_fl.crypto.vault import Cost
 from secure_fl.errors import RunError
 from secure_fl.events import Event, EventLog
+from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.lead import HubEngine, RunLeader
+from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import ModelSettings, TaskSettings

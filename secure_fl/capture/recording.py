@@ -35,7 +35,7 @@ class SessionLine(msgspec.Struct, frozen=True):
 
 
 class FolderCapture:
-    """A witness that writes everything down."""
+    """A capture that writes everything down."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -17,7 +17,7 @@ from secure_fl.party.exchange import Exchange
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.link import Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty
 from secure_fl.protocol.ports import PartySum
 
@@ -51,10 +51,14 @@ class Session:
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
-        head = frames.digest(frame.head)
+        return self.take(Received.of(frame, self._link.peer))
+
+    def take(self, received: Received) -> Frame:
+        """Answer one frame that was verified, by the coordinator's key, as it arrived."""
+        frame, head = received.frame, frames.digest(received.frame.head)
         if self._last is not None and head == self._last[0]:
             return self._last[1]
-        message = self._link.unpack(frame)
+        message = self._link.accept(received)
         self._note("in", message, frame, head)
         answer, bulk = self._answer(message, frame.bulk)
         reply = self._link.pack(answer, Bulk.of(bulk))

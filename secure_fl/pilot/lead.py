@@ -1,4 +1,4 @@
-"""The coordinator's end of a pilot: invite, gather, lead; and begin again when somebody returns.
+"""The coordinator's end of a pilot: gather, lead; and begin again when somebody returns.
 
 A run that lost somebody goes on while enough are left. At the next round's boundary it stops and is
 gathered anew if one of them is back, and all resume from their checkpoints. Each gathering has an
@@ -7,38 +7,26 @@ id, keys and counters of its own.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.coordinator.assembly import lead_run, links_to
-from secure_fl.coordinator.machine import Coordinator, Engine
+from secure_fl.coordinator.assembly import lead_run
+from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
-from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties, WireError
+from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.federation.ground_rules import require_masks
-from secure_fl.pilot.hospital import RESTARTED, rules_of_roster
-from secure_fl.pilot.lobby import run_id
-from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.gathering import Gathering, HubEngine
+from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
-from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
-LOBBY = 60.0  # seconds for an answer to an invitation, or to a gathering
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
-
-
-class HubEngine(Engine, Protocol):
-    """An engine that knows who is connected."""
-
-    def connected(self) -> frozenset[str]:
-        """The members that could be reached now."""
 
 
 class Returned(CohortError):  # noqa: N818 - it names a state
@@ -62,8 +50,9 @@ class RunLeader:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
-        self._hub, self._me, self._roster = hub, me, roster
-        self._plan, self._text = plan, write_plan(plan)
+        self._hub, self._roster = hub, roster
+        self._plan = plan
+        self.gathering = Gathering(hub, me, roster, plan, recorder)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
         self._restarts: Counter[object] = Counter()  # since a round ended
@@ -134,52 +123,18 @@ class RunLeader:
         self._waited += 1.0
 
     def _gather(self) -> tuple[bytes, tuple[str, ...]]:
-        """Invite all who are there; those who accept get each other's nonces."""
-        call = os.urandom(16)
+        """Gather all who are there, or those alone who can end a round without the others."""
         there = self._hub.connected()
         asked = self._alone if self._alone and self._alone <= there else there
-        links = self._links_of(call, sorted(asked))
-        nonces: dict[str, bytes] = {}
-        for party, message in self._ask(links, dict.fromkeys(links, Invite(self._text))):
-            if isinstance(message, Failed):
-                self._recorder.event("refused", parties=[party], code=message.code)
-                raise CohortError(
-                    f"this site refuses the plan ({message.code})",
-                    fix="its own log says which rules; change the plan, or ask the site",
-                    party=party,
-                )
-            if isinstance(message, Hello):
-                nonces[party] = message.nonce
-        members = tuple(sorted(nonces))
+        run, members = self.gathering.gather(asked)
         self._gathered = frozenset(members)
-        self._require(members)
-        run = run_id(self._roster, self._text, nonces)
-        gathered = {name: links[name] for name in members}
-        for party, message in self._ask(gathered, dict.fromkeys(members, Gather(nonces))):
-            if isinstance(message, Failed):
-                self._recorder.event("refused", parties=[party], code=message.code)
-                raise CohortError(
-                    f"this site cannot begin ({message.code})", fix="see its log", party=party
-                )
-            if not isinstance(message, Gathered) or message.run != run:
-                raise WireError("a site computed another run's id", party=party)
-        self._recorder.event("gathered", members=list(members))
         self._waiting = False
         return run, members
-
-    def _require(self, members: tuple[str, ...]) -> None:
-        """Refuse to begin with too few, or without the host."""
-        try:
-            rules = rules_of_roster(self._roster, self._plan, members)
-        except CohortError as error:
-            raise TooFewParties(error.what, fix=error.fix) from None
-        if rules.host is not None and rules.host not in members:
-            raise TooFewParties("the host is not there", fix="wait for it", party=rules.host)
 
     def _lead(self, gathered: tuple[bytes, tuple[str, ...]]) -> None:
         run, members = gathered
         rules = rules_of_roster(self._roster, self._plan, members)
-        links = self._links_of(run, members)
+        links = self.gathering.links(run, members)
         self._links.append(links)
         self._begun = False
         self._coordinator = lead_run(
@@ -261,18 +216,3 @@ class RunLeader:
     @property
     def _least(self) -> int:
         return max(self._roster.t, self._plan.protection.min_cohort)
-
-    def _links_of(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
-        return links_to({n: self._roster.member(n).identity for n in names}, self._me, run)
-
-    def _ask(
-        self, links: Mapping[str, Link], messages: Mapping[str, FromCoordinator]
-    ) -> Iterable[tuple[str, object]]:
-        frames: dict[str, Frame] = {name: links[name].pack(messages[name]) for name in links}
-        answers = []
-        for party, frame in self._hub.exchange(frames, LOBBY):
-            try:
-                answers.append((party, links[party].unpack(frame)))
-            except SecureFLError as error:  # what is not genuine counts as no answer
-                self._recorder.event("lost", parties=[party], code=error.code)
-        return answers

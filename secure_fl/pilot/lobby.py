@@ -11,9 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.roster import Roster
+from secure_fl.errors import CohortError
+from secure_fl.policy.rules import Plan
+from secure_fl.thresholds import require_maskable
 
 NONCE = RUN = 16
+RESTARTED = "restarted"  # the code of a site that does not know the run any more
 
 
 def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
@@ -25,3 +30,18 @@ def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()[:RUN]
+
+
+def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> Rules:
+    """Take the run's rules from the signed roster, not from the coordinator."""
+    host = roster.host.name if roster.host is not None else None
+    parties, least = [name for name in members if name != host], plan.protection.min_cohort
+    threshold = max(roster.t, plan.protection.threshold or 0)
+    if len(parties) < max(threshold, least):
+        raise CohortError(
+            f"{len(parties)} parties accepted; sums need {threshold}, and no fewer than {least}",
+            fix="wait for the others",
+        )
+    if plan.protection.mode != "none":
+        require_maskable(len(parties))
+    return Rules(host, least, threshold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from secure_fl.crypto.identity import Identity, PublicIdentity
 
 FROM_PARTY = get_args(FromParty)
+
+
+class Received(NamedTuple):
+    """A frame whose signature, form and bulk were checked; what it may do, a `Link` decides."""
+
+    frame: Frame
+    envelope: Envelope
+
+    @classmethod
+    def of(cls, frame: Frame, sender: PublicIdentity) -> Received:
+        """Verify and decode, once for all who look at it."""
+        return cls(frame, frames.decode(frame, sender.verify))
 
 
 @dataclass(slots=True)
@@ -53,7 +65,11 @@ class Link:
 
     def unpack(self, frame: Frame) -> Any:
         """Verify a frame from the other end and return its message, of a kind that end may send."""
-        envelope = frames.decode(frame, self.peer.verify)
+        return self.accept(Received.of(frame, self.peer))
+
+    def accept(self, received: Received) -> Any:
+        """Return the message of a verified frame, if it is the one that is expected now."""
+        frame, envelope = received
         self._expect("sender", envelope.sender == self.peer.name)
         self._expect("run", envelope.run == self.run)
         self._expect("receiver", envelope.receiver == self.me.name)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.errors import RunError, SecureFLError
+from secure_fl.pilot.gathering import Gathering
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.link import Link
@@ -56,15 +57,9 @@ class Fuzzer:
 
     def lead(self) -> RunLeader:
         """A leader whose links the mutants can reach."""
-        leader, made = self.pilot.lead(), self._links
-        original = leader._links_of
-
-        def links_of(run: bytes, names: Iterable[str]) -> dict[str, Link]:
-            links = original(run, names)
-            made.update({(run, name): link for name, link in links.items()})
-            return links
-
-        leader._links_of = links_of  # type: ignore[method-assign]
+        leader = self.pilot.lead()
+        of = leader.gathering
+        leader.gathering = _Noting(of.hub, of.me, of.roster, of.plan, of.log, self._links)
         return leader
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
@@ -127,6 +122,18 @@ class Fuzzer:
         self.found.append(what)
         if self.eager:
             raise Found(what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noting(Gathering):
+    """Notes every link that the coordinator uses."""
+
+    made: dict[tuple[bytes, str], Link]
+
+    def links(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
+        links = Gathering.links(self, run, names)
+        self.made.update({(run, name): link for name, link in links.items()})
+        return links
 
 
 class Found(Exception):  # noqa: N818 - it ends a run that has shown enough

@@ -1,10 +1,12 @@
 """A federation of hand-written party programs, with every real component but the models.
 
-async def program(cohort: Cohort) -> Any:
-return await cohort.sum({"x": np.ones(3, np.float32)})
+Each party sums three ones:
 
-out = federate({"east": program, "north": program, "south": program}, mode="he+secagg")
-out.results["east"]["x"]  # 3, 3, 3
+    async def program(cohort: Cohort) -> Any:
+    return await cohort.sum({"x": np.ones(3, np.float32)})
+
+    out = federate({"east": program, "north": program, "south": program}, mode="he+secagg")
+    out.results["east"]["x"]  # 3, 3, 3
 """
 
 from __future__ import annotations

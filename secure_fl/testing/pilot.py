@@ -1,8 +1,10 @@
 """A pilot in one process: hospitals that restart from disk, and a coordinator that gathers them.
 
-pilot = local_pilot(folder)
-pilot.lead().run()
-pilot.model("hospital-1")
+A run from its invitation to its result:
+
+    pilot = local_pilot(folder)
+    pilot.lead().run()
+    pilot.model("hospital-1")
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Member, Roster, make_roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
-from secure_fl.events import Event, EventLog
+from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
 from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.site_run import Records
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
@@ -54,6 +57,7 @@ class LocalPilot:
     plan: Plan
     members: Mapping[str, Silo]
     approve: Mapping[str, Approve] = field(default_factory=dict)
+    records: Mapping[str, Records] = field(default_factory=dict)
     threshold: int | None = None
     events: list[Event] = field(default_factory=list)
     processes: dict[str, HospitalProcess] = field(default_factory=dict)
@@ -81,10 +85,14 @@ class LocalPilot:
             self.keys[name],
             self.roster,
             self.approve.get(name, lambda plan: None),
-            lambda plan: self.members[name],
+            self.records.get(name, lambda plan: self.members[name]),
             self.folder / name,
-            self.events.append,
+            self.listener(name),
         )
+
+    def listener(self, name: str) -> Listener:
+        """What hears the events of a hospital's process."""
+        return self.events.append
 
     def kill(self, name: str) -> None:
         """A hospital's process ends, wherever it is."""

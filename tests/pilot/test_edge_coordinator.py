@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from secure_fl.errors import WireError
-from secure_fl.pilot.hospital import RESTARTED
+from secure_fl.pilot.lobby import RESTARTED
 from secure_fl.pilot.plan import write_plan
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import peek
@@ -35,7 +35,7 @@ def test_messages_out_of_place(opened, state):
             assert answer is None
         else:
             assert answer is not None and isinstance(peek(answer.head).message, Failed)
-        assert (asker.seat._session is not None) == (state == "seated" and answer is None)
+        assert asker.seat.joined == (state == "seated" and answer is None)
         asker.link = asker.fresh()
     assert isinstance(asker.invite(), Hello)
 

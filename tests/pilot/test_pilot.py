@@ -218,7 +218,7 @@ def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
     link = links["hospital-1"]
     answer = link.unpack(made.processes["hospital-1"].step(link.pack(Gather(told))))
     assert answer.code == "cohort"
-    assert made.processes["hospital-1"]._session is None
+    assert not made.processes["hospital-1"].joined
 
 
 def test_frames_of_strangers_are_not_answered(tmp_path):

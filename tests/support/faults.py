@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from secure_fl.errors import SecureFLError
-from secure_fl.events import Event
-from secure_fl.pilot.hospital import HospitalProcess
+from secure_fl.events import Event, Listener
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Failed
 from secure_fl.runs.folder import OPENED
@@ -63,22 +62,17 @@ class Storm(LocalPilot):
         super().__post_init__()
 
     def start(self, name: str) -> None:
+        self._due.pop(name, None)
+        super().start(name)
+
+    def listener(self, name: str) -> Listener:
         """As in calm weather, but what happens inside a step can be disturbed."""
 
         def hear(event: Event) -> None:
             self.events.append(event)
             self._fuse(name)
 
-        self.down.discard(name)
-        self._due.pop(name, None)
-        self.processes[name] = HospitalProcess(
-            self.keys[name],
-            self.roster,
-            self.approve.get(name, lambda plan: None),
-            lambda plan: self.members[name],
-            self.folder / name,
-            hear,
-        )
+        return hear
 
     def calm(self) -> None:
         """No more faults; everybody is back, and what was under way is gone."""

@@ -1,0 +1,113 @@
+"""One run at one hospital, from the opening of its folder to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.roster import Roster
+from secure_fl.data.silo import Silo
+from secure_fl.errors import RunError, SecureFLError
+from secure_fl.events import Event, Listener
+from secure_fl.federation.ground_rules import require_ready, tasks_of
+from secure_fl.federation.outcome import Outline, document_of, export_to
+from secure_fl.federation.prepared import prepare
+from secure_fl.pilot.lobby import rules_of_roster
+from secure_fl.pilot.memory import Memory
+from secure_fl.pilot.plan import terms_of
+from secure_fl.policy.rules import Plan
+from secure_fl.protocol.link import Link
+from secure_fl.runs.folder import RunFolder
+
+Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a hospital has over all runs."""
+
+    keys: PartyKeys
+    roster: Roster
+    records: Records
+    folder: Path
+    listen: Listener
+    ledger: Path
+    memory: Memory
+    max_batch: int | None = None  # records that its policy allows in memory at once
+
+
+class SiteRun:
+    """The hospital's part in a run: its session, and what comes of it."""
+
+    def __init__(
+        self, home: Home, plan: Plan, text: str, members: tuple[str, ...], link: Link
+    ) -> None:
+        """Begin, or refuse what this site's own records do not fit; `text`: the plan's."""
+        self._home, self.link, self._closed = home, link, False
+        terms = terms_of(plan, home.ledger)
+        terms.require_sound()
+        self._terms, self._rules = terms, rules_of_roster(home.roster, plan, members)
+        self._silo = home.records(plan)
+        require_ready(self._silo, terms.entry, terms.task)
+        home.memory.begin(plan.run.name, plan.dataset, plan.run.seed)
+        place = home.folder / plan.run.name
+        resume = (place / "settings.toml").exists()
+        self._folder = RunFolder.open(place, text, resume=resume)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        home, terms, rules, silo = self._home, self._terms, self._rules, self._silo
+        task = tasks_of(terms.task, [silo], terms.entry)[silo.name]
+        self._prepared = prepare(
+            terms,
+            silo,
+            task,
+            rules.threshold,
+            folder=self._folder,
+            listen=self._record,
+            identity=home.keys.identity,
+            max_batch=home.max_batch,
+        )
+        parties = sum(name != rules.host for name in home.roster.names)
+        self._outline = Outline(terms, rules, {silo.name: task}, (silo.name,), parties)
+        self.session = self._prepared.join(rules, home.keys, self.link)
+
+    @property
+    def name(self) -> str:
+        """The run's name in the plan."""
+        return self._folder.path.name
+
+    def finish(self) -> None:
+        """Write this site's result and its models; they concern its own records alone."""
+        site, noise, party = self._prepared.site, self._prepared.noise, self._silo.name
+        recorder = site.recorder
+        seconds = {"total": sum(recorder.seconds.values()), "party": {party: recorder.seconds}}
+        accounts = {} if noise is None else {party: noise}
+        try:
+            export_to(self._folder.path, [site])
+            self._folder.finish(document_of(self._outline, [site], seconds, accounts))
+        except SecureFLError as error:
+            raise error.at(party=party) from None
+        except Exception as error:  # of the libraries that write models, each has its own
+            raise RunError(
+                f"the model could not be written ({type(error).__name__}: {error})",
+                fix="the last round is kept: free disk space, then let the coordinator start again",
+                file=self._folder.path,
+                party=party,
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the run's folder; what was finished stays there."""
+        self._closed = True
+        self._folder.close()
+
+    def _record(self, event: Event) -> None:
+        if not self._closed:
+            self._folder.record(event)
+        self._home.listen(event)
