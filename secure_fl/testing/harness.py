@@ -3,7 +3,7 @@
 Each party sums three ones:
 
     async def program(cohort: Cohort) -> Any:
-    return await cohort.sum({"x": np.ones(3, np.float32)})
+        return await cohort.sum({"x": np.ones(3, np.float32)})
 
     out = federate({"east": program, "north": program, "south": program}, mode="he+secagg")
     out.results["east"]["x"]  # 3, 3, 3

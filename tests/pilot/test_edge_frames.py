@@ -111,7 +111,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
         ("sender", "accepted"),
         ("signature", "accepted"),
         ("bulk", "accepted"),
-        ("errors that fly", r": (Decode|Validation)Error: "),
+        ("errors that fly", r": (Decode|UnicodeDecode|Validation)Error: "),
     ],
 )
 def test_the_storm_finds_planted_bugs(opened, monkeypatch, bug, seen):
