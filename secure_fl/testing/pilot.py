@@ -58,6 +58,7 @@ class LocalPilot:
     members: Mapping[str, Silo]
     approve: Mapping[str, Approve] = field(default_factory=dict)
     records: Mapping[str, Records] = field(default_factory=dict)
+    listeners: Mapping[str, Listener] = field(default_factory=dict)
     threshold: int | None = None
     events: list[Event] = field(default_factory=list)
     processes: dict[str, HospitalProcess] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class LocalPilot:
 
     def listener(self, name: str) -> Listener:
         """What hears the events of a hospital's process."""
-        return self.events.append
+        return self.listeners.get(name, self.events.append)
 
     def kill(self, name: str) -> None:
         """A hospital's process ends, wherever it is."""

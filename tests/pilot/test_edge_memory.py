@@ -24,7 +24,7 @@ def test_memory_and_time_stay_bounded(opened):
     """No forged frame is even decoded: it costs what it weighs, at either end."""
     made = opened()
     step = made.processes["hospital-1"].step
-    link = made.lead()._link(b"r" * 16, "hospital-1")
+    link = made.link(b"r" * 16, "hospital-1")
     many = 200_000
     heavy = {
         "rounds": [1, [], None, [[0, []]] * many],

@@ -158,8 +158,7 @@ def test_a_plan_that_breaks_something_unforeseen_is_refused(opened):
     made = opened(approve={"hospital-1": unforeseen})
     assert Asker(made).invite() == Failed("error")
     assert "patient 7" in made.seen("refused")[0]["why"]
-    made = opened()
-    made.processes["hospital-1"]._records = unforeseen
+    made = opened(records={"hospital-1": unforeseen})
     asker = Asker(made)
     hello = asker.invite()
     nonces = {name: hello.nonce for name in made.members}

@@ -124,9 +124,9 @@ def test_scores_and_privacy_are_a_hospital_s_own():
 
 
 def test_a_hospital_shows_its_own_bytes_scores_and_refusals(tmp_path):
-    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     meter = Meter("hospital-2")
-    made.processes["hospital-2"]._listen = meter.note
+    plan = plan_of(FedAvg(rounds=1))
+    made = local_pilot(tmp_path, plan, listeners={"hospital-2": meter.note})
     lead = made.lead()
     lead.run()
     with serving(meter, 0) as port:
