@@ -14,8 +14,8 @@ from secure_fl.coordinator.step import Rules
 from secure_fl.coordinator.totals import blind_totals
 from secure_fl.crypto.blind_sum import ClearTotal, from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
-from secure_fl.pilot.hospital import RESTARTED
 from secure_fl.pilot.lead import RESTARTS
+from secure_fl.pilot.lobby import RESTARTED
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.rules import PolicyRefusal

@@ -59,15 +59,13 @@ def test_a_plan_that_was_refused_leaves_the_folder_to_the_next(tmp_path):
 
 def test_who_had_taken_a_seat_when_another_refused_takes_the_next_plan(tmp_path):
     """hospital-3 finds out only when all are gathered; hospital-1 sits there already."""
-    made = local_pilot(tmp_path / "town")
-    genuine = made.processes["hospital-3"]._records
 
     def not_readable(plan: Plan) -> Silo:
         if plan.algorithm.rounds == 3:
             raise DataError("cannot be read")
-        return genuine(plan)
+        return made.members["hospital-3"]
 
-    made.processes["hospital-3"]._records = not_readable
+    made = local_pilot(tmp_path / "town", records={"hospital-3": not_readable})
     with raises(CohortError, "(data)", party="hospital-3"):
         coordinate(made, BAD, tmp_path / "out")
     kept = tmp_path / "town" / "hospital-1" / "run" / "settings.toml"
