@@ -14,7 +14,10 @@ from secure_fl.cli.group import Lazy, Program
 PROGRAM = "python -m benchmarks"
 
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
-    {name: Lazy(found.module, "measure", found.help) for name, found in BENCHMARKS.items()}
+    {
+        name: Lazy(found.module, "measure", found.help.partition(".")[0] + ".")
+        for name, found in BENCHMARKS.items()
+    }
     | {
         "all": Lazy("benchmarks.commands", "everything", "Run them all, one after the other."),
         "papers": Lazy(

@@ -12,7 +12,10 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A module with `measure(**sizes) -> Report`, and the options that choose sizes."""
+    """A module with `measure(**sizes) -> Report`, and the options that choose sizes.
+
+    The first sentence of `help` stands in the list.
+    """
 
     module: str
     help: str
@@ -26,12 +29,12 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {
         "crypto": Benchmark(
             "benchmarks.micro.crypto",
-            "One protected sum: bytes and CPU per value, ours beside NVFLARE's way.",
+            "A protected sum: bytes and CPU, ours beside NVFLARE's way.",
             {"values": 100_000, "repeats": 1},
         ),
         "overhead": Benchmark(
             "benchmarks.federations.overhead",
-            "The cohort machinery and the privacy layer over a bare training loop.",
+            "What a round takes over a bare training loop.",
             {"parties": 3, "records": 64, "rounds": 2, "repeats": 1},
         ),
         "memory": Benchmark(
@@ -51,12 +54,12 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "wire": Benchmark(
             "benchmarks.federations.wire",
-            "What FedKD sends, sealed, against plain FedAvg of its whole teacher.",
+            "What FedKD sends, beside plain FedAvg of its teacher.",
             {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
         ),
         "layers": Benchmark(
             "benchmarks.federations.layers",
-            "InclusiveFL's sums over BERT-base's layers, beside an epoch of training.",
+            "InclusiveFL's sums over BERT-base's layers, beside training.",
             {"scale": 16, "batch": 4},
             (
                 click.Option(
@@ -69,7 +72,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "interactive": Benchmark(
             "benchmarks.federations.interactive",
-            "What protection adds to a step of FedID; --quick leaves whole rounds out.",
+            "What protection adds to a step of FedID. --quick leaves whole rounds out.",
             {"steps": 5, "turns": 2, "federate": False},
         ),
         "round": Benchmark(
@@ -84,12 +87,12 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "audits": Benchmark(
             "benchmarks.federations.audits",
-            "How long audits take; --quick leaves the full one out.",
+            "How long audits take. --quick leaves the full one out.",
             {"full": False, "words": 3_000, "turns": 1},
         ),
         "engine": Benchmark(
-            "benchmarks.micro.engine",
-            "What FLARE costs beside the in-process engine; --quick leaves rounds and start out.",
+            "benchmarks.micro.engine.compare",
+            "What FLARE costs beside one process. --quick leaves rounds and start out.",
             {"repeats": 20, "large_repeats": 2, "whole": False},
         ),
         "startup": Benchmark(
@@ -98,7 +101,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             {"repeats": 3},
         ),
         "fuzz": Benchmark(
-            "benchmarks.fuzz",
+            "benchmarks.micro.fuzz",
             "Throw mutated frames at both ends of a run.",
             {"mutants": 3_000},
             (

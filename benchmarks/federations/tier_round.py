@@ -16,7 +16,7 @@ import torch
 from benchmarks import bert_shapes
 from benchmarks.clocks import Clocked, CpuRecorder
 from benchmarks.federations.apart import run_apart
-from benchmarks.lone import Spent
+from benchmarks.federations.lone_coordinator import Spent
 from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.mixing import Own
 from secure_fl.algorithms.inclusive.turn import meet, require_large

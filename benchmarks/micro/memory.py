@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.puppets import stage
+from benchmarks.micro.memory_stage import stage
 from benchmarks.report import Report, Target, table
 from secure_fl.crypto import secret
 from secure_fl.crypto.blind_sum import from_parts

@@ -1,1 +1,1 @@
-"""Tests of the benchmarks: run by `make slow` and by hand, not by `make test`."""
+"""Tests of the benchmarks: run by `make bench-tests` and `make slow`, not by `make test`."""

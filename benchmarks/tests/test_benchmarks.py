@@ -210,6 +210,7 @@ def test_a_round_is_split_into_what_models_compute_and_the_rest() -> None:
         assert ways[name, "he+secagg"]["protecting"] > ways[name, "none"]["protecting"]
 
 
+@pytest.mark.slow
 def test_audits_are_timed_and_the_demo_shows_what_protection_does() -> None:
     found = document(audits.measure(full=False, words=500, turns=1))
     bare, frozen, protected = found["demo"]

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.micro import engine, engine_round
-from benchmarks.micro.engine_round import FLARE, IN_PROCESS, PIPES, Round
+from benchmarks.micro.engine import compare as engine
+from benchmarks.micro.engine import rounds as engine_round
+from benchmarks.micro.engine.rounds import FLARE, IN_PROCESS, PIPES, Round
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.testing.fuzzing import Found, Fuzzer

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from benchmarks.micro.memory import resident
@@ -27,35 +26,24 @@ class Spent:
     cpu_seconds: float  # checking, adding, answering
     pipe_cpu_seconds: float  # copying frames into and out of the pipe
     peak_resident: int | None  # bytes over what it held before; None where the system is silent
-    exchanges: tuple[float, ...] = ()  # CPU seconds by question: asking it, and all its answers
 
 
 @dataclass(slots=True)
 class PipeEngine:
-    """An engine whose parties are at the other end of a pipe, one frame on its way at a time.
-
-    An empty answer stands for a party that is lost.
-    """
+    """An engine whose parties are at the other end of a pipe, one frame on its way at a time."""
 
     pipe: Connection
     cpu_seconds: float = 0.0
-    begun: list[float] = field(default_factory=list)  # when each exchange began, without the pipe
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """One answer after the other."""
-        self.begun.append(self.spent())
         for party, frame in frames.items():
             start = time.process_time()
             self.pipe.send(party)
             send(self.pipe, frame)
             answer = receive(self.pipe)
             self.cpu_seconds += time.process_time() - start
-            if answer.head:
-                yield party, answer
-
-    def spent(self) -> float:
-        """CPU seconds of this process so far, but for those at the pipe."""
-        return time.process_time() - self.cpu_seconds
+            yield party, answer
 
 
 def send(pipe: Connection, frame: Frame) -> None:
@@ -85,8 +73,7 @@ def coordinate(
     before, start = resident(reset=True), time.process_time()
     coordinator.run()
     seconds, peak = time.process_time() - start, resident(peak=True)
-    laps = tuple(after - at for at, after in pairwise([*engine.begun, engine.spent()]))
     grown = None if before is None or peak is None else peak - before
     pipe.send("")
-    pipe.send(Spent(seconds - engine.cpu_seconds, engine.cpu_seconds, grown, laps))
+    pipe.send(Spent(seconds - engine.cpu_seconds, engine.cpu_seconds, grown))
     pipe.close()

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.micro.engine_processes import COMMAND
+from benchmarks.micro.engine.processes import COMMAND
 from secure_fl.errors import RunError
 from secure_fl.pilot.trial import HUB
 from secure_fl.runs.folder import EVENTS
@@ -21,7 +21,7 @@ from secure_fl.runs.folder import EVENTS
 LONGEST = 300.0
 
 
-def start(parties: int = 3) -> dict[str, float]:
+def first_exchange(parties: int = 3) -> dict[str, float]:
     """Seconds until the first exchange, and until a run of one round is done."""
     with tempfile.TemporaryDirectory() as folder:
         made, began = Path(folder, "pilot"), time.perf_counter()

@@ -4,7 +4,7 @@ Three parties in processes of their own, over mutual TLS on this machine's loopb
 with one of the same size: round trips of small and of large exchanges, one after the other. The
 in-process engine carries the same frames to the same step function, so all it takes is a call.
 
-Then what that comes to: a round of FedKD (`engine_round`), and a pilot's start (`engine_start`).
+Then what that comes to: a round of FedKD (`rounds`), and a pilot's start (`pilot`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from rich.table import Table
 
-from benchmarks.micro import engine_round, engine_start
+from benchmarks.micro.engine import rounds
 from benchmarks.report import Report, Target, table
 from secure_fl.coordinator.machine import Engine
 from secure_fl.engines.flare.hub import FlareHub
@@ -107,11 +107,11 @@ def measure(
         ],
     )
     if whole:
-        rounds = engine_round.compare(parties, records, epochs, ROUNDS, turns)
-        pilot = engine_start.start(parties)
-        results |= {"fedkd_rounds": [asdict(row) for row in rounds], "pilot_seconds": pilot}
-        tables += [_rounds_shown(rounds), _start_shown(pilot)]
-        targets += _round_targets(rounds)
+        found = rounds.compare(parties, records, epochs, ROUNDS, turns)
+        pilot = first_exchange(parties)
+        results |= {"fedkd_rounds": [asdict(row) for row in found], "pilot_seconds": pilot}
+        tables += [_rounds_shown(found), _start_shown(pilot)]
+        targets += _round_targets(found)
         targets.append(Target(STARTING, START_LIMIT, pilot["first_exchange"]))
     sizes = {"parties": parties, "repeats": repeats, "large_repeats": large_repeats}
     sizes |= {"records": records, "epochs": epochs, "turns": turns} if whole else {}
@@ -155,7 +155,7 @@ def _shown(rows: Sequence[Row]) -> Table:
     return table("round trips", ("engine", "each way", "exchanges", "median", "slowest"), cells)
 
 
-def _rounds_shown(rows: Sequence[engine_round.Row]) -> Table:
+def _rounds_shown(rows: Sequence[rounds.Row]) -> Table:
     cells = [
         (
             row.way,
@@ -177,9 +177,9 @@ def _start_shown(pilot: Mapping[str, float]) -> Table:
     return table("`secure-fl pilot local --rounds 1`", ("", "seconds"), cells)
 
 
-def _round_targets(rows: Sequence[engine_round.Row]) -> list[Target]:
+def _round_targets(rows: Sequence[rounds.Row]) -> list[Target]:
     """With everybody on one core: what is gained side by side is not the engine's."""
-    over = next(row for row in rows if row.way == engine_round.FLARE).beyond_pipes
+    over = next(row for row in rows if row.way == rounds.FLARE).beyond_pipes
     what = "FLARE's own part of a FedKD round, of the round in process: "
     return [
         Target(f"{what}seconds", ROUND_LIMIT, over.seconds),

@@ -24,7 +24,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.micro.engine_processes import RUNS, InProcess, Piped, join_flare, ring_of
+from benchmarks.micro.engine.processes import RUNS, InProcess, Piped, join_flare, ring_of
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.config.build import RunSettings
 from secure_fl.crypto.vault import Cost

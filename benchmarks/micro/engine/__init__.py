@@ -1,0 +1,1 @@
+"""FLARE as engine beside the engine in one process: exchanges, rounds, and a pilot's start."""

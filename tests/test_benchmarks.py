@@ -1,0 +1,30 @@
+"""The benchmarks start from a checkout; what they measure is tested in `benchmarks/tests`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.catalogue import BENCHMARKS
+
+ROOT = Path(__file__).parent.parent
+
+
+def said(*arguments: str) -> str:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_all_are_listed_with_a_line_each() -> None:
+    lines = [line.split() for line in said().splitlines()]
+    listed = [words[0] for words in lines if len(words) > 1]
+    assert {*BENCHMARKS, "all", "papers", "results"} <= set(listed)
+
+
+def test_one_prints_its_document() -> None:
+    found = json.loads(said("startup", "--quick", "--json"))
+    assert (found["schema"], found["benchmark"]) == ("secure-fl/benchmark/1", "startup")
+    assert found["rows"] and found["targets"] and found["machine"]
