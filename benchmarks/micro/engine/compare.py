@@ -27,6 +27,7 @@ from typing import Any, cast
 from rich.table import Table
 
 from benchmarks.micro.engine import rounds
+from benchmarks.micro.engine.pilot import first_exchange
 from benchmarks.report import Report, Target, table
 from secure_fl.coordinator.machine import Engine
 from secure_fl.engines.flare.hub import FlareHub
