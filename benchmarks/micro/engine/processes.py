@@ -29,7 +29,7 @@ from secure_fl.protocol.frames import Frame
 COMMAND = "from secure_fl.cli.main import main; main()"
 JOIN = ("join", "site.toml", "--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
 PIPE = "import sys; from benchmarks.micro.engine.processes import serve; serve(sys.argv[1])"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 START = 120.0  # seconds until all are there
 RUNS = "runs"  # where `join` has them, too
 
