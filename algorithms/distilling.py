@@ -10,8 +10,7 @@ from typing import Annotated, Self, TypeAlias
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.ensembles import Counted, Ensemble
 from secure_fl.algorithms.public_records import PublicRecords, cross_entropy
 from secure_fl.learning.site import Site

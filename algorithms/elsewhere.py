@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from secure_fl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from secure_fl.algorithms.entry import Entry
+    from secure_fl.algorithms.base import Entry
 
 GROUP = "secure_fl.algorithms"
 
@@ -37,7 +37,7 @@ def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
 
 def load(point: EntryPoint) -> Entry:
     """Import an algorithm of another package."""
-    from secure_fl.algorithms.entry import Entry
+    from secure_fl.algorithms.base import Entry
 
     try:
         entry = point.load()
@@ -59,5 +59,5 @@ def _broken(point: EntryPoint, why: str) -> SettingsError:
     return SettingsError(
         f"the algorithm {point.name!r} of {package_of(point)} cannot be used: {why}",
         fix=f"mend {package_of(point)}, or uninstall it; its entry point in {GROUP} leads to an "
-        f"Entry (secure_fl.algorithms.entry) whose settings have name = {point.name!r}",
+        f"Entry (secure_fl.algorithms.base) whose settings have name = {point.name!r}",
     )

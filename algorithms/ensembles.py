@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from secure_fl.algorithms.sampling import sampled
+from secure_fl.algorithms.public_coins import sampled
 from secure_fl.algorithms.updates import RECORDS
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.learning.site import Site

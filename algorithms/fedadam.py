@@ -13,8 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.updates import (
     Update,
     add_,

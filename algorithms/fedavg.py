@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.updates import add_, agree_on, common_and_own, local_update, weighted_mean
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms import feedback
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Demands
 from secure_fl.algorithms.distilling import (
     Distilling,
     agree_on_ground,

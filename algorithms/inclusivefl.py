@@ -13,18 +13,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from torch import nn
 
-from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.mixing import Mixing, Own, Reading
-from secure_fl.algorithms.inclusive.proofs import agree_by_name
 from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusive.server import server_of
-from secure_fl.algorithms.inclusive.settings import Tiered
+from secure_fl.algorithms.inclusive.settings import Ladder, Tiered
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusive.turn import Drawn, Turn, meet, require_large
 from secure_fl.algorithms.inclusive.wide_sums import WideSums
 from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.tiers import Mix, tier_of
-from secure_fl.algorithms.updates import add_, kept_at_home, local_update
+from secure_fl.algorithms.updates import add_, agree_by_name, kept_at_home, local_update
 from secure_fl.errors import CohortError
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site

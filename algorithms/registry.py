@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.centralized import Centralized
+from secure_fl.algorithms.base import Algorithm, Entry
 from secure_fl.algorithms.baselines.dsfl import DSFL, dsfl
 from secure_fl.algorithms.baselines.feddf import FedDF, feddf
 from secure_fl.algorithms.baselines.feddropout import FedDropout, feddropout
@@ -16,7 +15,6 @@ from secure_fl.algorithms.baselines.feded import FedED, feded
 from secure_fl.algorithms.baselines.fetchsgd import FetchSGD, fetchsgd
 from secure_fl.algorithms.baselines.gong import Gong, gong
 from secure_fl.algorithms.baselines.heterofl import HeteroFL, heterofl
-from secure_fl.algorithms.baselines.local import Local, local
 from secure_fl.algorithms.baselines.mhat import MHAT, mhat
 from secure_fl.algorithms.baselines.one_size import (
     AllLarge,
@@ -25,8 +23,8 @@ from secure_fl.algorithms.baselines.one_size import (
     exclusivefl,
     one_size,
 )
+from secure_fl.algorithms.baselines.unfederated import Centralized, Local, local
 from secure_fl.algorithms.elsewhere import GROUP, installed, load
-from secure_fl.algorithms.entry import Entry
 from secure_fl.algorithms.fedadam import FedAdam, fedadam
 from secure_fl.algorithms.fedavg import FedAvg, fedavg
 from secure_fl.algorithms.fedid import FedID, fedid

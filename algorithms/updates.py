@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.layers import head_names
+from secure_fl.errors import Disagreement
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -113,3 +115,22 @@ def digest(weights: Mapping[str, Tensor]) -> bytes:
         state.update(name.encode())
         state.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return state.digest()
+
+
+async def agree_by_name(
+    cohort: Cohort, weights: Mapping[str, Tensor], common: Mapping[str, Sequence[str]]
+) -> None:
+    """Stop unless parts are equal, bit for bit, at all parties that hold them.
+
+    A party can prove only what it holds, so each sends a digest per part, sealed for the parties.
+    """
+    digests = {about: digest({n: weights[n] for n in names}) for about, names in common.items()}
+    told = await cohort.share({n: np.frombuffer(d, np.uint8) for n, d in digests.items()})
+    for party, proofs in told.items():
+        for about in digests.keys() & proofs.keys():
+            if proofs[about].tobytes() != digests[about]:
+                raise Disagreement(
+                    f"the model ({about}) differs between parties",
+                    fix="compare settings, models and library versions with this party",
+                    party=party,
+                )

@@ -1,15 +1,21 @@
-"""What every attack takes and gives: a view, what is known beforehand, a finding.
+"""What every attack takes and gives: a view, what is known beforehand, a finding; and the gate.
 
 An attack is a function `(view, prior) -> Finding`. The type of the view is the threat model: an
 attack that needs what a role did not see cannot be written down for it. A finding says how well
 the attack did, against what guessing would give; whether that counts is decided in advance, by the
-threshold it was made with, and in the end by the control gate (`gate`).
+threshold it was made with, and in the end by the control gate.
+
+The gate: each attack runs on an unprotected run, on the deployed one, and on a null in which there
+is nothing to be found. "Nothing was found" counts only where the same attack finds something
+unprotected and finds nothing in the null; otherwise the attack is broken or too weak, and the
+verdict says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -148,3 +154,48 @@ class Finding:
     def at(self, **changes: Any) -> Finding:
         """The same finding, with some fields changed."""
         return replace(self, **changes)
+
+
+class Verdict(StrEnum):
+    """What three findings of one attack say together."""
+
+    HOLDS = "holds"  # it works unprotected, and not here
+    LEAKS = "leaks"  # it works here
+    INCONCLUSIVE = "inconclusive"  # it does not even work unprotected, or works on nothing
+    UNTESTED = "not tested"  # there was nothing it could be run on
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One attack on one role: on the control, on what is deployed, and on the null."""
+
+    control: Finding | None
+    deployed: Finding | None
+    null: Finding | None
+    reason: str = ""  # why a finding is missing
+
+    @property
+    def verdict(self) -> Verdict:
+        """Judge; an attack that was not run on all three has shown nothing."""
+        if self.deployed is None or self.control is None or self.null is None:
+            return Verdict.UNTESTED
+        if not self.control.succeeded or self.null.succeeded:
+            return Verdict.INCONCLUSIVE
+        return Verdict.LEAKS if self.deployed.succeeded else Verdict.HOLDS
+
+    @property
+    def attack(self) -> str:
+        """The attack's name."""
+        return self._any.attack
+
+    @property
+    def role(self) -> str:
+        """Whose view it had."""
+        return self._any.role
+
+    @property
+    def _any(self) -> Finding:
+        found = self.deployed or self.control or self.null
+        if found is None:
+            raise ValueError("a trial holds at least one finding")
+        return found

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from secure_fl.audits.base import Finding
-from secure_fl.audits.gate import Trial
+from secure_fl.audits.base import Finding, Trial
 from secure_fl.audits.roles import CODE
 from secure_fl.audits.shipped import composition, masks, mechanism, recorded, tampering
 from secure_fl.audits.shipped.composition_subjects import composition_trials

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.audits.document import AuditDocument, FindingPart
-from secure_fl.audits.report.files import keep, write_pages
+from secure_fl.audits.report import keep, write_pages
 from secure_fl.audits.run import audit
 from secure_fl.config.load import loads
 from secure_fl.federation.federation import Federation

@@ -41,7 +41,7 @@ class FindingPart(Part, frozen=True):
 
 
 class TrialPart(Part, frozen=True):
-    """One attack through the control gate (`audits.gate.Trial`)."""
+    """One attack through the control gate (`audits.base.Trial`)."""
 
     id: str  # "token-bag/coordinator": anchors on the page
     attack: str

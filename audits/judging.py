@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from secure_fl.audits.base import Trial, Verdict
 from secure_fl.audits.document import PrivacyPart, Status
-from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.matrix import MEMBERSHIP, ROWS, answer, ident, promised
 from secure_fl.audits.roles import CODE, COORDINATOR
 from secure_fl.audits.shipped import one_run

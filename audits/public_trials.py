@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from secure_fl.audits.attacks import membership, predictions, shadows
-from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading
-from secure_fl.audits.gate import Trial
+from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading, Trial
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.shipped import one_run
 from secure_fl.capture import readings

@@ -17,9 +17,8 @@ from typing import Any
 
 from secure_fl.audits import code_trials, public_trials, roles, suite
 from secure_fl.audits.attacks.reading import ONE, Sent
-from secure_fl.audits.base import Prior
+from secure_fl.audits.base import Prior, Trial
 from secure_fl.audits.controls import recorded, unprotected
-from secure_fl.audits.gate import Trial
 from secure_fl.audits.metadata_trials import metadata_trials
 from secure_fl.audits.priors import prior_of
 from secure_fl.capture import readings

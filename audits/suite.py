@@ -17,8 +17,7 @@ import numpy as np
 from secure_fl.audits.attacks import gradient_matching, label_counts, reading, span_check, token_bag
 from secure_fl.audits.attacks.reading import Sent
 from secure_fl.audits.attacks.rehearsals import best_case
-from secure_fl.audits.base import CoordinatorView, Finding, Prior, View
-from secure_fl.audits.gate import Trial
+from secure_fl.audits.base import CoordinatorView, Finding, Prior, Trial, View
 
 Attack: TypeAlias = Callable[[View, Prior], Finding]
 

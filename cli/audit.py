@@ -59,7 +59,7 @@ Examples:
 )
 def report(runs: tuple[Path, ...], out: Path | None) -> None:
     """Write the report of audited RUNS as one page (HTML) and as Markdown."""
-    from secure_fl.audits.report.files import read_all, write_pages
+    from secure_fl.audits.report import read_all, write_pages
 
     documents = read_all(runs)
     folder = out or (runs[0] if len(runs) == 1 else Path())
@@ -78,7 +78,7 @@ def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
     )
 
     with console.status("loading torch ..."):
-        from secure_fl.audits.report.files import keep
+        from secure_fl.audits.report import keep
         from secure_fl.audits.run import audit as attack
 
     columns = (
@@ -109,7 +109,7 @@ def matrix_table(document: AuditDocument) -> Any:
 
 
 def _conclude(document: AuditDocument, run: Path, seconds: str) -> None:
-    from secure_fl.audits.report.files import PAGE
+    from secure_fl.audits.report import PAGE
     from secure_fl.cli import show
 
     console = show.out()

@@ -100,8 +100,7 @@ def hospital_of(
     from secure_fl.cli.keyring import open_ring
     from secure_fl.federation.ground_rules import require_masks
     from secure_fl.pilot.hospital import HospitalProcess
-    from secure_fl.pilot.keys import site_keys
-    from secure_fl.pilot.records import records_of
+    from secure_fl.pilot.site import records_of, site_keys
     from secure_fl.policy.rules import Company, Plan, check
     from secure_fl.policy.size import check_size
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from secure_fl.algorithms.baselines.centralized import Centralized as Centralized
-    from secure_fl.algorithms.baselines.local import Local as Local
+    from secure_fl.algorithms.baselines.unfederated import Centralized as Centralized
+    from secure_fl.algorithms.baselines.unfederated import Local as Local
     from secure_fl.algorithms.fedadam import FedAdam as FedAdam
     from secure_fl.algorithms.fedavg import FedAvg as FedAvg
     from secure_fl.algorithms.fedid import FedID as FedID
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from secure_fl.settings import TrainingSettings as TrainingSettings
 
 _HOMES = {
-    "Centralized": "secure_fl.algorithms.baselines.centralized",
+    "Centralized": "secure_fl.algorithms.baselines.unfederated",
     "Cohort": "secure_fl.party.cohort",
     "FedAdam": "secure_fl.algorithms.fedadam",
     "FedAvg": "secure_fl.algorithms.fedavg",
@@ -37,7 +37,7 @@ _HOMES = {
     "FedKD": "secure_fl.algorithms.fedkd",
     "Federation": "secure_fl.federation.federation",
     "InclusiveFL": "secure_fl.algorithms.inclusivefl",
-    "Local": "secure_fl.algorithms.baselines.local",
+    "Local": "secure_fl.algorithms.baselines.unfederated",
     "ModelSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",
     "Result": "secure_fl.runs.result",

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from secure_fl.algorithms.inclusive.ladder import Ladder
-from secure_fl.algorithms.inclusive.settings import Tiered
+from secure_fl.algorithms.inclusive.settings import Ladder, Tiered
 from secure_fl.algorithms.inclusivefl import by_tiers
 from secure_fl.algorithms.tiers import tier_of
 from secure_fl.learning.site import Site

@@ -1,8 +1,7 @@
 """The parts of InclusiveFL; `algorithms.inclusivefl` puts them together as Algorithm 1 does.
 
-Read `ladder` (which layers which tiers share), `turn` (lines 5-7: who trains in a round), `mixing`
-(what one round between training and the next model is), `momentum` (lines 15-23), then the three
-ways of lines 14-29: `tier_sums` as printed, `sealed_mixing` under encryption, `wide_sums` for
-small tiers. `server` is line 19, `proofs` that shared layers are equal, `settings` what the
-baselines share.
+Read `settings` (which layers which tiers share), `turn` (lines 5-7: who trains in a round),
+`mixing` (what one round between training and the next model is), `server` (lines 15-23), then the
+three ways of lines 14-29: `tier_sums` as printed, `sealed_mixing` under encryption, `wide_sums` for
+small tiers.
 """

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from secure_fl.algorithms.inclusive.momentum import of_layer
+from secure_fl.algorithms.inclusive.server import of_layer
 from secure_fl.algorithms.inclusive.turn import Turn
 from secure_fl.algorithms.layers import Part
 from secure_fl.algorithms.updates import Update

@@ -19,8 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from secure_fl.algorithms.inclusive.mixing import Opened, Own, Reading, common_parts
-from secure_fl.algorithms.inclusive.momentum import momentum
-from secure_fl.algorithms.inclusive.server import Server
+from secure_fl.algorithms.inclusive.server import Server, momentum
 from secure_fl.algorithms.inclusive.turn import Turn
 from secure_fl.algorithms.layers import Part
 from secure_fl.algorithms.updates import Update

@@ -1,18 +1,75 @@
-"""The settings that InclusiveFL and its depth baselines have in common."""
+"""The settings that InclusiveFL and its depth baselines have in common, and their ladder of tiers.
+
+InclusiveFL, Sec. 3.1: all tiers hold the first layers of one model. A tier's own last layer,
+pooler and head are isolated; embeddings and the layers below are shared with all deeper tiers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.fedadam import Decay, Rate
-from secure_fl.algorithms.inclusive.ladder import Ladder
+from secure_fl.algorithms.layers import Part
 from secure_fl.algorithms.tiers import Share, Weights
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Tiers by depth, from the smallest up."""
+
+    depths: Mapping[str, int]  # tier -> encoder layers, strictly increasing
+
+    @classmethod
+    def of(cls, tiers: Mapping[str, int]) -> Ladder:
+        """Sort the tiers; no two are of one depth."""
+        return cls(dict(sorted(tiers.items(), key=lambda tier: tier[1])))
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """From the smallest to the largest."""
+        return tuple(self.depths)
+
+    def only(self, tiers: Sequence[str]) -> Ladder:
+        """The ladder without the tiers that nobody is in."""
+        return Ladder({tier: depth for tier, depth in self.depths.items() if tier in tiers})
+
+    def above(self, tier: str) -> str | None:
+        """The next larger tier."""
+        after = self.tiers[self.tiers.index(tier) + 1 :]
+        return after[0] if after else None
+
+    def below(self, tier: str) -> str | None:
+        """The next smaller tier."""
+        before = self.tiers[: self.tiers.index(tier)]
+        return before[-1] if before else None
+
+    def last(self, tier: str) -> int:
+        """The last layer of this tier's model, from 0: the isolated one."""
+        return self.depths[tier] - 1
+
+    def sharers(self, part: Part) -> tuple[str, ...]:
+        """The tiers that share a part: all of these have it, and below its last layer."""
+        if part == "embeddings":
+            return self.tiers
+        if isinstance(part, int):
+            return tuple(tier for tier in self.tiers if part < self.last(tier))
+        return ()
+
+    def distilled(self, tier: str) -> range:
+        """The layers whose mean update a smaller tier learns from (lines 21-22, from 0).
+
+        [L_- : L_j] inclusive; the smallest tier has nothing to teach a smaller one, so its last
+        layer is all that it could.
+        """
+        smaller = self.below(tier)
+        return range(self.last(smaller if smaller else tier), self.depths[tier])
+
 
 TIERS = {"weak": 2, "medium": 3, "strong": 4}  # halves and quarters of the built-in model
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.algorithms.inclusive.ladder import Ladder
-from secure_fl.algorithms.sampling import sampled
+from secure_fl.algorithms.inclusive.settings import Ladder
+from secure_fl.algorithms.public_coins import sampled
 from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.party.cohort import Cohort
 

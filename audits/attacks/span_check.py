@@ -4,6 +4,8 @@ Petrov, Dimitrov, Baader, Müller, Vechev: DAGER: Exact Gradient Inversion for L
 Models. NeurIPS 2024, arXiv 2405.15586. ∂L/∂W_Q = (∂L/∂Q)ᵀX, so its rows lie in the span of the
 inputs X: with fewer tokens than columns, a (token, place) whose input lies in
 that span was in the batch. The rows of Uᵀ·G, and an update's right singular vectors, span the same.
+A text's second-layer inputs lie in the span of that layer's gradient only if all its tokens are
+right, so this span says which candidates belong together.
 
 It works on one gradient: a step of plain SGD, on few tokens. AdamW's moves, and many steps, fill
 all columns; then nothing is distinguished, and no protection is to be thanked for that.
@@ -11,15 +13,17 @@ all columns; then nothing is distinguished, and no protection is to be thanked f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
 from secure_fl.audits.attacks.geometry import in_span, span_of, time_span_check
 from secure_fl.audits.attacks.inputs import Array, array, attention_names, inputs_of
-from secure_fl.audits.attacks.sentences import assemble
 from secure_fl.audits.attacks.words import (
     RECALL,
     Score,
@@ -34,7 +38,8 @@ from secure_fl.audits.attacks.words import (
     specials,
 )
 from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
-from secure_fl.learning.anatomy import depth
+from secure_fl.learning.anatomy import body_of, depth
+from secure_fl.learning.tasks.base import inference
 
 NAME = "span check"
 __all__ = ["ABOUT", "NAME", "Guess", "guess_texts", "span_check", "time_span_check"]
@@ -143,3 +148,94 @@ def _score(guess: Guess, reading: Reading, prior: Prior) -> Score:
         "rank": float(guess.rank),
     }
     return Score(recall, set_scores(public, truth)[1], len(truth), details)
+
+
+Text = tuple[int, ...]
+Places = Mapping[int, Sequence[int]]
+Judge = Callable[[list[Text]], Array]
+
+STARTS = 12  # texts that are begun with
+COMBINATIONS = 512  # texts that are tried for each of these, all at once
+SWEEPS = 2  # passes over the places of each
+ALTERNATIVES = 8  # tokens tried at a place
+
+
+def assemble(
+    hits: Sequence[tuple[float, int, int]],
+    model: nn.Module,
+    second: Array | None,
+    tokenizer: Any,
+    *,
+    only_first: bool = False,
+) -> tuple[Text, ...]:
+    """The texts that these (log p, place, token) hits form.
+
+    `second` is the span of the second layer's inputs, or of texts' first inputs only.
+    """
+    places: dict[int, list[int]] = {}
+    for _, place, token in sorted(hits):
+        places.setdefault(place, []).append(token)
+    words = {
+        place: [t for t in found if t not in tokenizer.all_special_ids][:ALTERNATIVES]
+        for place, found in places.items()
+    }
+    separators = [p for _, p, token in sorted(hits) if token == tokenizer.sep_token_id]
+    starts = _starts(separators, words)
+    if second is None or second.shape[1] in (0, second.shape[0]):
+        likeliest = [(first, *(words[p][0] for p in range(2, end))) for end, first in starts]
+        return tuple(dict.fromkeys(likeliest))
+    judge = _judge(model, second, (tokenizer.cls_token_id, tokenizer.sep_token_id), only_first)
+    found = [_improved(_best(end, first, words, judge), words, judge) for end, first in starts]
+    return tuple(dict.fromkeys(found))
+
+
+def _starts(separators: Sequence[int], words: Places) -> list[tuple[int, int]]:
+    """Where a text may end and with which word it may begin, the likeliest of both first."""
+    run = next(p for p in range(1, len(words) + 2) if not words.get(p))  # no word here
+    ends = [end for end in separators if 1 < end <= run] or ([run] if run > 1 else [])
+    both = [(i + j, end, first) for i, end in enumerate(ends) for j, first in enumerate(words[1])]
+    return [(end, first) for _, end, first in sorted(both)][:STARTS]
+
+
+def _best(end: int, first: int, words: Places, judge: Judge) -> Text:
+    """The best text of this length and first word, out of the likeliest words at each place."""
+    options = [list(words[place]) for place in range(2, end)]
+    while prod(map(len, options)) > COMBINATIONS:
+        max(options, key=len).pop()
+    texts = [(first, *rest) for rest in product(*options)]
+    return texts[int(judge(texts).argmin())]
+
+
+def _improved(text: Text, words: Places, judge: Judge) -> Text:
+    """Exchange one token at a time, as long as the second layer's inputs come nearer."""
+    best = float(judge([text])[0])
+    for _ in range(SWEEPS):
+        before = text
+        for at in range(1, len(text)):  # the first word is what this text began with
+            others = [t for t in words[at + 1] if t != text[at]]
+            if not others:
+                continue
+            tried = [(*text[:at], other, *text[at + 1 :]) for other in others]
+            far = judge(tried)
+            if far.min() < best:
+                best, text = float(far.min()), tried[int(far.argmin())]
+        if text == before:
+            break
+    return text
+
+
+def _judge(model: nn.Module, second: Array, frame: tuple[int, int], only_first: bool) -> Judge:
+    """How far texts' second-layer inputs lie from the span, as a mean over tokens."""
+    body = body_of(model)
+
+    def judge(texts: list[Text]) -> Array:
+        ids = torch.tensor([[frame[0], *text, frame[1]] for text in texts])
+        with inference(model):
+            out = body(input_ids=ids, output_hidden_states=True)
+        H = out.hidden_states[1].double().numpy()
+        H = H / np.linalg.norm(H, axis=-1, keepdims=True)
+        inside = H @ second
+        far = np.sqrt(np.clip(1 - (inside * inside).sum(-1), 0, None))
+        return np.asarray(far[:, 0] if only_first else far.mean(-1))
+
+    return judge

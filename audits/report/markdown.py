@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from secure_fl.audits.document import AuditDocument, PrivacyPart
 from secure_fl.audits.report import comparison, matrix, sentences, tables
-from secure_fl.audits.report.checks import contradictions
+from secure_fl.audits.report.sentences import contradictions
 from secure_fl.audits.report.tables import Table
 from secure_fl.audits.report.words import (
     ACCESS,

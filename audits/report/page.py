@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, words
-from secure_fl.audits.report.checks import contradictions
+from secure_fl.audits.report.sentences import contradictions
 
 HERE = Path(__file__).parent
 

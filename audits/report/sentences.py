@@ -126,3 +126,30 @@ def in_words(part: PrivacyPart) -> str:
         f"times as likely with one as with the other (e^ε), except with probability "
         f"{number(part.delta)} (δ)."
     )
+
+
+def contradictions(document: AuditDocument) -> list[str]:
+    """Sentences that stand at the top of the report, as loud as its status."""
+    verdicts = {trial.id: verdict(trial) for trial in document.trials}
+    found = [
+        f'Trial {trial.id} is recorded as "{trial.verdict}"; its findings say '
+        f'"{verdicts[trial.id]}", and so does this report.'
+        for trial in document.trials
+        if trial.verdict != verdicts[trial.id]
+    ]
+    if len(verdicts) < len(document.trials):
+        found.append("Several trials have the same id; evidence may point at the wrong one.")
+    for row in document.matrix:
+        for cell in row.cells:
+            place = f"{row.what}, {cell.role}"
+            lost = [one for one in cell.evidence if one not in verdicts]
+            if lost:
+                found.append(f"{place}: the evidence names {', '.join(lost)}, which is no trial.")
+            known = [verdicts[one] for one in cell.evidence if one in verdicts]
+            if cell.access != "nothing" or not cell.evidence:
+                continue
+            if "leaks" in known:
+                found.append(f'{place}: "nothing" is claimed, and a trial named there leaks.')
+            elif "holds" not in known:
+                found.append(f'{place}: "nothing" is claimed, and no trial named there holds.')
+    return found

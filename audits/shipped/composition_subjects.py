@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.distillation import Distillation, Pair
 from secure_fl.algorithms.fedkd import FedKD, losses
-from secure_fl.audits.base import Finding, Prior
-from secure_fl.audits.gate import Trial
+from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.composition import (
     MEASURE,
     NAME,

@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from secure_fl.audits.base import Finding, Prior
-from secure_fl.audits.gate import Trial
+from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.masks import NAME, reuse, uniform_inputs, weak_seeds
 from secure_fl.crypto import masking, packing
 from secure_fl.crypto.identity import Identity, channel

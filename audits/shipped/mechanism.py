@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.base import Finding, Prior
-from secure_fl.audits.gate import Trial
+from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.planted_noise import (
     NO_CLIP,
     PLANTED,

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from secure_fl.audits.shipped.changed_sums import ChangedSum
-from secure_fl.audits.shipped.lying import Trick
-from secure_fl.audits.shipped.small_federation import PARTIES
+from secure_fl.audits.shipped.lying import PARTIES, ChangedSum, Trick
 from secure_fl.coordinator.totals import ENCRYPTED
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots

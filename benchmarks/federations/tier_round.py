@@ -17,8 +17,8 @@ from benchmarks import bert_shapes
 from benchmarks.clocks import Clocked, CpuRecorder
 from benchmarks.federations.apart import run_apart
 from benchmarks.federations.lone_coordinator import Spent
-from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.mixing import Own
+from secure_fl.algorithms.inclusive.settings import Ladder
 from secure_fl.algorithms.inclusive.turn import meet, require_large
 from secure_fl.algorithms.inclusivefl import InclusiveFL, mixing_of
 from secure_fl.algorithms.layers import Part, part_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from secure_fl.algorithms.sampling import round_up
+from secure_fl.algorithms.public_coins import round_up
 from secure_fl.coordinator.totals import MASKED
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.noise_ledger import document as noise_document

@@ -1,7 +1,8 @@
-"""The parts of a transformer: embeddings, encoder layers, what is trained; cuts to a depth."""
+"""The parts of a transformer: embeddings, layers, their units, what is trained; cuts to a depth."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -78,3 +79,46 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
     """Name -> parameter of all that is trained, in the order of definition."""
     named = unwrapped(model).named_parameters()
     return {name: value for name, value in named if value.requires_grad}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where a layer makes units and uses them; `heads` names the module that cuts into heads."""
+
+    makes: tuple[str, ...]
+    uses: str
+    heads: str | None = None
+
+
+# BERT, RoBERTa and ELECTRA; DistilBERT
+FAMILIES = (
+    (
+        Block(
+            ("attention.self.query", "attention.self.key", "attention.self.value"),
+            "attention.output.dense",
+            "attention.self",
+        ),
+        Block(("intermediate.dense",), "output.dense"),
+    ),
+    (
+        Block(
+            ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+            "attention.out_lin",
+            "attention",
+        ),
+        Block(("ffn.lin1",), "ffn.lin2"),
+    ),
+)
+
+
+def blocks(layer: nn.Module) -> tuple[Block, ...]:
+    """The attention and feed-forward blocks of an encoder layer."""
+    modules = dict(layer.named_modules())
+    for family in FAMILIES:
+        if all(name in modules for block in family for name in (*block.makes, block.uses)):
+            return family
+    raise ModelError(
+        "heads and intermediate units cannot be told apart",
+        model=type(layer).__name__,
+        fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT, ELECTRA",
+    )

@@ -18,8 +18,8 @@ from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
 from secure_fl.events import Listener
 from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
-from secure_fl.pilot.memory import Memory
 from secure_fl.pilot.plan import read_plan
+from secure_fl.pilot.site import Memory
 from secure_fl.pilot.site_run import Home, Records, SiteRun
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame

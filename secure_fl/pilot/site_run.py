@@ -15,8 +15,8 @@ from secure_fl.federation.ground_rules import require_ready, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
 from secure_fl.pilot.lobby import rules_of_roster
-from secure_fl.pilot.memory import Memory
 from secure_fl.pilot.plan import terms_of
+from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.link import Link
 from secure_fl.runs.folder import RunFolder

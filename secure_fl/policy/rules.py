@@ -35,8 +35,7 @@ from secure_fl.thresholds import default_threshold
 __all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"]
 
 if TYPE_CHECKING:
-    from secure_fl.algorithms.demands import Demands
-    from secure_fl.algorithms.entry import Entry
+    from secure_fl.algorithms.base import Demands, Entry
     from secure_fl.crypto.roster import Roster
     from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
 

@@ -7,8 +7,7 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.errors import SettingsError

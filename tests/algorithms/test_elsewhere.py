@@ -14,9 +14,8 @@ import torch
 from click.testing import CliRunner
 
 from secure_fl import FedAvg
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Demands, Entry
 from secure_fl.algorithms.elsewhere import GROUP
-from secure_fl.algorithms.entry import Entry
 from secure_fl.algorithms.fedavg import fedavg
 from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN, Registry
 from secure_fl.cli.main import main
@@ -36,7 +35,7 @@ from tests.support.raising import raises
 MODULE = '''
 from typing import Literal
 
-from secure_fl.algorithms.entry import Entry
+from secure_fl.algorithms.base import Entry
 from secure_fl.algorithms.fedavg import FedAvg, fedavg
 
 

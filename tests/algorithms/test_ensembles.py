@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from secure_fl.algorithms.ensembles import Ensemble, as_shares
-from secure_fl.algorithms.sampling import sampled
+from secure_fl.algorithms.public_coins import sampled
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, CryptoError, SettingsError
 from secure_fl.events import EventLog

@@ -12,8 +12,15 @@ import torch
 from torch import nn
 
 from secure_fl import FedAvg, Silo
-from secure_fl.algorithms.baselines.feddropout.algorithm import FedDropout, Unsent, move_
-from secure_fl.algorithms.baselines.feddropout.submodel import Cut, Units, draw, shrink
+from secure_fl.algorithms.baselines.feddropout import (
+    Cut,
+    FedDropout,
+    Units,
+    Unsent,
+    draw,
+    move_,
+    shrink,
+)
 from secure_fl.config import load as config
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.events import Event

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Federation, Silo
-from secure_fl.algorithms.descent import Descent
 from secure_fl.algorithms.factors import Way
-from secure_fl.algorithms.fedkd import FedKD, losses
+from secure_fl.algorithms.fedkd import Descent, FedKD, losses
 from secure_fl.algorithms.pairing import make_pair
 from secure_fl.corpora import make
 from secure_fl.crypto.identity import Identity

@@ -14,11 +14,11 @@ import torch
 from secure_fl import FedAvg, Federation, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.one_size import AllLarge, AllSmall, ExclusiveFL
-from secure_fl.algorithms.inclusive.proofs import agree_by_name
 from secure_fl.algorithms.inclusive.server import ServerSGD
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.sampling import sampled
+from secure_fl.algorithms.public_coins import sampled
+from secure_fl.algorithms.updates import agree_by_name
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.learning.models import depth, trainable
 from secure_fl.party.cohort import Cohort

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from secure_fl.audits.base import Verdict
 from secure_fl.audits.document import AuditDocument, read
-from secure_fl.audits.gate import Verdict
 from secure_fl.audits.run import audit
 from secure_fl.audits.session import Audit
 from secure_fl.audits.shipped import recorded

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.distillation import Distillation, Pair
 from secure_fl.algorithms.fedkd import losses
-from secure_fl.audits.base import Prior
-from secure_fl.audits.gate import Verdict
+from secure_fl.audits.base import Prior, Verdict
 from secure_fl.audits.shipped.composition import (
     NOBODY,
     TOLERANCE,

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import metadata
-from secure_fl.audits.base import Finding
+from secure_fl.audits.base import Finding, Trial, Verdict
 from secure_fl.audits.document import PrivacyPart
-from secure_fl.audits.gate import Trial, Verdict
 from secure_fl.audits.judging import judge
 from secure_fl.audits.matrix import ident, matrix
 from secure_fl.audits.roles import CODE, within_bound

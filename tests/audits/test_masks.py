@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.base import Prior
-from secure_fl.audits.gate import Verdict
+from secure_fl.audits.base import Prior, Verdict
 from secure_fl.audits.shipped import mask_trials as trials
 from secure_fl.audits.shipped.mask_trials import Effort, numpy_stream, self_stream
 from secure_fl.audits.shipped.masks import guess_seed, repetition, reuse, uniform_inputs, uniformity

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.base import Prior
-from secure_fl.audits.gate import Verdict
+from secure_fl.audits.base import Prior, Verdict
 from secure_fl.audits.shipped import mechanism
 from secure_fl.audits.shipped.mechanism import DELTA, measure, mechanism_trials, reference, repeats
 from secure_fl.audits.shipped.planted_noise import PLANTED, Release, promised, seeded, shipped

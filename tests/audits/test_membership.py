@@ -16,8 +16,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.audits import statistics
 from secure_fl.audits.attacks import membership, shadows
 from secure_fl.audits.attacks.shadows import Shadows
-from secure_fl.audits.base import Finding, Prior, PublicView, Truth
-from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.base import Finding, Prior, PublicView, Trial, Truth, Verdict
 from secure_fl.corpora import NAMES
 from secure_fl.data.examples import Example
 from secure_fl.learning.models import load_model, load_tokenizer

@@ -13,8 +13,7 @@ from torch import nn
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits.base import Finding, Prior, PublicView, Truth
-from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.base import Finding, Prior, PublicView, Trial, Truth, Verdict
 from secure_fl.audits.shipped import canaries, one_run
 from secure_fl.audits.statistics import one_run_epsilon
 from secure_fl.data.examples import Tagged, Text

@@ -15,8 +15,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.audits.attacks import predictions, shadows
-from secure_fl.audits.base import HostView, Prior, PublicView, Reading, Truth
-from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.base import HostView, Prior, PublicView, Reading, Trial, Truth, Verdict
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog

@@ -13,8 +13,7 @@ import pytest
 
 from secure_fl.audits.document import AuditDocument, json_schema
 from secure_fl.audits.report import markdown, render
-from secure_fl.audits.report.checks import contradictions
-from secure_fl.audits.report.sentences import NO_PRIVACY, NO_TRIALS, WITHOUT
+from secure_fl.audits.report.sentences import NO_PRIVACY, NO_TRIALS, WITHOUT, contradictions
 from secure_fl.audits.report.words import ACCESS, STATUS, VERDICTS
 from tests.support.documents import document, finding, three, trial
 from tests.support.hostile import hostile

@@ -11,7 +11,7 @@ from secure_fl.audits.attacks.inputs import Inputs, attention_names, inputs_of
 from secure_fl.audits.attacks.rehearsals import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check, time_span_check
 from secure_fl.audits.attacks.words import sequences, tokens
-from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.base import Trial, Verdict
 from tests.support.readings import (
     adamw,
     hospital,

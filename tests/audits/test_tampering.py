@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
-from secure_fl.audits.gate import Trial, Verdict
-from secure_fl.audits.shipped.keys_on_trust import OnTrust, input_read
-from secure_fl.audits.shipped.lying import Trick
-from secure_fl.audits.shipped.small_federation import PARTIES, Setting, play, right
-from secure_fl.audits.shipped.tampering import KEYS, Uncounted, played, tampering_trials
+from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.shipped.lying import PARTIES, Setting, Trick, play, right
+from secure_fl.audits.shipped.tampering import (
+    KEYS,
+    OnTrust,
+    Uncounted,
+    input_read,
+    played,
+    tampering_trials,
+)
 from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
 from secure_fl.crypto.seen import Seen
 from secure_fl.crypto.step_keys import StepKeys

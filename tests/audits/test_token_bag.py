@@ -10,7 +10,7 @@ from secure_fl.algorithms.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
 from secure_fl.audits.attacks.token_bag import guess_tokens, token_bag
 from secure_fl.audits.attacks.words import tokens
-from secure_fl.audits.gate import Trial, Verdict
+from secure_fl.audits.base import Trial, Verdict
 from tests.support.readings import EMBEDDING, adamw, hospital, moved, permuted, prior_of, view_of
 
 PARTIES = {f"hospital-{k}": hospital(k)[:16] for k in range(5)}

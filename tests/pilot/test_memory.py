@@ -14,7 +14,7 @@ from secure_fl.crypto import public, secret
 from secure_fl.crypto.raw import _planes, _words
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
-from secure_fl.pilot.memory import Memory
+from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.attacker import tampering

@@ -14,7 +14,7 @@ from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import KeyringError, SecureFLError
 from secure_fl.party.cohort import Audience, Cohort
-from secure_fl.pilot.keys import site_keys
+from secure_fl.pilot.site import site_keys
 from secure_fl.testing.harness import Program, federate
 from tests.support.key_sites import CHEAP, signed, site
 

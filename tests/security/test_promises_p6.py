@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.shipped.changed_sums import ChangedSum
+from secure_fl.audits.shipped.lying import ChangedSum
 from secure_fl.coordinator import totals
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import masking, public, tags

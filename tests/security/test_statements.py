@@ -13,7 +13,7 @@ from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.sampling import sampled
+from secure_fl.algorithms.public_coins import sampled
 from secure_fl.federation.outcome import protection_of
 from secure_fl.settings import DPSettings
 from secure_fl.testing.hospitals import HOST, hosted, members

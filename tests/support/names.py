@@ -30,7 +30,7 @@ def modules() -> dict[str, Members]:
 def exists(dotted: str) -> bool:
     """Whether this leads somewhere: `module.name`, `Class.member`, or a package from elsewhere.
 
-    A module may be named from any of its packages on: `fedavg.fedavg`, `baselines.local.local`. A
+    A module may be named from any of its packages on: `fedavg.fedavg`, `baselines.dsfl.dsfl`. A
     class stands for its instances: `cohort.sum` is `Cohort.sum`.
     """
     *_, owner, member = ["", *dotted.split(".")]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.learning.site import Site

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secure_fl.algorithms.inclusive.ladder import Ladder
 from secure_fl.algorithms.inclusive.mixing import Own
+from secure_fl.algorithms.inclusive.settings import Ladder
 from secure_fl.algorithms.inclusive.turn import Peers, Turn
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import Federated, Program, federate

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.baselines.heterofl.narrow import narrow_model, places, shapes
 from secure_fl.algorithms.baselines.heterofl.regions import Regions
 from secure_fl.algorithms.baselines.heterofl.widths import (
@@ -25,7 +25,6 @@ from secure_fl.algorithms.baselines.heterofl.widths import (
     size_for_depth,
     wide_config,
 )
-from secure_fl.algorithms.demands import Demands
 from secure_fl.algorithms.tiers import Mix, Share, Weights, tier_of
 from secure_fl.algorithms.updates import Update, kept_at_home, local_update
 from secure_fl.errors import CohortError, SettingsError, TooFewParties

@@ -19,9 +19,8 @@ from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
 from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess
-from secure_fl.pilot.keys import site_keys
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.records import records_of
+from secure_fl.pilot.site import records_of, site_keys
 from secure_fl.pilot.trial import HUB, Trial
 from secure_fl.policy.file import load_site
 from secure_fl.protocol.frames import Frame

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from secure_fl.engines.flare.diagnosis import address, require_free, require_listening
 from secure_fl.engines.flare.parcel import Parcel
-from secure_fl.engines.flare.port import address, require_free, require_listening
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import SettingsError, WireError
 

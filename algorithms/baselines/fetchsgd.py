@@ -22,9 +22,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.fetchsgd.sketch import CountSketch, Positions, Reals
-from secure_fl.algorithms.demands import Demands
+from secure_fl.algorithms.base import Algorithm, Demands
+from secure_fl.algorithms.baselines.sketch import CountSketch, Positions, Reals
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
 from secure_fl.errors import SettingsError
 from secure_fl.learning.models import trainable

@@ -1,0 +1,100 @@
+"""What a site brings to a run: its keys, its records, and its memory of all runs before.
+
+In its memory, the coordinator's names for runs play no part. It holds which seeds the site has
+begun with: the same seed and records give the same inputs, and two sums of them over different
+hospitals differ by somebody's input. And whether a sum was forged: what opens and what does not
+tells the forger about the cohort's key, so these keys open nothing more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secure_fl.config.data import PartyData, PartyFiles
+from secure_fl.config.silos import read
+from secure_fl.crypto import secret
+from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.roster import Member, Roster
+from secure_fl.data.silo import Silo
+from secure_fl.errors import CohortError, DataError, KeyringError
+from secure_fl.files import Lines
+from secure_fl.policy.file import SiteFile
+from secure_fl.policy.rules import Plan
+
+
+def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:
+    """Open this site's keys for a run under a roster that everybody has signed."""
+    identity, cohort = ring.identity(), ring.cohort(roster)
+    return PartyKeys(
+        identity,
+        {member.name: member.identity for member in roster.members},
+        secret.SecretKey.from_bytes(cohort.secret),
+        cohort.tag_key,
+        cohort.channel_key,
+    )
+
+
+def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
+    """Read this site's files; nobody else learns where they are, or what is in them."""
+    found = site.sets.get(plan.dataset)
+    if found is None:
+        raise DataError(
+            f"this site has no records called {plan.dataset!r}",
+            fix=f'add [[data.set]] with name = "{plan.dataset}" to {site.file.name}',
+            party=me.name,
+        )
+    mine = PartyFiles(
+        name=me.name,
+        train=found.train,
+        dev=found.dev,
+        test=found.test,
+        role=me.role,
+        tier=me.tier,
+    )
+    data = PartyData(party=(mine,), public=found.public, format=found.format, columns=found.columns)
+    (silo,) = read(data, plan.task, plan.run.seed)
+    return silo
+
+
+FILE = "runs.jsonl"
+
+
+class Memory:
+    """Notes of one site, beside its ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = Lines(folder / FILE, "which run begins")
+
+    def begin(self, run: str, dataset: str, seed: int) -> None:
+        """Note that a run begins, or refuse to repeat another's inputs."""
+        before = [line["run"] for line in self._lines if _inputs(line) == (dataset, seed)]
+        if not before:
+            self._lines.append({"run": run, "dataset": dataset, "seed": seed})
+        elif run not in before:
+            raise CohortError(
+                f"the run {before[0]!r} began with seed {seed} on these records; another one would "
+                "send the same inputs again, and over other hospitals the difference of two sums "
+                "would show somebody's",
+                fix=f"go on with {before[0]!r}, or give the plan another seed in [run]",
+                field="run.seed",
+            )
+
+    def forged(self, run: str, roster: Roster) -> None:
+        """Note that a sum under this roster's keys was not the one that was sent."""
+        self._lines.append({"run": run, "forged": roster.digest().hex()})
+
+    def require_unforged(self, roster: Roster) -> None:
+        """Refuse keys under which a sum was forged."""
+        for line in self._lines:
+            if line.get("forged") == roster.digest().hex():
+                raise KeyringError(
+                    f"a sum of the run {line['run']!r} was changed on its way; whoever did so may "
+                    "learn the cohort's key by trying again, so these keys open nothing more",
+                    fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
+                    "keys roster --after`), new keys (`keys rotate`) and new kits",
+                )
+
+
+def _inputs(line: dict[str, object]) -> tuple[object, object]:
+    return line.get("dataset"), line.get("seed")
