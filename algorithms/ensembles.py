@@ -17,7 +17,8 @@ from secure_fl.algorithms.public_coins import sampled
 from secure_fl.algorithms.updates import RECORDS
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.learning.site import Site
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.messages import Audience
 
 Counted = Literal["records", "parties"]  # what a mean counts
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.updates import Update
 from secure_fl.learning.models import trainable
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.messages import Audience
 
 REACH, WEIGHT = "reach", "weight"
 SLACK = 1.001  # for what fixed point takes away from a sum

@@ -1,139 +1,26 @@
-"""The coordinator's half of a sum: it adds what arrives, as it arrives, and keeps nothing apart.
+"""The coordinator's half of a protected sum: it adds what arrives, and unmasks the sum.
 
-Integer accumulators make every total independent of the order in which parties answer.
+Nothing is kept apart but what each party salted its masks with. Bonawitz et al., CCS 2017: a
+survivor's self mask is still in the sum, and so are the masks that survivors shared with parties
+that dropped out; both follow from the shares that the survivors reveal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial as bind
 
 import numpy as np
-from numpy.typing import NDArray
 
+from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.public import PublicContext, Sum
 from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
-from secure_fl.crypto.unmasking import RemainingMasks
+from secure_fl.crypto.segments import from_parts, from_slots, salt_of, to_parts, to_slots
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import Salt, Segment, UnmaskShares
 from secure_fl.protocol.ports import Offered
-
-COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
-FINE = 2.0**72  # second limb: the rest, to 2^-72
-LARGEST = 2.0**30  # per party, so that 256 and more parties fit
-CHUNK = 1 << 14  # values at a time: temporaries stay in the cache
-
-
-def _parts(size: int) -> Iterator[slice]:
-    return (slice(start, start + CHUNK) for start in range(0, size, CHUNK))
-
-
-class ExactFloats:
-    """Sums float32 vectors in two 64-bit integers per value: exact, whatever the order."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._coarse = np.zeros(size, dtype=np.int64)
-        self._fine = np.zeros(size, dtype=np.int64)
-
-    def add(self, values: NDArray[np.float32]) -> None:
-        """Add one party's vector."""
-        for part in _parts(values.size):
-            x = values[part].astype(np.float64)
-            x *= COARSE
-            coarse = np.rint(x)
-            x -= coarse  # exact: what is left of the mantissa
-            x *= FINE / COARSE
-            np.rint(x, out=x)
-            # whole numbers below 2^54 and 2^48: no conversion rounds
-            self._coarse[part] += coarse.astype(np.int64)
-            self._fine[part] += x.astype(np.int64)
-
-    def total(self) -> NDArray[np.float32]:
-        """The sum, rounded once."""
-        found = np.empty(self.size, np.float32)
-        for part in _parts(self.size):
-            found[part] = self._coarse[part] / COARSE + self._fine[part] / FINE
-        return found
-
-
-def require_summable(values: NDArray[np.float32]) -> None:
-    """Refuse what `ExactFloats` cannot add, before any of it is added."""
-    for part in _parts(values.size):
-        if not (np.abs(values[part]) < LARGEST).all():  # also false for NaN
-            raise WireError("a clear vector holds NaN, infinity or values of 2^30 and more")
-
-
-class ClearTotal:
-    """The coordinator's half for `protect = "none"`."""
-
-    def __init__(self) -> None:
-        self._totals: dict[bytes, ExactFloats] = {}
-
-    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        """Add a party's segments: all of them, or none if one cannot be read."""
-        values = np.frombuffer(data, dtype="<f4") if len(data) % 4 == 0 else None
-        if values is None or sum(s.size for s in segments) != len(data):
-            raise WireError("a sum's segments do not fit their bulk", party=sender)
-        require_summable(values)
-        start = 0
-        for segment in segments:
-            if not segment.size:  # this party only reads the sum
-                continue
-            end = start + segment.size // 4
-            total = self._totals.setdefault(segment.key, ExactFloats(end - start))
-            if segment.size % 4 or total.size != end - start:
-                raise Disagreement("this party lays out a sum differently", party=sender)
-            total.add(values[start:end])
-            start = end
-
-    def needs_unmasking(self) -> bool:
-        """Clear sums have no masks."""
-        return False
-
-    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
-        """Clear sums have no masks."""
-        raise CohortError("a clear sum has no masks to remove", party=sender)
-
-    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
-        """The totals."""
-        return {key: total.total().tobytes() for key, total in self._totals.items()}
-
-
-SLOT_BYTES = 6  # 48 bits hold a slot of 44
-
-
-def from_slots(slots: Slots) -> bytes:
-    """Masked slots as bytes, 48 bits each."""
-    return slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES].tobytes()
-
-
-def to_slots(data: bytes, count: int) -> Slots:
-    """The inverse of `from_slots`."""
-    if len(data) != SLOT_BYTES * count:
-        raise WireError("masked values have the wrong size")
-    slots = np.zeros((count, 8), np.uint8)
-    slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
-    return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
-
-
-def from_parts(parts: Sequence[bytes]) -> bytes:
-    """Ciphertexts one after the other, each behind its length."""
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-
-
-def to_parts(data: bytes) -> list[bytes]:
-    """The inverse of `from_parts`."""
-    parts, start = [], 0
-    while start < len(data):
-        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) or end == start + 4:
-            raise WireError("a list of ciphertexts is cut short")
-        parts.append(data[start + 4 : end])
-        start = end
-    return parts
 
 
 class MaskedInts:
@@ -288,3 +175,69 @@ class ProtectedTotal:
                 self._modulus,
             )
             vector.total.subtract(masks)
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingMasks:
+    """The seeds of the masks that do not cancel, recovered from the survivors' shares."""
+
+    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
+    publics: Mapping[str, bytes]  # the mask keys of all who began the sum
+    selves: Mapping[str, bytes] = field(repr=False)  # the survivors' self seeds
+    gone: Mapping[str, bytes] = field(repr=False)  # the dropped parties' mask seeds
+
+    @classmethod
+    def recover(
+        cls,
+        numbers: Mapping[str, int],
+        threshold: int,
+        publics: Mapping[str, bytes],
+        survivors: Sequence[str],
+        shares: Mapping[str, UnmaskShares],
+    ) -> RemainingMasks:
+        """Combine what the survivors revealed, by holder."""
+        seeds = {numbers[holder]: shared.seeds for holder, shared in shares.items()}
+        keys = {numbers[holder]: shared.keys for holder, shared in shares.items()}
+        selves = {party: _recovered(party, threshold, seeds) for party in survivors}
+        dropped = sorted(set(publics) - set(survivors))
+        gone = {party: _recovered(party, threshold, keys) for party in dropped}
+        for party, seed in gone.items():
+            if masking.public_key(seed) != publics[party]:
+                raise CryptoError("the shares of a dropped party's key are wrong", party=party)
+        return cls(numbers, publics, selves, gone)
+
+    def masks(
+        self,
+        owners: Sequence[str],  # of the segment, as the parties counted on them
+        salts: Mapping[str, Sequence[Salt]],  # of the masks of all whose input is in the segment
+        stream: StreamId,
+        length: int,
+        modulus: int,
+    ) -> Slots:
+        """What is left of the masks in one segment's sum, to be subtracted."""
+        plus = [masking.self_key(self.selves[party], stream) for party in salts]
+        minus: list[bytes] = []
+        for gone, seed in self.gone.items():
+            if gone not in owners:
+                continue
+            mask_key = masking.mask_key(seed)
+            pairs = {
+                self.numbers[party]: masking.salted(
+                    masking.agree(mask_key, self.publics[party]), salt_of(salted, gone)
+                )
+                for party, salted in salts.items()
+            }
+            # The dropped party's view of a pair, sign turned round: what its peer had added.
+            theirs, ours = masking.pair_keys(self.numbers[gone], pairs, stream)
+            plus += ours
+            minus += theirs
+        return masking.combine(plus, minus, length, modulus) if length else np.zeros(0, np.uint64)
+
+
+def _recovered(party: str, threshold: int, shares: Mapping[int, Mapping[str, bytes]]) -> bytes:
+    """One party's secret, from the shares of it by the numbers of their holders."""
+    held = {number: about[party] for number, about in shares.items() if party in about}
+    try:
+        return sharing.combine(held, threshold)
+    except CryptoError as error:
+        raise error.at(party=party) from error

@@ -1,18 +1,20 @@
-"""Sums without protection (`protect = "none"`), for comparison: float32 in the clear.
+"""Sums without protection (`protect = "none"`), for comparison: float32 in the clear, both halves.
 
 The same door, audiences, refusals and transcript as with protection; only the sealing is missing.
+Integer accumulators make a total independent of the order in which parties answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.primitives import digest_of
-from secure_fl.errors import CohortError, CryptoError
+from secure_fl.crypto.segments import check_bound, segment_key
+from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import (
     Confirm,
     Confirmed,
@@ -22,41 +24,101 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Rule, Sealed, Vector
+from secure_fl.protocol.ports import Group, Rule, Upload, Vector
+
+COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
+FINE = 2.0**72  # second limb: the rest, to 2^-72
+LARGEST = 2.0**30  # per party, so that 256 and more parties fit
+CHUNK = 1 << 14  # values at a time: temporaries stay in the cache
 
 
-def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes:
-    """A digest of what a segment holds, of which sum, after what its parties have all seen.
-
-    Parties that disagree are found out: to the coordinator theirs are different segments.
-    """
-    layout = "\n".join(f"{name} {vector.size}" for name, vector in group.vectors.items())
-    owners, readers = "\n".join(group.owners), "\n".join(group.readers)
-    # Who would add less noise than the others does not come together with them.
-    noise = rule.noise and f"{rule.noise.scale:.6g} {rule.noise.reach:.6g}"
-    rules = f"{rule.audience} {rule.carry} {rule.bound} {noise} {at[0]} {at[1]}"
-    parts = (rules, layout, owners, readers)
-    return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, size, CHUNK))
 
 
-def check_bound(group: Group, rule: Rule) -> None:
-    """Refuse values beyond their public bound: they would be clipped without notice."""
-    for name, vector in group.vectors.items():
-        if rule.bound is not None and np.abs(vector).max(initial=0) > rule.bound:
-            raise CryptoError(
-                f"{name} holds values beyond the public bound of {rule.bound:g}",
-                fix="clip them first, or name a larger bound",
-            )
+class ExactFloats:
+    """Sums float32 vectors in two 64-bit integers per value: exact, whatever the order."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._coarse = np.zeros(size, dtype=np.int64)
+        self._fine = np.zeros(size, dtype=np.int64)
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        """Add one party's vector."""
+        for part in _parts(values.size):
+            x = values[part].astype(np.float64)
+            x *= COARSE
+            coarse = np.rint(x)
+            x -= coarse  # exact: what is left of the mantissa
+            x *= FINE / COARSE
+            np.rint(x, out=x)
+            # whole numbers below 2^54 and 2^48: no conversion rounds
+            self._coarse[part] += coarse.astype(np.int64)
+            self._fine[part] += x.astype(np.int64)
+
+    def total(self) -> NDArray[np.float32]:
+        """The sum, rounded once."""
+        found = np.empty(self.size, np.float32)
+        for part in _parts(self.size):
+            found[part] = self._coarse[part] / COARSE + self._fine[part] / FINE
+        return found
 
 
-class ClearSum:
+def require_summable(values: NDArray[np.float32]) -> None:
+    """Refuse what `ExactFloats` cannot add, before any of it is added."""
+    for part in _parts(values.size):
+        if not (np.abs(values[part]) < LARGEST).all():  # also false for NaN
+            raise WireError("a clear vector holds NaN, infinity or values of 2^30 and more")
+
+
+class ClearTotal:
+    """The coordinator's half for `protect = "none"`."""
+
+    def __init__(self) -> None:
+        self._totals: dict[bytes, ExactFloats] = {}
+
+    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
+        """Add a party's segments: all of them, or none if one cannot be read."""
+        values = np.frombuffer(data, dtype="<f4") if len(data) % 4 == 0 else None
+        if values is None or sum(s.size for s in segments) != len(data):
+            raise WireError("a sum's segments do not fit their bulk", party=sender)
+        require_summable(values)
+        start = 0
+        for segment in segments:
+            if not segment.size:  # this party only reads the sum
+                continue
+            end = start + segment.size // 4
+            total = self._totals.setdefault(segment.key, ExactFloats(end - start))
+            if segment.size % 4 or total.size != end - start:
+                raise Disagreement("this party lays out a sum differently", party=sender)
+            total.add(values[start:end])
+            start = end
+
+    def needs_unmasking(self) -> bool:
+        """Clear sums have no masks."""
+        return False
+
+    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
+        """Clear sums have no masks."""
+        raise CohortError("a clear sum has no masks to remove", party=sender)
+
+    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+        """The totals."""
+        return {key: total.total().tobytes() for key, total in self._totals.items()}
+
+
+class ClearSums:
     """The party's half: little-endian float32, as federated learning is commonly run."""
 
     def __init__(self, me: str) -> None:
         self.me = me
-        self._groups: Sequence[Group] = ()
 
-    def offer(self, members: Sequence[str]) -> Offer | None:
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> ClearSumUnderWay:
+        """Lay the vectors one after the other; float32 leaves nothing over to carry."""
+        return ClearSumUnderWay(self.me, groups, rule, at)
+
+    def next_keys(self, members: Sequence[str]) -> Offer | None:
         """No keys are needed."""
         return None
 
@@ -73,57 +135,66 @@ class ClearSum:
     def forget(self, names: Sequence[str]) -> None:
         """Floats carry their own scale."""
 
-    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
-        """Lay the vectors one after the other; float32 leaves nothing over to carry."""
+    def leftover(self, name: str) -> Vector | None:
+        """Float32 leaves nothing over."""
+        return None
+
+
+class ClearSumUnderWay:
+    """One sum in the clear: there is no mask to remove between its upload and its opening."""
+
+    def __init__(self, me: str, groups: Sequence[Group], rule: Rule, at: SumId) -> None:
         if rule.noise is not None:
             raise CryptoError(
                 "noise belongs under masks: unprotected sums would show every party's own share",
                 fix='set protection.mode = "he+secagg"',
             )
-        self._groups, parts, segments = groups, [], []
+        parts, segments = [], []
         for group in groups:
             check_bound(group, rule)
             part = b""
-            if self.me in group.owners:
+            if me in group.owners:
                 part = b"".join(v.astype("<f4").tobytes() for v in group.vectors.values())
             parts.append(part)
             segments.append(Segment(segment_key(group, rule, at), len(part), len(part) // 4))
-        return Sealed(tuple(segments), b"".join(parts))
+        self.upload = Upload(tuple(segments), b"".join(parts))
+        self.layouts = (None,) * len(groups)
+        self._groups, self._opened = groups, False
 
-    def confirm(self, unmask: Unmask) -> Confirm | None:
+    def settle(self, lists: Unmask) -> Confirm | None:
         """There is no mask to remove."""
         raise CohortError("the coordinator asked for masks that this run does not use")
 
-    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> UnmaskShares:
+    def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
         """There is no mask to remove."""
         raise CohortError("the coordinator asked for masks that this run does not use")
 
     def open(
-        self, data: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str]
     ) -> dict[str, NDArray[np.float64]]:
         """Cut the totals into the vectors that were sent."""
+        if self._opened:
+            raise CohortError("a sum is opened once")
+        self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
-        for group, part in zip(self._groups, data, strict=False):
+        for group, part in zip(self._groups, parts, strict=False):
             total = np.frombuffer(part, dtype="<f4").astype(np.float64)
             ends = np.cumsum([v.size for v in group.vectors.values()])
             opened |= dict(zip(group.vectors, np.split(total, ends[:-1]), strict=True))
         return opened
 
-    def leftover(self, name: str) -> Vector | None:
-        """Float32 leaves nothing over."""
-        return None
 
-    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
-        """Nothing is masked."""
+class ClearEnvelopes:
+    """Values that are passed on, in the clear, and proofs that prove nothing: nobody has keys."""
 
-    def turn(self) -> None:
-        """Nothing is kept between sums."""
+    def __init__(self, me: str) -> None:
+        self.me = me
 
-    def envelope(self, data: bytes, context: bytes) -> bytes:
+    def seal(self, data: bytes, context: bytes) -> bytes:
         """In the clear."""
         return data
 
-    def unwrap(self, data: bytes, context: bytes) -> bytes:
+    def open(self, data: bytes, context: bytes) -> bytes:
         """In the clear."""
         return data
 
@@ -132,12 +203,22 @@ class ClearSum:
         return digest_of(b"secure-fl agree", context, data)
 
     def vouch(self, statement: bytes) -> bytes:
-        """Nobody has keys."""
+        """Name this party; anybody could."""
         return digest_of(b"secure-fl vouch", self.me.encode(), statement)
 
     def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
-        """Nobody has keys."""
+        """Whether that party is named; anybody could name it."""
         return proof == digest_of(b"secure-fl vouch", party.encode(), statement)
+
+
+class ClearTranscript:
+    """Nothing is masked, so nothing that was seen is bound to anything."""
+
+    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
+        """Nothing is bound to it."""
+
+    def turn(self) -> None:
+        """Nothing is kept between sums."""
 
     def common(self) -> Mapping[str, Any]:
         """Nothing is kept between sums."""

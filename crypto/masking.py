@@ -10,7 +10,7 @@ are a mask if they are below t and skipped otherwise, so masks are exactly unifo
 on nothing but the key. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no unpacking, 6 bytes
 0.8 ns and 1.8 ns of unpacking.) Keys have full length, and no generator of numpy is involved.
 
-A pair's secret may carry a salt: what only these two know to have seen alike (`crypto.seen`).
+A pair's secret may carry a salt: what only these two know to have seen alike (`crypto.transcript`).
 
 Every key belongs to ONE stream (run, segment, sum) and ONE purpose. Both secrets of a sum are seeds
 of 16 bytes, so that they can be shared (`crypto.sharing`); an X25519 key is derived from its seed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -20,6 +21,11 @@ def digest_of(label: bytes, *parts: bytes) -> bytes:
     for part in (label, *parts):
         h.update(len(part).to_bytes(8, "big") + part)
     return h.digest()
+
+
+def keyed_digest(key: bytes, data: bytes, context: bytes) -> bytes:
+    """HMAC-SHA256 of data in a context: who lacks the key cannot guess what few values it is of."""
+    return hmac.digest(key, context + b"\0" + data, "sha256")
 
 
 def spoken(digest: bytes) -> str:

@@ -1,34 +1,44 @@
 """The party's half of a protected sum: encode, tag, mask, seal; and back.
 
-    x  ->  slots in Z_t (layout)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
+    x  ->  slots in Z_t (segments)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
 
 `he+secagg` does all of it. `secagg` leaves out the ciphertexts, so the coordinator sees the sum;
 `he` leaves out the masks, so any party could open another's upload if it got hold of it.
+
+`SecureSums.begin` gives a `SumUnderWay`, which owns the keys of this one sum: it is settled, its
+shares are revealed, and it is opened, each once and in this order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto import secret, tags
-from secure_fl.crypto.blind_sum import from_parts, from_slots, to_parts, to_slots
-from secure_fl.crypto.clear_sum import check_bound, segment_key
-from secure_fl.crypto.layout import EXACT_BITS, HOST_BITS, SMALL, Field, Layout
+from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.crypto.identity import channel
 from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.party_keys import Channels, Envelopes, PartyKeys
-from secure_fl.crypto.primitives import digest_of
-from secure_fl.crypto.scales import Scales
+from secure_fl.crypto.primitives import keyed_digest
 from secure_fl.crypto.scheme import COHORT, check_cohort
-from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed
+from secure_fl.crypto.segments import (
+    Layout,
+    check_bound,
+    from_parts,
+    from_slots,
+    salts_by_digest,
+    segment_key,
+    to_parts,
+    to_slots,
+)
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.errors import CohortError, CryptoError, TamperError
+from secure_fl.crypto.transcript import Transcript, audience_of
+from secure_fl.errors import DISTRUST, CohortError, TamperError
 from secure_fl.protocol.messages import (
+    Audience,
     Confirm,
     Confirmed,
     Offer,
@@ -38,13 +48,122 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Rule, Sealed, Vector, require_masks
+from secure_fl.protocol.ports import Group, Rule, Upload, Vector, require_masks
 from secure_fl.thresholds import require_maskable
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """One segment of the sum that is under way."""
+class SumContext:
+    """What all sums of one run share at one party."""
+
+    keys: PartyKeys
+    digest_key: bytes
+    transcript: Transcript
+    run: str
+    host: str | None
+    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
+    parties: int  # how many contribute to sums: all members but the host
+
+    @property
+    def me(self) -> str:
+        """The name of the party."""
+        return self.keys.identity.name
+
+
+class SecureSums:
+    """Begins all sums of one run at one party, and draws the keys of the next one."""
+
+    def __init__(
+        self,
+        keys: PartyKeys,
+        run: bytes,
+        transcript: Transcript,
+        digest_key: bytes,
+        *,
+        host: str | None,
+        threshold: int,
+        masks: bool,
+    ) -> None:
+        members = sorted({keys.identity.name, *keys.peers})
+        numbers = {name: number for number, name in enumerate(members, 1)}
+        parties = len(members) - (host is not None)
+        if keys.cohort is not None:
+            check_cohort(COHORT, parties)
+        require_maskable(parties)
+        self.context = SumContext(keys, digest_key, transcript, run.hex(), host, numbers, parties)
+        self._threshold, self._masks = threshold, masks
+        self._channels = {
+            name: channel(keys.identity, card, b"secure-fl run " + run)
+            for name, card in keys.peers.items()
+            if masks and name != keys.identity.name
+        }
+        self._index = 0  # sums are counted from 1
+        self._keys: StepKeys | None = None  # of the sum that begins next
+        self._drawn: StepKeys | None = None  # offered, and not yet answered
+
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
+        """Encode, noise, tag, mask and encrypt every group, with keys that serve this sum alone."""
+        require_masks(rule.audience, masks=self._masks)
+        keys, self._keys = self._keys, None
+        if self._masks and keys is None:
+            raise CohortError("no keys are left for this sum", party=self.context.me)
+        self._index += keys is None  # with masks, the keys' exchange has counted this sum
+        index = self._index if keys is None else keys.index
+        return SumUnderWay(self.context, index, keys, groups, rule, at)
+
+    # --- keys of the next sum -------------------------------------------------------------------
+
+    def next_keys(self, members: Sequence[str]) -> Offer | None:
+        """Draw the next sum's keys."""
+        if not self._masks:
+            return None
+        context = self.context
+        if context.me not in members or not set(members) <= set(context.numbers):
+            raise CohortError(
+                "the coordinator names other members than the roster", party=context.me
+            )
+        self._index += 1
+        self._drawn = StepKeys(
+            context.me,
+            context.host,
+            context.run,
+            self._index,
+            frozenset(members) - {context.host},
+            context.numbers,
+            self._threshold,
+            self._channels,
+        )
+        return self._drawn.offer()
+
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        """Take the other members' keys for the next sum."""
+        self._keys, self._drawn = self._drawn, None
+        if self._keys is not None:
+            others = {party: offer for party, offer in offers.items() if party != self.context.me}
+            self._keys.accept(others, members)
+
+    # --- scales ---------------------------------------------------------------------------------
+
+    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
+        """The norms of vectors whose scale nobody knows yet."""
+        return self.context.transcript.scales.unknown(groups, rule)
+
+    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take the scales out of the sum of those norms."""
+        self.context.transcript.scales.learn(sums)
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Drop scales that other parties to these sums do not know."""
+        for name in names:
+            self.context.transcript.scales.rms.pop(name, None)
+
+    def leftover(self, name: str) -> Vector | None:
+        """What the last carried value of this name left over, for the caller to carry instead."""
+        return self.context.transcript.scales.leftovers.pop(name, None)
+
+
+class _Part(NamedTuple):
+    """One segment of a sum, as this party sent it."""
 
     group: Group
     layout: Layout
@@ -52,295 +171,155 @@ class _Sent:
     leftovers: Mapping[str, Vector]
 
 
-class SecureSum:
-    """All sums of one run at one party."""
+class SumUnderWay:
+    """One sum at one party, from its upload to its opening, with the keys that serve it alone."""
 
     def __init__(
         self,
-        keys: PartyKeys,
-        run: bytes,
-        *,
-        host: str | None,
-        threshold: int,
-        bits: int,
-        masks: bool,
-        rng: np.random.Generator,
+        context: SumContext,
+        index: int,
+        keys: StepKeys | None,  # None: without masks
+        groups: Sequence[Group],
+        rule: Rule,
+        at: SumId,
     ) -> None:
-        self.me = keys.identity.name
-        self._keys, self._run, self._host = keys, run.hex(), host
-        self._threshold = threshold
-        self._bits, self._masks = bits, masks
-        members = sorted({self.me, *keys.peers})
-        self._numbers = {name: number for number, name in enumerate(members, 1)}
-        self._parties = len(members) - (host is not None)
-        if keys.cohort is not None:
-            check_cohort(COHORT, self._parties)
-        require_maskable(self._parties)
-        self._channels = Channels(keys, b"secure-fl run " + run)
-        self._envelopes = Envelopes(keys, run)
-        self._rng = rng
-        self._scales = Scales(bits)
-        self._seen = Seen()
-        self._index = 0
-        self._step: StepKeys | None = None
-        self._next: StepKeys | None = None
-        self._sent: list[_Sent] = []
-        self._rule = Rule()
+        self._context, self._index, self._keys, self._rule = context, index, keys, rule
+        self._parts: list[_Part] = []
+        self._opened = False
+        sealed = [self._seal(group, at) for group in groups]
+        segments = tuple(segment for segment, _ in sealed)
+        self.upload = Upload(segments, b"".join(data for _, data in sealed))
+        self.layouts = tuple(part.layout for part in self._parts)
 
-    # --- keys of the next sum -------------------------------------------------------------------
+    # --- there: docs/protocol.md, a sum, row 1 ----------------------------------------------------
 
-    def offer(self, members: Sequence[str]) -> Offer | None:
-        """Draw the next sum's keys."""
-        if not self._masks:
-            return None
-        if self.me not in members or not set(members) <= set(self._numbers):
-            raise CohortError("the coordinator names other members than the roster", party=self.me)
-        self._index += 1
-        self._next = StepKeys(
-            self.me,
-            self._host,
-            self._run,
-            self._index,
-            frozenset(members) - {self._host},
-            self._numbers,
-            self._threshold,
-            self._channels,
+    def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
+        """One group as a segment; empty where this party only reads the sum."""
+        context, rule = self._context, self._rule
+        transcript, me = context.transcript, context.keys.identity.name
+        check_bound(group, rule)
+        common = transcript.seen.by(
+            (*group.owners, *group.readers), host=rule.audience == Audience.HOST
         )
-        return self._next.offer()
+        # Keyed: what was opened could be few values, which the coordinator might guess.
+        key = segment_key(group, rule, at, keyed_digest(context.digest_key, common, b"seen"))
+        layout = transcript.scales.layout(group, rule, context.parties)
+        # The key in it keeps two segments of one sum from sharing a key stream, and the masks of
+        # parties that are in different rounds, or saw different things, from cancelling.
+        stream = StreamId(context.run, key.hex(), self._index)
+        data, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
+        if me in group.owners:
+            vectors = {n: transcript.scales.whole(n, v, rule) for n, v in group.vectors.items()}
+            slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
+            tag = tags.make(
+                context.keys.tag_key, slots, context.numbers[me], COHORT.modulus, stream
+            )
+            slots = np.append(slots, np.uint64(tag))
+            if self._keys is not None:
+                salts = self._mask(self._keys, slots, group, stream)
+            cohort = None if rule.audience == Audience.HOST else context.keys.cohort
+            data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
+        self._parts.append(_Part(group, layout, stream, leftovers))
+        owners = () if len(group.owners) == context.parties else group.owners
+        return Segment(key, len(data), layout.slots + 1, owners, salts), data
 
-    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """Take the other members' keys for the next sum; the last sum's are forgotten."""
-        if self._masks:
-            self._step, self._next = self._next, None
-            if self._step is not None:
-                self._step.accept({p: o for p, o in offers.items() if p != self.me}, members)
-
-    # --- scales ---------------------------------------------------------------------------------
-
-    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """The norms of vectors whose scale nobody knows yet."""
-        return self._scales.unknown(groups, rule)
-
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take the scales out of the sum of those norms."""
-        self._scales.learn(sums)
-
-    def forget(self, names: Sequence[str]) -> None:
-        """Drop scales that other parties to these sums do not know."""
-        for name in names:
-            self._scales.rms.pop(name, None)
-
-    # --- there ----------------------------------------------------------------------------------
-
-    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
-        """Encode, noise, tag, mask and encrypt every group; one segment each."""
-        require_masks(rule.audience, masks=self._masks)
-        self._rule, self._sent = rule, []
-        self._index += not self._masks  # with masks, the keys' exchange has counted this sum
-        segments, data = [], []
-        for group in groups:
-            check_bound(group, rule)
-            readers, for_host = (*group.owners, *group.readers), rule.audience == "host"
-            # Keyed: what was opened could be few values, which the coordinator might guess.
-            seen = self.fingerprint(self._seen.by(readers, host=for_host), b"seen")
-            key = segment_key(group, rule, at, seen)
-            layout = self._layout(group, rule)
-            # The key in it keeps two segments of one sum from sharing a key stream, and the masks
-            # of parties that are in different rounds, or saw different things, from cancelling.
-            stream = StreamId(self._run, key.hex(), self._index)
-            part, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
-            if self.me in group.owners:
-                vectors = {n: self._scales.whole(n, v, rule) for n, v in group.vectors.items()}
-                slots, leftovers = layout.encode(vectors, self._rng, rule.noise)
-                number = self._numbers[self.me]
-                tag = tags.make(self._keys.tag_key, slots, number, COHORT.modulus, stream)
-                slots = np.append(slots, np.uint64(tag))
-                if self._masks:
-                    salts = self._mask(slots, group, stream, rule)
-                part = self._sealed(slots, rule)
-            self._sent.append(_Sent(group, layout, stream, leftovers))
-            owners = () if len(group.owners) == self._parties else group.owners
-            segments.append(Segment(key, len(part), layout.slots + 1, owners, salts))
-            data.append(part)
-        return Sealed(tuple(segments), b"".join(data))
-
-    def _mask(self, slots: Slots, group: Group, stream: StreamId, rule: Rule) -> tuple[Salt, ...]:
+    def _mask(
+        self, keys: StepKeys, slots: Slots, group: Group, stream: StreamId
+    ) -> tuple[Salt, ...]:
         """Add this party's masks; returns what those with single peers are bound to."""
-        if self._step is None:
-            raise CohortError("no keys are left for this sum", party=self.me)
-        modulus, host = COHORT.modulus, rule.audience == "host"
-        peers = self._step.peers(group.owners)
-        seen = self._seen.beyond(self.me, peers, (*group.owners, *group.readers), host=host)
-        salts = {peer: self.fingerprint(both, b"seen by two") for peer, both in seen.items()}
-        slots += self._step.mask(
-            group.owners,
-            stream,
-            slots.size,
-            modulus,
-            for_host=host,
-            salts=salts,
+        context, host = self._context, self._rule.audience == Audience.HOST
+        peers = keys.peers(group.owners)
+        seen = context.transcript.seen.beyond(
+            context.keys.identity.name, peers, (*group.owners, *group.readers), host=host
         )
-        np.minimum(slots, slots - np.uint64(modulus), out=slots)  # below 0 wraps to the top
-        return listed(salts, peers)
+        salts = {
+            peer: keyed_digest(context.digest_key, both, b"seen by two")
+            for peer, both in seen.items()
+        }
+        slots += keys.mask(
+            group.owners, stream, slots.size, COHORT.modulus, for_host=host, salts=salts
+        )
+        modulus = np.uint64(COHORT.modulus)
+        np.minimum(slots, slots - modulus, out=slots)  # below 0 wraps to the top
+        return salts_by_digest(salts, peers) if salts else ()
 
-    def _sealed(self, slots: Slots, rule: Rule) -> bytes:
-        if rule.audience == "host" or self._keys.cohort is None:
-            return from_slots(slots)
-        return from_parts(secret.seal(self._keys.cohort, slots))
+    # --- and back: rows 2, 2b and 3 ---------------------------------------------------------------
 
-    def layouts(self) -> tuple[Layout, ...]:
-        """How the segments of the sum under way lie in slots; all parties know it."""
-        return tuple(sent.layout for sent in self._sent)
+    def settle(self, lists: Unmask) -> Confirm | None:
+        """Check who is said to survive and hold on to it; sign it if anybody is said to be gone."""
+        for part in self._parts:
+            self._check_noise(part.group, lists.survivors)
+        statement = self._masking().settle(lists.survivors, lists.dropped)
+        return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
 
-    # --- and back -------------------------------------------------------------------------------
-
-    def confirm(self, unmask: Unmask) -> Confirm | None:
-        """Sign who is said to survive, if anybody is said to be gone."""
-        for sent in self._sent:
-            self._check_noise(sent, unmask.survivors)
-        statement = self._under_way().settle(unmask.survivors, unmask.dropped)
-        return Confirm(self._keys.identity.sign(statement)) if unmask.dropped else None
-
-    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> UnmaskShares:
-        """Reveal what removes the masks of this sum, with the keys of the next one."""
+    def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
+        """Reveal what removes the masks of this sum."""
         signatures = confirmed.signatures if confirmed else {}
-        shares = self._under_way().reveal(signatures, self._keys.peers)
-        return UnmaskShares(shares.seeds, shares.keys, self.offer(unmask.survivors))
-
-    def _under_way(self) -> StepKeys:
-        if self._step is None:
-            raise CohortError("the coordinator asked to unmask a sum without masks", party=self.me)
-        return self._step
+        return self._masking().reveal(signatures, self._context.keys.peers)
 
     def open(
-        self, data: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str]
     ) -> dict[str, NDArray[np.float64]]:
         """Open every segment, check its tag, decode it, and remember scales and leftovers."""
-        for_me = self._rule.audience == "parties" or self.me == self._host
-        if for_me and len(data) != len(self._sent):
-            raise TamperError("the coordinator sent back another number of sums", party=self.me)
+        context, rule = self._context, self._rule
+        me, host = context.keys.identity.name, context.host
+        if self._opened or (self._keys is not None and not self._keys.revealed):
+            raise CohortError(
+                "the coordinator sent a total before the masks were removed, or twice",
+                fix=DISTRUST,
+                party=me,
+            )
+        for_me = rule.audience == Audience.PARTIES or me == host
+        if for_me and len(parts) != len(self._parts):
+            raise TamperError("the coordinator sent back another number of sums", party=me)
+        self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
-        alive = set(survivors)
-        for sent, part in zip(self._sent, data, strict=False):
-            self._check_noise(sent, survivors)
-            owners = [p for p in sent.group.owners if p in alive]
-            slots = self._unprotect(part, sent, owners)
-            numbers = [self._numbers[p] for p in owners]
-            tag, modulus = int(slots[-1]), COHORT.modulus
-            tags.check(self._keys.tag_key, slots[:-1], tag, numbers, modulus, sent.stream)
-            values, norms = sent.layout.decode(slots[:-1], len(owners), self._rule.noise)
-            opened |= values
-            if self._rule.audience == "parties":
-                readers = (*sent.group.owners, *sent.group.readers)
-                audience = audience_of(readers, alive - {self._host or ""})
-                self._seen.note(audience, "\n".join(survivors).encode(), slots[:-1].tobytes())
-            self._scales.opened(sent.layout, norms, len(owners), self._rule)
-        if self._rule.carry:
-            for sent in self._sent:
-                if self.me in sent.group.owners:
-                    self._scales.keep(sent.group.vectors, sent.leftovers)
+        for sent, data in zip(self._parts, parts, strict=False):
+            opened |= self._open(sent, data, survivors)
+        if rule.carry:
+            for sent in self._parts:
+                if me in sent.group.owners:
+                    context.transcript.scales.keep(sent.group.vectors, sent.leftovers)
         return opened
 
-    def leftover(self, name: str) -> Vector | None:
-        """What the last carried value of this name left over, for the caller to carry instead."""
-        return self._scales.leftovers.pop(name, None)
+    def _open(
+        self, sent: _Part, data: bytes, survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """One segment's sum, and what it says of the next scales."""
+        context, rule, transcript = self._context, self._rule, self._context.transcript
+        self._check_noise(sent.group, survivors)
+        alive = set(survivors)
+        owners = [party for party in sent.group.owners if party in alive]
+        slots = self._unprotect(sent, data, owners)
+        numbers, tag = [context.numbers[party] for party in owners], int(slots[-1])
+        tags.check(context.keys.tag_key, slots[:-1], tag, numbers, COHORT.modulus, sent.stream)
+        values, norms = sent.layout.decode(slots[:-1], len(owners), rule.noise)
+        if rule.audience == Audience.PARTIES:
+            readers = (*sent.group.owners, *sent.group.readers)
+            audience = audience_of(readers, alive - {context.host or ""})
+            transcript.seen.note(audience, "\n".join(survivors).encode(), slots[:-1].tobytes())
+        transcript.scales.opened(sent.layout, norms, len(owners), rule)
+        return values
 
-    def _unprotect(self, part: bytes, sent: _Sent, owners: Sequence[str]) -> Slots:
-        count = sent.layout.slots + 1
-        if self._rule.audience == "host":
-            slots, modulus = to_slots(part, count), np.uint64(COHORT.modulus)
-            if self._step is None:
-                raise CohortError("no keys are left for this sum", party=self.me)
-            masks = self._step.host_masks(owners, sent.stream, count, COHORT.modulus)
+    def _unprotect(self, sent: _Part, data: bytes, owners: Sequence[str]) -> Slots:
+        """Decrypt a segment's sum, or take off the masks that the owners added for the host."""
+        count, cohort = sent.layout.slots + 1, self._context.keys.cohort
+        if self._rule.audience == Audience.HOST:
+            slots, modulus = to_slots(data, count), np.uint64(COHORT.modulus)
+            masks = self._masking().host_masks(owners, sent.stream, count, COHORT.modulus)
             return (slots + (modulus - masks)) % modulus
-        if self._keys.cohort is None:
-            return to_slots(part, count)
-        return secret.open(self._keys.cohort, to_parts(part), count, len(owners))
+        if cohort is None:
+            return to_slots(data, count)
+        return secret.open(cohort, to_parts(data), count, len(owners))
 
-    def _layout(self, group: Group, rule: Rule) -> Layout:
-        exact = rule.bound is None and not rule.carry
-        bits = EXACT_BITS if exact else self._bits
-        if rule.audience == "host" and not rule.carry:
-            bits = max(bits, HOST_BITS)
-        extra = 0
-        if rule.noise is not None:
-            extra = max(0, int(rule.noise.reach).bit_length() + 1 - bits)
-        codec = Codec(bits, self._parties, COHORT.modulus, extra)
-        fields = []
-        for name, vector in group.vectors.items():
-            if vector.size <= SMALL and rule.noise is None:
-                fields.append(Field(name, vector.size))
-            else:
-                clip = self._scales.clip(name, vector.size, len(group.owners), rule)
-                # A norm that was just summed is not summed again: if somebody left since, the two
-                # would differ by that party's.
-                norm = rule.carry and (rule.bound is not None or name in self._scales.rms)
-                fields.append(Field(name, vector.size, clip, norm=norm))
-        return Layout(tuple(fields), codec)
+    def _masking(self) -> StepKeys:
+        if self._keys is None:
+            raise CohortError(
+                "the coordinator asked to unmask a sum without masks", party=self._context.me
+            )
+        return self._keys
 
-    def _check_noise(self, sent: _Sent, survivors: Sequence[str]) -> None:
+    def _check_noise(self, group: Group, survivors: Sequence[str]) -> None:
+        """Refuse to go on with a sum that lost too much of its noise."""
         if self._rule.noise is not None:
-            self._rule.noise.check_survivors(len(set(sent.group.owners) & set(survivors)))
-
-    # --- what only parties may read -------------------------------------------------------------
-
-    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
-        """Bind all later sums to it."""
-        self._seen.note(ALL if host else PARTIES, context, what)
-
-    def turn(self) -> None:
-        """A round is over: it is saved with what was seen in it."""
-        self._seen.turn()
-
-    def envelope(self, data: bytes, context: bytes) -> bytes:
-        """See `Envelopes.seal`."""
-        return self._envelopes.seal(data, context)
-
-    def unwrap(self, data: bytes, context: bytes) -> bytes:
-        """See `Envelopes.open`."""
-        return self._envelopes.open(data, context)
-
-    def fingerprint(self, data: bytes, context: bytes) -> bytes:
-        """See `Envelopes.fingerprint`."""
-        return self._envelopes.fingerprint(data, context)
-
-    def vouch(self, statement: bytes) -> bytes:
-        """Ed25519, by this party's identity."""
-        return self._keys.identity.sign(digest_of(b"secure-fl vouch", statement))
-
-    def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
-        """Whether the party's card fits the signature."""
-        try:
-            card = self._keys.peers[party]
-            card.verify(digest_of(b"secure-fl vouch", statement), proof)
-        except (KeyError, CryptoError):
-            return False
-        return True
-
-    # --- checkpoints ----------------------------------------------------------------------------
-
-    def common(self) -> Mapping[str, Any]:
-        """The scales, which all parties know alike, and what all have seen."""
-        return {"scales": self._scales.common(), "seen": self._seen.common()}
-
-    def adopt(self, common: Mapping[str, Any]) -> None:
-        """Begin with the others' scales, as if this party had seen what they have.
-
-        Rounding starts with a fresh generator.
-        """
-        self._scales.adopt(common["scales"])
-        self._seen.restore(common["seen"])
-
-    def state(self) -> Mapping[str, Any]:
-        """Scales, leftovers, the rounding generator, what was seen; never keys, drawn afresh."""
-        return {
-            "scales": self._scales.state(),
-            "seen": self._seen.state(),
-            "rng": self._rng.bit_generator.state,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
-        self._scales.restore(state["scales"])
-        self._seen.restore(state["seen"])
-        self._rng.bit_generator.state = state["rng"]
+            self._rule.noise.check_survivors(len(set(group.owners) & set(survivors)))

@@ -50,7 +50,7 @@ class StepKeys:
     _held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False, init=False)
     _members: frozenset[str] = field(default=frozenset(), init=False)  # who masks, by all views
     _lists: tuple[frozenset[str], frozenset[str]] | None = field(default=None, init=False)
-    _revealed: bool = field(default=False, init=False)
+    revealed: bool = field(default=False, init=False)  # what removes its masks
 
     def __post_init__(self) -> None:
         self._mask_key = masking.mask_key(self._mask_seed)
@@ -169,14 +169,14 @@ class StepKeys:
         self, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
     ) -> UnmaskShares:
         """Shares that unmask the sum over the survivors, once, and as the others were told."""
-        if self._lists is None or self._revealed:
+        if self._lists is None or self.revealed:
             raise CohortError(
                 "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
             )
         alive, gone = self._lists
         if gone:
             self._check_signatures(alive, gone, signatures, signers)
-        self._revealed = True
+        self.revealed = True
         if self.me == self.host:
             return UnmaskShares({}, {})
         return UnmaskShares(

@@ -16,8 +16,8 @@ from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.public import Sum
 from secure_fl.crypto.scheme import Slots
 from secure_fl.errors import SecureFLError
@@ -27,8 +27,8 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, digest, encode, peek
 from secure_fl.protocol.link import Link
-from secure_fl.protocol.messages import Segment
-from secure_fl.protocol.ports import Audience, BlindTotal, NewTotal, Offered
+from secure_fl.protocol.messages import Audience, Segment
+from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -118,7 +118,7 @@ class LyingEngine:
 class LyingTotals:
     """The coordinator's half of sums, with the trick's hand on it."""
 
-    honest: NewTotal
+    honest: TotalFor
     trick: Trick
 
     def new(self, audience: Audience, offered: Offered) -> BlindTotal:

@@ -21,7 +21,7 @@ import numpy as np
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.lying import Outcome, Setting, Trick, play
 from secure_fl.audits.shipped.tricks import TRICKS, swapped
-from secure_fl.coordinator.totals import MASKED
+from secure_fl.coordinator.sum_steps import MASKED
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import StreamId

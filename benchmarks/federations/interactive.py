@@ -166,12 +166,12 @@ def _step_table(rows: Sequence[Row], parties: int) -> Table:
 
 def _part_table(rows: Sequence[Row]) -> Table:
     groups = {
-        "keys drawn": ("offer",),
+        "keys drawn": ("next_keys",),
         "keys taken": ("accept",),
-        "seal": ("seal",),
-        "shares": ("confirm", "reveal"),
+        "seal": ("begin",),
+        "shares": ("settle", "shares"),
         "open": ("open",),
-        "broadcast": ("envelope", "unwrap"),
+        "broadcast": ("envelopes",),
     }
     cells = []
     for row in rows:

@@ -17,20 +17,21 @@ import numpy as np
 from secure_fl.capture.capture import NoCapture
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.ports import PrivacyLayer
 from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
 HOST = "host"
 WARM = 2  # steps that agree on channels and fill caches, before the clocks start
 Seconds = defaultdict[str, float]
-PARTS = ("offer", "accept", "seal", "confirm", "reveal", "open", "envelope", "unwrap")
+STEPS = ("settle", "shares", "open")  # of a sum under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,25 @@ class Parts(NoCapture):
     seconds: Seconds = field(default_factory=lambda: defaultdict(float))
     _inner: float = 0.0
 
-    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
+    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
         """Put a clock around each part of one party's half."""
-        for name in PARTS if keys.identity.name != HOST else ():
-            setattr(sums, name, self._around(name, getattr(sums, name)))
-        return sums
+        if keys.identity.name == HOST:
+            return layer
+        begin = self._around("begin", layer.sums.begin)
+
+        def clocked(*given: Any) -> Any:
+            under_way = begin(*given)
+            for step in STEPS:
+                setattr(under_way, step, self._around(step, getattr(under_way, step)))
+            return under_way
+
+        parts = ((layer.sums, ("next_keys", "accept")), (layer.envelopes, ("seal", "open")))
+        for owner, names in parts:
+            for name in names:
+                told = "envelopes" if owner is layer.envelopes else name
+                setattr(owner, name, self._around(told, getattr(owner, name)))
+        setattr(layer.sums, "begin", clocked)  # noqa: B010 - a method of a protocol
+        return layer
 
     def _around(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*given: Any) -> Any:

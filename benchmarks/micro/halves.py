@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.coordinator.step import Rules, offers_to
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.crypto.secure_sum import SecureSum
-from secure_fl.federation.keys import make_keys, party_sum
-from secure_fl.protocol.messages import Offer, Unmask, UnmaskShares
-from secure_fl.protocol.ports import Audience, BlindTotal, Group, NewTotal, Offered, Rule
+from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.crypto.secure_sum import SecureSums, SumUnderWay
+from secure_fl.federation.keys import make_keys, privacy_layer
+from secure_fl.protocol.messages import Audience, Offer, Unmask, UnmaskShares
+from secure_fl.protocol.ports import BlindTotal, Group, Offered, Rule, TotalFor
 from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -30,19 +30,19 @@ class Halves:
     parties: Sequence[str]
     host: str | None = None
     keys: Mapping[str, PartyKeys] = field(default_factory=dict)  # drawn where none are given
-    sums: dict[str, SecureSum] = field(default_factory=dict, init=False)
+    sums: dict[str, SecureSums] = field(default_factory=dict, init=False)
     offers: dict[str, Offer] = field(default_factory=dict, init=False)
-    _new_total: NewTotal = field(init=False)
+    _total_for: TotalFor = field(init=False)
 
     def __post_init__(self) -> None:
         run = os.urandom(16)
         rules = Rules(self.host, 2, default_threshold(len(self.parties)))
         self.keys = self.keys or make_keys(self.protection.mode, self.members, self.host)
         for seed, name in enumerate(self.members):
-            half = party_sum(self.protection, self.keys[name], rules, run=run, seed=seed)
-            assert isinstance(half, SecureSum)  # noqa: S101 - mode none is measured elsewhere
+            half = privacy_layer(self.protection, self.keys[name], rules, run=run, seed=seed).sums
+            assert isinstance(half, SecureSums)  # noqa: S101 - mode none is measured elsewhere
             self.sums[name] = half
-        self._new_total = blind_totals(self.protection, self.members, rules, run)
+        self._total_for = blind_totals(self.protection, self.members, rules, run)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class Halves:
 
     def offer(self, party: str) -> None:
         """A party draws its keys of the next sum."""
-        offer = self.sums[party].offer(self.members)
+        offer = self.sums[party].next_keys(self.members)
         if offer is not None:
             self.offers[party] = offer
 
@@ -66,12 +66,12 @@ class Halves:
 
     def total(self, audience: Audience) -> BlindTotal:
         """The coordinator begins a sum."""
-        return self._new_total(audience, Offered(self.members, self.offers, 1))
+        return self._total_for(audience, Offered(self.members, self.offers, 1))
 
-    def reveal(self, party: str) -> UnmaskShares:
-        """A party reveals what unmasks the sum when nobody dropped out."""
-        self.sums[party].confirm(Unmask(self.members, ()))
-        return self.sums[party].reveal(Unmask(self.members, ()), None)
+    def reveal(self, under_way: SumUnderWay) -> UnmaskShares:
+        """A party reveals what unmasks its sum when nobody dropped out."""
+        under_way.settle(Unmask(self.members, ()))
+        return under_way.shares(None)
 
     def teach(self, groups: Mapping[str, Sequence[Group]], rule: Rule) -> None:
         """Give all parties the scales that a first sum of norms would have given them."""

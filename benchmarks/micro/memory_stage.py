@@ -12,12 +12,12 @@ from typing import Literal
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
 from secure_fl.federation.assembly import connect
-from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame
 from secure_fl.protocol.link import Link
 from secure_fl.protocol.messages import Segment
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.ports import Rule, Sums, SumUnderWay
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -27,10 +27,11 @@ class Puppet:
     """A party without a model: it answers with its keys and an upload made beforehand."""
 
     link: Link
-    sums: PartySum
+    sums: Sums
     segment: Segment
     data: bytes
     received: int = 0
+    under_way: SumUnderWay | None = None
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame."""
@@ -38,16 +39,19 @@ class Puppet:
         answer: messages.FromParty = messages.Done()
         match message:
             case messages.Start():
-                answer = messages.Ready((), self.sums.offer(message.members))
+                answer = messages.Ready((), self.sums.next_keys(message.members))
             case messages.Begin():
                 self.sums.accept(message.offers, message.members)
+                self.under_way = self.sums.begin((), Rule(), (0, 1))
                 answer, bulk = (
-                    messages.SumInput("parties", (self.segment,)),
+                    messages.SumInput(messages.Audience.PARTIES, (self.segment,)),
                     bytes(bytearray(self.data)),
                 )
-            case messages.Unmask():
-                self.sums.confirm(message)
-                answer = self.sums.reveal(message, None)
+            case messages.Unmask() if self.under_way is not None:
+                self.under_way.settle(message)
+                shares = self.under_way.shares(None)
+                keys = self.sums.next_keys(message.survivors)
+                answer = messages.UnmaskShares(shares.seeds, shares.keys, keys)
             case messages.Total():
                 self.received = sum(message.sizes)
         return self.link.pack(answer, Bulk.of(bulk))
@@ -78,7 +82,7 @@ def stage(
     puppets = {
         name: Puppet(
             wires.parties[name],
-            party_sum(protection, keys[name], rules, run=wires.run, seed=0),
+            privacy_layer(protection, keys[name], rules, run=wires.run, seed=0).sums,
             segment,
             data,
         )

@@ -13,8 +13,9 @@ from benchmarks.micro import nvflare_way
 from benchmarks.micro.halves import HOST, Halves
 from benchmarks.report import cpu
 from secure_fl.crypto import packing
-from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.federation.keys import make_keys
+from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule, Vector
 from secure_fl.settings import Protection, ProtectionSettings
 
@@ -65,7 +66,7 @@ def ours(mode: Protection, bits: Any, keys: Mapping[str, PartyKeys]) -> Way:
     """A sum through the real halves; if `keys` has a host, a sum for the host alone."""
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=2)
     names = tuple(name for name in keys if name != HOST)
-    rule = Rule("host", bound=HOST_BOUND) if HOST in keys else Rule(carry=True)
+    rule = Rule(Audience.HOST, bound=HOST_BOUND) if HOST in keys else Rule(carry=True)
 
     def way(vectors: Sequence[Vector]) -> Sample:
         halves = Halves(protection, names, HOST if HOST in keys else None, keys)
@@ -85,22 +86,23 @@ def _one_sum(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule) 
         spent[name] += cpu(halves.accept, name)[0]
     adding, total = cpu(halves.total, rule.audience)
     expected = _expected(halves, groups, rule)
-    up = 0
+    up, begun = 0, {}
     for name in halves.members:
-        seconds, sealed = cpu(halves.sums[name].seal, groups[name], rule, (0, 1))
+        seconds, begun[name] = cpu(halves.sums[name].begin, groups[name], rule, (0, 1))
         spent[name] += seconds
+        upload = begun[name].upload
         if name != halves.host:
-            up = len(sealed.data)
-            adding += cpu(total.add, name, sealed.segments, sealed.data)[0]
+            up = len(upload.data)
+            adding += cpu(total.add, name, upload.segments, upload.data)[0]
     if halves.masked:
         for name in halves.members:
-            seconds, shares = cpu(halves.reveal, name)
+            seconds, shares = cpu(halves.reveal, begun[name])
             spent[name] += seconds
             if name != halves.host:
                 adding += cpu(total.unmask, name, shares)[0]
     seconds, result = cpu(total.result, halves.members)
     reader, (data,) = halves.host or halves.parties[0], result.values()
-    opening, opened = cpu(halves.sums[reader].open, [data], halves.members)
+    opening, opened = cpu(begun[reader].open, [data], halves.members)
     return Sample(
         [spent[name] for name in halves.parties],
         adding + seconds,
@@ -119,10 +121,10 @@ def _expected(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule)
     """
     total = np.zeros(groups[halves.parties[0]][0].vectors[NAME].size, np.int64)
     for name in halves.parties:
-        half, group = halves.sums[name], groups[name][0]
-        layout = half._layout(group, rule)
+        context, group = halves.sums[name].context, groups[name][0]
+        layout = context.transcript.scales.layout(group, rule, context.parties)
         rng = np.random.Generator(np.random.PCG64())
-        rng.bit_generator.state = half.state()["rng"]
+        rng.bit_generator.state = context.transcript.state()["rng"]
         clip = layout.packed[0].clip or 0.0
         total += packing.quantize(layout.codec, group.vectors[NAME], clip, rng)[0]
     return packing.dequantize(layout.codec, total, clip)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from secure_fl.coordinator.machine import Engine
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.ports import PrivacyLayer
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.party_keys import PartyKeys
+    from secure_fl.crypto.envelopes import PartyKeys
 
 
 class Capture(Protocol):
@@ -20,8 +20,8 @@ class Capture(Protocol):
     def engine(self, engine: Engine) -> Engine:
         """Watch the coordinator's wires."""
 
-    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
-        """Watch one party's sums."""
+    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
+        """Watch one party's sums and envelopes."""
 
     def close(self) -> None:
         """The run is over, or failed."""
@@ -37,9 +37,9 @@ class NoCapture:
         """Return the engine unchanged."""
         return engine
 
-    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
-        """Return the sums unchanged."""
-        return sums
+    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
+        """Return the layer unchanged."""
+        return layer
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.capture.blobs import Blobs, Journal, Span, lines
-from secure_fl.crypto.layout import Field, Layout
 from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.secure_sum import SecureSum
+from secure_fl.crypto.segments import Field, Layout
 from secure_fl.protocol import arrays as payload
-from secure_fl.protocol.messages import SumId
-from secure_fl.protocol.ports import Audience, Group, PartySum, Rule, Sealed
+from secure_fl.protocol.messages import Audience, SumId
+from secure_fl.protocol.ports import Envelopes, Group, Rule, Sums, SumUnderWay
 
 STEM = "notes"
 
@@ -117,57 +116,75 @@ class SumNote:
     survivors: tuple[str, ...] = ()
 
 
-class WatchedSum:
-    """The party's half of a run's sums (a `PartySum`), with what it gives and gets written down."""
+class WatchedSums:
+    """The party's half of a run's sums (`Sums`), with what it gives and gets written down."""
 
-    def __init__(self, inner: PartySum, journal: Journal, session: int) -> None:
+    def __init__(self, inner: Sums, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self._number = 0
+        # What is neither given nor opened is not watched.
+        self.next_keys, self.accept = inner.next_keys, inner.accept
+        self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
+        self.leftover = inner.leftover
 
-    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
-        """Seal, and note what."""
-        sealed = self._inner.seal(groups, rule, at)
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> WatchedSumUnderWay:
+        """Begin a sum, and note what it is given."""
+        under_way = self._inner.begin(groups, rule, at)
         self._number += 1
-        layouts: Sequence[Layout | None] = [None] * len(groups)
-        if isinstance(self._inner, SecureSum):
-            layouts = self._inner.layouts()
+        sent = under_way.upload.segments
         segments = tuple(
             SegmentLine(segment.key.hex(), group.owners, _sizes(group), _line(layout))
-            for segment, group, layout in zip(sealed.segments, groups, layouts, strict=True)
+            for segment, group, layout in zip(sent, groups, under_way.layouts, strict=True)
         )
         given = {
-            name: self._put(vector)
-            for segment, group in zip(sealed.segments, groups, strict=True)
+            name: _put(self._journal, vector)
+            for segment, group in zip(sent, groups, strict=True)
             if segment.size  # else this party only reads the sum
             for name, vector in group.vectors.items()
         }
         grid = None if rule.noise is None else rule.noise.scale
         line = SumLine(self._session, self._number, rule.audience, grid, segments, given)
         self._journal.line(line)
-        return sealed
+        return WatchedSumUnderWay(under_way, self._journal, self._session, self._number)
+
+
+class WatchedSumUnderWay:
+    """One sum (`SumUnderWay`), with what is opened written down."""
+
+    def __init__(self, inner: SumUnderWay, journal: Journal, session: int, number: int) -> None:
+        self._inner, self._journal = inner, journal
+        self._session, self._number = session, number
+        self.upload, self.layouts = inner.upload, inner.layouts
+        self.settle, self.shares = inner.settle, inner.shares
 
     def open(
-        self, data: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str]
     ) -> dict[str, NDArray[np.float64]]:
-        """Open, and note what came out."""
-        opened = self._inner.open(data, survivors)
-        values = {name: self._put(vector) for name, vector in opened.items()}
+        """Open the sum, and note what came out."""
+        opened = self._inner.open(parts, survivors)
+        values = {name: _put(self._journal, vector) for name, vector in opened.items()}
         line = OpenedLine(self._session, self._number, tuple(survivors), values)
         self._journal.line(line)
         return opened
 
-    def unwrap(self, data: bytes, context: bytes) -> bytes:
+
+class WatchedEnvelopes:
+    """A party's envelopes (`Envelopes`), with what others told it written down."""
+
+    def __init__(self, inner: Envelopes, journal: Journal, session: int) -> None:
+        self._inner, self._journal, self._session = inner, journal, session
+        self.seal, self.fingerprint = inner.seal, inner.fingerprint
+        self.vouch, self.vouched = inner.vouch, inner.vouched
+
+    def open(self, data: bytes, context: bytes) -> bytes:
         """Open what another member shared with all, and note it."""
-        value = self._inner.unwrap(data, context)
+        value = self._inner.open(data, context)
         self._journal.line(ToldLine(self._session, context.decode(), self._journal.put(value)))
         return value
 
-    def _put(self, vector: NDArray[Any]) -> Span:
-        return self._journal.put(vector.astype("<f4").tobytes())
 
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the inner half's."""
-        return getattr(self._inner, name)
+def _put(journal: Journal, vector: NDArray[Any]) -> Span:
+    return journal.put(vector.astype("<f4").tobytes())
 
 
 def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
@@ -189,7 +206,7 @@ def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
             found[at] = SumNote(
                 line.session,
                 line.number,
-                cast("Audience", line.audience),
+                Audience(line.audience),
                 None if line.grid is None else Grid(line.grid),
                 tuple(map(_segment, line.segments)),
                 values(line.given),

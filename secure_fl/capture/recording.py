@@ -8,17 +8,16 @@ RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys it o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
 from secure_fl.capture import notes, wire
 from secure_fl.capture.blobs import Journal, lines
 from secure_fl.coordinator.machine import Engine
-from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.ports import PrivacyLayer
 
 VIEWS, VIEW, RUN = "views", "view", "run"
 COHORT_KEY = "cohort-{}.key"  # of each session
@@ -53,13 +52,16 @@ class FolderCapture:
         journal = self._journal(self._folder / VIEWS / wire.STEM)
         return wire.WatchedEngine(engine, journal, self._session)
 
-    def sums(self, keys: PartyKeys, sums: PartySum) -> PartySum:
-        """Watch one party's sums, and keep the key that it opens them with."""
+    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
+        """Watch one party's sums and envelopes, and keep the key that it opens them with."""
         folder = view_of(self._folder, keys.identity.name)
         journal = self._journal(folder / notes.STEM)
         if keys.cohort is not None:
             _write(folder / COHORT_KEY.format(self._session), keys.cohort.to_bytes())
-        return cast("PartySum", notes.WatchedSum(sums, journal, self._session))
+        return layer._replace(
+            sums=notes.WatchedSums(layer.sums, journal, self._session),
+            envelopes=notes.WatchedEnvelopes(layer.envelopes, journal, self._session),
+        )
 
     def close(self) -> None:
         """Close all files."""

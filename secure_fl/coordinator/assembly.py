@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
+from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto.identity import Identity, PublicIdentity
 from secure_fl.events import EventLog
 from secure_fl.protocol.link import Link
-from secure_fl.protocol.ports import NewTotal
+from secure_fl.protocol.ports import TotalFor
 from secure_fl.settings import ProtectionSettings
 
 Between = Callable[[tuple[str, ...], tuple[str, ...]], None]
@@ -36,7 +36,7 @@ def lead_run(
     recorder: EventLog | None = None,
     roster: Sequence[str] | None = None,
     between: Between = lambda members, newcomers: None,
-    totals: NewTotal | None = None,
+    totals: TotalFor | None = None,
     make: Callable[..., Coordinator] | None = None,
 ) -> Coordinator:
     """Make what leads one run; its `run()` asks, adds and answers until every party is done.

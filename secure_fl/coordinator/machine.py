@@ -1,7 +1,7 @@
 """The blind sum machine: it relays, counts and adds, whatever is being trained.
 
-It knows public metadata only (`wire` lists it) and imports neither torch, nor an algorithm, nor
-anything that could use a secret key.
+It knows public metadata only (`protocol.messages` lists it) and imports neither torch, nor an
+algorithm, nor anything that could use a secret key.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Protocol
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.coordinator.step import Reply, Rules, Step, StepContext
 from secure_fl.coordinator.steps import open_step
-from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties, WireError
+from secure_fl.errors import Disagreement, PartyFailed, SecureFLError, TooFewParties, WireError
 from secure_fl.events import EventLog
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.link import Link
-from secure_fl.protocol.ports import NewTotal, Offered
+from secure_fl.protocol.ports import Offered, TotalFor
 
 
 class Engine(Protocol):
@@ -38,25 +38,25 @@ class Coordinator:
         links: Mapping[str, Link],
         engine: Engine,
         rules: Rules,
-        new_total: NewTotal,
+        total_for: TotalFor,
         recorder: EventLog,
         between: Callable[[tuple[str, ...], tuple[str, ...]], None] = lambda members, new: None,
     ) -> None:
         """Before each round `between` gets the members and the newcomers, and may stop the run."""
         self._between = between
         self._links = dict(sorted(links.items()))
-        self._engine, self._rules, self._new_total = engine, rules, new_total
+        self._engine, self._rules, self._total_for = engine, rules, total_for
         self._recorder = recorder
         self.members = tuple(self._links)
         self.round = 0
-        self._again: tuple[OpenedSums, ...] = ()  # sums that are repeated, the next one first
+        self._to_repeat: tuple[OpenedSums, ...] = ()  # opened before a crash, the next one first
         self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
         self._offered = Offered()
 
     @property
     def repeating(self) -> bool:
         """Whether sums follow that were opened before: over whom is settled."""
-        return bool(self._again)
+        return bool(self._to_repeat)
 
     def run(self) -> None:
         """Ask, collect, answer, until every party is done; a failure stops everybody."""
@@ -68,8 +68,8 @@ class Coordinator:
                 with self._recorder.phase("answer"):
                     reply = step.reply(self.members)
                 if step.round is not None:
-                    here = (sums for sums in self._again if sums.round >= step.round)
-                    self._again = step.again or tuple(here)
+                    later = (sums for sums in self._to_repeat if sums.round >= step.round)
+                    self._to_repeat = step.to_repeat or tuple(later)
                     self._between(self.members, step.newcomers)
                     self._enter(step.round)
                 if step.newcomers:
@@ -91,7 +91,7 @@ class Coordinator:
             for party, message in reply.messages.items()
         }
         context = StepContext(
-            self._rules, self.members, self._new_total, self._offered, reply.pending
+            self._rules, self.members, self._total_for, self._offered, reply.waiting_sum
         )
         step: Step | None = None
         awaited, left = set(frames), list[str]()
@@ -134,12 +134,24 @@ class Coordinator:
         context: StepContext,
     ) -> Step | None:
         """Take one answer; one that contradicts itself is not added, and does not count."""
-        taking = open_step(step, message, context, party)
+        taking = step or open_step(message, context, party)
+        if type(message) is not taking.takes:
+            raise Disagreement(
+                f"this party sent {type(message).__name__} where others sent "
+                f"{taking.takes.__name__}",
+                fix="all parties must run the same algorithm with the same settings",
+                party=party,
+            )
+        if isinstance(message, messages.Declare | messages.SumInput):
+            if taking.at not in (None, message.at):
+                raise Disagreement("the parties are in different sums", party=party)
+            taking.at = message.at
         try:
-            taking.add(party, message, bulk)
+            taking.take(party, message, bulk)
         except WireError as error:
             self._refuse(party, error)
             return step
+        taking.heard.append(party)
         return taking
 
     def _refuse(self, party: str, error: SecureFLError) -> None:
@@ -148,16 +160,16 @@ class Coordinator:
 
     def _left_out(self, party: str, message: messages.FromParty) -> bool:
         """Whether this sum was opened before, and without this party: it was lost, and is again."""
-        if not isinstance(message, messages.Declare | messages.SumInput):
+        if not self._to_repeat or not isinstance(message, messages.Declare | messages.SumInput):
             return False
-        sums = (sums for sums in self._again if (sums.round, sums.upto) >= message.at)
-        before = next(sums, None)
-        return before is not None and party not in before.who
+        before = next((sums for sums in self._to_repeat if sums.last >= message.at), None)
+        return before is not None and party not in before.parties
 
     def _drop(self, step: Step) -> None:
-        if step.at is not None:
-            later = (sums for sums in self._again if (sums.round, sums.upto) >= step.at)
-            self._again = tuple(later)
+        """Go on without those who did not answer, if enough are left."""
+        if step.at is not None and self._to_repeat:
+            at = step.at
+            self._to_repeat = tuple(sums for sums in self._to_repeat if sums.last >= at)
         heard = set(step.heard)
         lost = [m for m in self.members if m not in heard]
         if not lost:
@@ -166,7 +178,7 @@ class Coordinator:
         self.members = tuple(m for m in self.members if m in heard)
         parties = [m for m in self.members if m != self._rules.host]
         why = ", ".join(f"{m} {self._silence(m)}" for m in lost)
-        if self._again and not self._again[0].who.isdisjoint(lost):
+        if self._to_repeat and not self._to_repeat[0].parties.isdisjoint(lost):
             # Before some agree to a sum that others must refuse.
             raise TooFewParties(
                 f"{why}, and this round can be repeated only with all who were in it",

@@ -1,9 +1,13 @@
-"""After which round a run goes on: the newest that can be repeated, or joined, without harm.
+"""The coordinator chooses after which round a run goes on: the newest that harms nobody.
 
-Two sums of the same inputs over different parties differ by somebody's input. So a round of which
-a sum was opened may begin again only with exactly those who were in it, and newcomers, whose inputs
-are new, may join only after the last round that was begun. Who was lost between two sums of a round
-is in the first of them again, and is left out of the second again.
+Two sums of the same inputs over different parties differ by somebody's input. So:
+
+- a round of which a sum was opened is repeated by exactly the parties that were in it;
+- a party that was lost between two sums of a round is in the first again, and left out of the
+  second again;
+- a newcomer, whose inputs are new, joins only after the last round that anybody began.
+
+The parties' own notes (`party.opened_sums`) enforce this; here the run is only made to end.
 """
 
 from __future__ import annotations
@@ -16,11 +20,11 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from secure_fl.errors import CohortError
-from secure_fl.protocol.messages import JOINED, Ready
+from secure_fl.protocol.messages import JOINED, Ready, SumId
 from secure_fl.thresholds import quorum
 
-Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # of one party and one round, in their order
-_UPTO = itemgetter(0)
+Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # one party's of one round, in order of sums
+_LAST_NUMBER = itemgetter(0)
 
 
 class Unfinished(CohortError):  # noqa: N818 - it names a state
@@ -29,61 +33,77 @@ class Unfinished(CohortError):  # noqa: N818 - it names a state
     def __init__(
         self, what: str, *, able: frozenset[str], began: frozenset[str], fix: str, **where: object
     ) -> None:
-        """`able`: who could go on, were the others not there; `began`: who was in its sums."""
+        """`able`: who could finish it without the others; `began`: who was in its sums."""
         super().__init__(what, fix=fix, **where)
         self.able, self.began = able, began
 
 
 class OpenedSums(NamedTuple):
-    """Over whom sums of a round were opened: up to this number, from the entry before on."""
+    """Consecutive sums of one round that were opened over the same parties.
+
+    They begin after the entry before (or with the round's first sum), and end with `last_number`.
+    """
 
     round: int
-    upto: int
-    who: frozenset[str]
+    last_number: int
+    parties: frozenset[str]
+
+    @property
+    def last(self) -> SumId:
+        """The last of these sums."""
+        return self.round, self.last_number
 
 
 class Continuation(NamedTuple):
     """How a run goes on."""
 
-    after: int  # this round
-    newcomers: tuple[str, ...] = ()  # who has no checkpoint of it
-    again: tuple[OpenedSums, ...] = ()  # the sums that are repeated, in their order
+    after: int  # the round whose checkpoints are restored
+    newcomers: tuple[str, ...] = ()  # members that have no checkpoint of it
+    to_repeat: tuple[OpenedSums, ...] = ()  # sums that were opened after it, in their order
 
 
 def continuation(ready: Mapping[str, Ready], host: str | None, threshold: int) -> Continuation:
-    """The round to go on after, who joins there, and who must be in which sum again."""
-    found = _with_all(ready, host, threshold)
-    if found is not None:
-        return found
-    able = _able(ready, host, threshold)
-    if not able and (found := _leaving_out(ready)):
-        return found
-    raise _stuck(ready, quorum(len(ready.keys() - {host}), threshold), able)
+    """Choose the round to go on after, who joins there, and who must be in which sum again.
+
+    In this order: all repeat a round that all were in, or let newcomers join; some of them finish
+    their round first, without the others (`Unfinished`); all repeat a round that lost somebody.
+    """
+    chosen = _all_go_on(ready, host, threshold)
+    if chosen is not None:
+        return chosen
+    able = _who_can_finish(ready, host, threshold)
+    if not able and (chosen := _repeat_with_losses(ready)):
+        return chosen
+    raise _nobody_can_go_on(ready, quorum(len(ready.keys() - {host}), threshold), able)
 
 
 def unfinished(
     ready: Mapping[str, Ready], host: str | None, threshold: int
 ) -> tuple[int, frozenset[str]] | None:
     """The round that some, or all, of these must finish before everybody can go on, if any."""
-    begun = max((round for m in ready.values() for round, *_ in m.opened), default=0)
+    begun = _newest_begun(ready)
     try:
-        found = continuation(ready, host, threshold)
+        chosen = continuation(ready, host, threshold)
     except Unfinished as error:
         return (begun, error.able) if begun and error.able else None
-    leaves = any(sums.who != ready.keys() for sums in found.again)
-    return (begun, frozenset(ready)) if leaves else None
+    loses_somebody = any(sums.parties != ready.keys() for sums in chosen.to_repeat)
+    return (begun, frozenset(ready)) if loses_somebody else None
 
 
-def _with_all(ready: Mapping[str, Ready], host: str | None, threshold: int) -> Continuation | None:
-    """Repeat what all were in, or let some join where nothing has begun."""
-    members = frozenset(ready)
-    begun = max((round for m in ready.values() for round, *_ in m.opened), default=0)
+def _newest_begun(ready: Mapping[str, Ready]) -> int:
+    """The newest round of which anybody opened a sum; 0: none was begun."""
+    return max((round for m in ready.values() for round, *_ in m.opened), default=0)
+
+
+def _all_go_on(ready: Mapping[str, Ready], host: str | None, threshold: int) -> Continuation | None:
+    """Let all repeat the newest round whose sums all were in, or some join where none has begun."""
+    members, begun = frozenset(ready), _newest_begun(ready)
     repeat = next(
         (
-            Continuation(after, (), again)
-            for after in _common(ready)
-            if (again := repeated(ready, after)) is not None
-            and all(sums.who == members for sums in again)
+            Continuation(after, (), sums)
+            for after in _held_by_all(ready)
+            if (sums := sums_to_repeat(ready, after)) is not None
+            and all(opened.parties == members for opened in sums)
         ),
         None,
     )
@@ -91,8 +111,8 @@ def _with_all(ready: Mapping[str, Ready], host: str | None, threshold: int) -> C
     held = Counter(round for m in parties for round in {*ready[m].checkpoints} - {0})
     needed = quorum(len(parties), threshold)
     join = max((r for r, count in held.items() if count >= needed and r >= begun), default=None)
-    first = repeated(ready, begun)  # what comes before the first round: every resume repeats it
-    if join is None or first is None or any(sums.who != members for sums in first):
+    first = sums_to_repeat(ready, begun)  # what comes before round 1: every resume repeats it
+    if join is None or first is None or any(opened.parties != members for opened in first):
         return repeat
     if repeat is not None and join - repeat.after <= 1:
         return repeat  # parties are one round apart at most: whoever was there is there again
@@ -100,22 +120,22 @@ def _with_all(ready: Mapping[str, Ready], host: str | None, threshold: int) -> C
     return Continuation(join, tuple(lacking), first)
 
 
-def _leaving_out(ready: Mapping[str, Ready]) -> Continuation | None:
-    """Repeat a round with all who were in its first sum, and leave out again who was lost in it."""
+def _repeat_with_losses(ready: Mapping[str, Ready]) -> Continuation | None:
+    """Let all who were in a round's first sum repeat it; whoever was lost in it is lost again."""
     members = frozenset(ready)
-    for after in _common(ready):
-        again = repeated(ready, after)
+    for after in _held_by_all(ready):
+        sums = sums_to_repeat(ready, after)
         if (
-            again
-            and all(sums.who == members for sums in again if sums.round == 0)
-            and again[0].who == members
-            and all(later.who <= sums.who for sums, later in pairwise(again))
+            sums
+            and all(opened.parties == members for opened in sums if opened.round == 0)
+            and sums[0].parties == members
+            and all(later.parties <= opened.parties for opened, later in pairwise(sums))
         ):
-            return Continuation(after, (), again)
+            return Continuation(after, (), sums)
     return None
 
 
-def _common(ready: Mapping[str, Ready]) -> list[int]:
+def _held_by_all(ready: Mapping[str, Ready]) -> list[int]:
     """The rounds that everybody holds and may repeat from, the newest first."""
     kept = [{0, *message.checkpoints} for message in ready.values()]
     joined = (round for m in ready.values() for round, sum, _ in m.opened if sum == JOINED)
@@ -123,50 +143,51 @@ def _common(ready: Mapping[str, Ready]) -> list[int]:
     return sorted((round for round in set.intersection(*kept) if round >= oldest), reverse=True)
 
 
-def repeated(ready: Mapping[str, Ready], after: int) -> tuple[OpenedSums, ...] | None:
-    """The sums that are opened again after this round; None: one was, over different parties.
+def sums_to_repeat(ready: Mapping[str, Ready], after: int) -> tuple[OpenedSums, ...] | None:
+    """The sums that were opened after this round; None if notes name different parties for one.
 
-    Some may have noted fewer of a round's sums than others: a crash came between.
+    A party may have noted fewer of a round's sums than another: a crash came between.
     """
-    told: dict[int, list[Notes]] = {}
+    notes_by_round: dict[int, list[Notes]] = {}
     for message in ready.values():
         mine: dict[int, set[tuple[int, frozenset[str]]]] = {}
-        for round, upto, who in message.opened:
-            if upto != JOINED and (round > after or round == 0):
-                mine.setdefault(round, set()).add((upto, frozenset(who)))
-        for round, sums in mine.items():
-            told.setdefault(round, []).append(sorted(sums, key=_UPTO))
-    found: list[OpenedSums] = []
-    for round, notes in sorted(told.items()):
-        for number in sorted({upto for sums in notes for upto, _ in sums}):
-            over = {who for sums in notes for who in _over(sums, number)}
-            if len(over) > 1:
+        for round, last_number, names in message.opened:
+            if last_number != JOINED and (round > after or round == 0):
+                mine.setdefault(round, set()).add((last_number, frozenset(names)))
+        for round, noted in mine.items():
+            notes_by_round.setdefault(round, []).append(sorted(noted, key=_LAST_NUMBER))
+    sums: list[OpenedSums] = []
+    for round, notes in sorted(notes_by_round.items()):
+        for number in sorted({last for noted in notes for last, _ in noted}):
+            parties = {names for noted in notes for names in _parties_of_sum(noted, number)}
+            if len(parties) > 1:
                 return None
-            found.append(OpenedSums(round, number, *over))
-    return tuple(found)
+            sums.append(OpenedSums(round, number, *parties))
+    return tuple(sums)
 
 
-def _over(notes: Notes, number: int) -> Iterator[frozenset[str]]:
-    """Over whom one party says that a sum was opened: nothing, if it has noted fewer."""
-    first = at = bisect_left(notes, number, key=_UPTO)
+def _parties_of_sum(notes: Notes, number: int) -> Iterator[frozenset[str]]:
+    """Over whom one party notes that a sum was opened: nothing if its notes end before it."""
+    first = at = bisect_left(notes, number, key=_LAST_NUMBER)
     while at < len(notes) and notes[at][0] == notes[first][0]:
         yield notes[at][1]
         at += 1
 
 
-def _able(ready: Mapping[str, Ready], host: str | None, threshold: int) -> frozenset[str]:
-    """Who could go on if nobody else were there: of those who began the newest round, if any."""
-    told = {(round, frozenset(who)) for m in ready.values() for round, _, who in m.opened}
-    for _, who in sorted(told, key=lambda one: (-one[0], sorted(one[1]))):
-        if who < ready.keys():
-            few = {m: ready[m] for m in who}
-            if few and (_with_all(few, host, threshold) or _leaving_out(few)):
-                return who
+def _who_can_finish(ready: Mapping[str, Ready], host: str | None, threshold: int) -> frozenset[str]:
+    """Some of those present who, without the others, could finish the newest round they began."""
+    begun = {(round, frozenset(names)) for m in ready.values() for round, _, names in m.opened}
+    for _, parties in sorted(begun, key=lambda one: (-one[0], sorted(one[1]))):
+        if parties < ready.keys():
+            few = {m: ready[m] for m in parties}
+            if few and (_all_go_on(few, host, threshold) or _repeat_with_losses(few)):
+                return parties
     return frozenset()
 
 
-def _stuck(ready: Mapping[str, Ready], needed: int, able: frozenset[str]) -> Unfinished:
-    begun = max((round for m in ready.values() for round, *_ in m.opened), default=0)
+def _nobody_can_go_on(ready: Mapping[str, Ready], needed: int, able: frozenset[str]) -> Unfinished:
+    """The error that says which sums stand in the way, and who must come back for them."""
+    begun = _newest_begun(ready)
     sets = {frozenset(who) for m in ready.values() for round, _, who in m.opened if round == begun}
     over = "; over ".join(", ".join(sorted(who)) for who in sorted(sets, key=sorted))
     return Unfinished(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from secure_fl.coordinator.resume import OpenedSums
-from secure_fl.errors import Disagreement
 from secure_fl.protocol.frames import Bulk
-from secure_fl.protocol.messages import Declare, FromCoordinator, FromParty, Offer, SumId, SumInput
-from secure_fl.protocol.ports import NewTotal, Offered
+from secure_fl.protocol.messages import FromCoordinator, FromParty, Offer, SumId
+from secure_fl.protocol.ports import Offered, TotalFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +22,22 @@ class Rules:
     deadline: float = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What the coordinator says next, to whom, and the sum it is in the middle of."""
+class Reply(NamedTuple):
+    """What the coordinator says next, to whom, and the sum that waits for the answers."""
 
     messages: Mapping[str, FromCoordinator]
-    bulks: Mapping[str, Bulk] = field(default_factory=dict)
-    pending: Step | None = None
+    bulks: Mapping[str, Bulk] = {}
+    waiting_sum: Step | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepContext:
+class StepContext(NamedTuple):
     """What every step may look at while answers arrive."""
 
     rules: Rules
     members: tuple[str, ...]
-    new_total: NewTotal
+    total_for: TotalFor
     offered: Offered  # the keys for the next sum
-    pending: Step | None
+    waiting_sum: Step | None  # contributed to, and not yet unmasked
 
 
 class Step:
@@ -49,22 +46,13 @@ class Step:
     takes: ClassVar[type]
     round: int | None = None  # the round that begins with the answer to this step
     newcomers: tuple[str, ...] = ()  # who joins with the answer to this step
-    again: tuple[OpenedSums, ...] = ()  # the sums that are repeated from there on, and over whom
+    to_repeat: tuple[OpenedSums, ...] = ()  # the sums that are repeated from there on
     at: SumId | None = None  # the sum that this step belongs to, as the parties count
     offered: Offered | None = None  # keys for the next sum that arrived in this step
 
     def __init__(self, context: StepContext) -> None:
         self.context = context
         self.heard: list[str] = []
-
-    def add(self, party: str, message: FromParty, bulk: bytes) -> None:
-        """Take one party's message."""
-        if isinstance(message, Declare | SumInput):
-            if self.at not in (None, message.at):
-                raise Disagreement("the parties are in different sums", party=party)
-            self.at = message.at
-        self.take(party, message, bulk)
-        self.heard.append(party)
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         """Look at one message (nothing to look at by default)."""

@@ -33,7 +33,7 @@ class ReadyStep(Step):
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         ready, rules = {m: self.ready[m] for m in members}, self.context.rules
-        after, self.newcomers, self.again = continuation(ready, rules.host, rules.threshold)
+        after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
         self.offered = Offered(self.context.members, self.offers, 1)
         return Reply(
@@ -219,18 +219,9 @@ STEPS: Mapping[type, type[Step]] = {
 }
 
 
-def open_step(step: Step | None, message: FromParty, context: StepContext, party: str) -> Step:
-    """The step that this message belongs to: opened by the first, the same for all others."""
-    if step is None:
-        if (context.pending is None) == isinstance(
-            message, messages.Confirm | messages.UnmaskShares
-        ):
-            raise CohortError("this party did not answer the sum it is in", party=party)
-        return STEPS[type(message)](context)
-    if type(message) is not step.takes:
-        raise Disagreement(
-            f"this party sent {type(message).__name__} where others sent {step.takes.__name__}",
-            fix="all parties must run the same algorithm with the same settings",
-            party=party,
-        )
-    return step
+def open_step(message: FromParty, context: StepContext, party: str) -> Step:
+    """The step that the first answer of an exchange begins."""
+    unmasks = isinstance(message, messages.Confirm | messages.UnmaskShares)
+    if unmasks == (context.waiting_sum is None):
+        raise CohortError("this party did not answer the sum it is in", party=party)
+    return STEPS[type(message)](context)

@@ -1,27 +1,64 @@
-"""The steps of a sum: contributions, confirmations if somebody is gone, and shares."""
+"""The steps of a sum: contributions, confirmations if somebody is gone, and shares.
+
+`party.summing` tells the whole story; rows are those of docs/protocol.md, "A sum".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
 
-from secure_fl.coordinator.step import Reply, Step, StepContext, offers_to
+from secure_fl.coordinator.step import Reply, Rules, Step, StepContext, offers_to
+from secure_fl.crypto import public
+from secure_fl.crypto.blind_sum import ProtectedTotal
+from secure_fl.crypto.clear_sum import ClearTotal
+from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk
-from secure_fl.protocol.messages import FromParty, Offer
-from secure_fl.protocol.ports import Audience, BlindTotal, Offered
+from secure_fl.protocol.messages import Audience, FromParty, Offer
+from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor, require_masks
+from secure_fl.settings import ProtectionSettings
+
+ENCRYPTED = ("he", "he+secagg")
+MASKED = ("secagg", "he+secagg")
+
+
+def blind_totals(
+    protection: ProtectionSettings, members: Sequence[str], rules: Rules, run: bytes
+) -> TotalFor:
+    """The coordinator's half: how each sum of a run is added up."""
+    numbers = {name: number for number, name in enumerate(sorted(members), 1)}
+    masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
+    # Preparing a context costs as much as adding a few ciphertexts: once a run is enough.
+    context = public.load(public.context_bytes(COHORT)) if encrypted else None
+
+    def total_for(audience: Audience, offered: Offered) -> BlindTotal:
+        if protection.mode == "none":
+            return ClearTotal()
+        require_masks(audience, masks=masks)
+        return ProtectedTotal(
+            COHORT.modulus,
+            context if audience == Audience.PARTIES else None,
+            masks=masks,
+            offered=offered,
+            numbers=numbers,
+            host=rules.host,
+            threshold=rules.threshold,
+            run=run,
+        )
+
+    return total_for
 
 
 class SumStep(Step):
-    """Adds contributions as they arrive."""
+    """Row 1 and 2: adds contributions as they arrive, then says who is in the sum."""
 
     takes = messages.SumInput
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.total: BlindTotal | None = None
-        self.audience: Audience = "parties"
+        self.audience = Audience.PARTIES
         self.keys: dict[str, tuple[bytes, ...]] = {}  # the sums that each party waits for
         self.given: dict[str, tuple[bytes, ...]] = {}  # and those of them that it contributes to
         self.survivors: tuple[str, ...] = ()
@@ -30,8 +67,8 @@ class SumStep(Step):
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.SumInput)  # noqa: S101
         if self.total is None:
-            self.audience = cast(Audience, message.audience)  # wire admits these two only
-            self.total = self.context.new_total(self.audience, self.context.offered)
+            self.audience = message.audience
+            self.total = self.context.total_for(self.audience, self.context.offered)
         if self.audience != message.audience:
             raise Disagreement("the parties want different audiences for one sum", party=party)
         self.keys[party] = tuple(s.key for s in message.segments)
@@ -51,7 +88,7 @@ class SumStep(Step):
             # Also who was lost since the keys came: everybody masked with everybody's keys.
             here = set(members)
             dropped = tuple(m for m in sorted(self.context.offered.offers) if m not in here)
-            return Reply({m: messages.Unmask(members, dropped) for m in members}, pending=self)
+            return Reply({m: messages.Unmask(members, dropped) for m in members}, waiting_sum=self)
         return self.totals(members, members)
 
     def totals(
@@ -67,7 +104,7 @@ class SumStep(Step):
         shared: dict[tuple[bytes, ...], Bulk] = {}
         sizes, bulks = {}, {}
         for member in members:
-            keys = self.keys[member] if (member == host) == (self.audience == "host") else ()
+            keys = self.keys[member] if (member == host) == (self.audience == Audience.HOST) else ()
             if keys not in shared:  # one bulk serves all parties with the same segments
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes[member] = tuple(len(result[k]) for k in keys)
@@ -121,7 +158,7 @@ class SumStep(Step):
 
 
 class ConfirmStep(Step):
-    """Collects signatures under the lists of a sum that lost somebody, and shows them to all."""
+    """Row 2b: collects signatures under the lists of a sum that lost somebody, for all."""
 
     takes = messages.Confirm
 
@@ -135,20 +172,20 @@ class ConfirmStep(Step):
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         message = messages.Confirmed(self.signatures)
-        return Reply(dict.fromkeys(members, message), pending=self.context.pending)
+        return Reply(dict.fromkeys(members, message), waiting_sum=self.context.waiting_sum)
 
 
 class RevealStep(Step):
-    """Collects the shares that remove the masks of the sum before it."""
+    """Row 2b and 3: collects the shares that remove a sum's masks, and sends the total."""
 
     takes = messages.UnmaskShares
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
-        if not isinstance(context.pending, SumStep):
+        if not isinstance(context.waiting_sum, SumStep):
             raise CohortError("shares arrived although no sum waits for them")
-        self.sum = context.pending
-        self.survivors = context.pending.survivors
+        self.sum = context.waiting_sum
+        self.survivors = context.waiting_sum.survivors
         self.offers: dict[str, Offer] = {}
         self.revealed = False
 

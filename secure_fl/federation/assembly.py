@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
 from secure_fl.coordinator.step import Rules
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.events import EventLog
-from secure_fl.federation.keys import party_sum
+from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
@@ -52,14 +52,14 @@ def join_run(
     """
     recorder = recorder or EventLog(keys.identity.name)
     checkpoints = checkpoints or NoCheckpoints()
-    sums = party_sum(protection, keys, rules, run=link.run, seed=seed)
-    sums = (capture or NoCapture()).sums(keys, sums)
+    layer = privacy_layer(protection, keys, rules, run=link.run, seed=seed)
+    layer = (capture or NoCapture()).layer(keys, layer)
     cohort = Cohort(
         keys.identity.name,
         host=rules.host,
         min_cohort=rules.min_cohort,
         threshold=rules.threshold,
-        sums=sums,
+        layer=layer,
         checkpoints=checkpoints,
         recorder=recorder,
         noise=noise,
@@ -69,7 +69,7 @@ def join_run(
         program,
         cohort,
         link,
-        sums=sums,
+        sums=layer.sums,
         checkpoints=checkpoints,
         recorder=recorder,
         surroundings=surroundings,

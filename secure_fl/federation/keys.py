@@ -1,6 +1,7 @@
 """From the settings' protection mode to keys, and to the party's half of a sum.
 
-The coordinator's half is `totals`: its process never loads this file, which can use secret keys.
+The coordinator's half is made in `coordinator.sum_steps`: its process never loads this file, which
+can use secret keys.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import ENCRYPTED, MASKED
+from secure_fl.coordinator.sum_steps import ENCRYPTED, MASKED
 from secure_fl.crypto import secret
-from secure_fl.crypto.clear_sum import ClearSum
+from secure_fl.crypto.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
+from secure_fl.crypto.envelopes import Envelopes, PartyKeys
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.party_keys import PartyKeys
-from secure_fl.crypto.secure_sum import SecureSum
-from secure_fl.protocol.ports import PartySum
+from secure_fl.crypto.secure_sum import SecureSums
+from secure_fl.crypto.transcript import Transcript
+from secure_fl.protocol.ports import PrivacyLayer
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
 
@@ -34,21 +36,24 @@ def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dic
     }
 
 
-def party_sum(
+def privacy_layer(
     protection: ProtectionSettings, keys: PartyKeys, rules: Rules, *, run: bytes, seed: int
-) -> PartySum:
-    """The party's half of all sums of a run."""
+) -> PrivacyLayer:
+    """The party's half of all sums of a run, its envelopes, and what it keeps between sums."""
     name = keys.identity.name
     if protection.mode == "none":
-        return ClearSum(name)
+        return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), ClearTranscript())
     if protection.mode not in ENCRYPTED:
         keys = replace(keys, cohort=None)  # a ceremony deals one, whatever the mode
-    return SecureSum(
+    rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
+    envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
+    sums = SecureSums(
         keys,
         run,
+        transcript,
+        envelopes.digest_key,
         host=rules.host,
         threshold=rules.threshold,
-        bits=protection.bits,
         masks=protection.mode in MASKED,
-        rng=np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name))),
     )
+    return PrivacyLayer(sums, envelopes, transcript)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from secure_fl.capture.capture import Capture
 from secure_fl.coordinator.step import Rules
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import join_run

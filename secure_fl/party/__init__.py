@@ -1,6 +1,8 @@
-"""What stands behind the door `cohort.Cohort`, one idea to a file.
+"""A party's half of a run: what stands behind the door `cohort.Cohort`, one idea to a file.
 
-Read `exchange` (a message and its answer), `members` (who takes part), then what a party can ask
-for: `groups` and `summing` (sums), `reserved` (their noise), `relays` (what parties tell each
-other), `boundaries` and `handover` (what happens between rounds, and who joins late).
+Begin with `summing`, which tells the whole story of a sum. `session` turns what a program asks for
+into frames, `members` knows who takes part, `groups` who contributes what to a partial sum,
+`noise_account` what noise was reserved, `relays` what parties tell each other; `rounds`,
+`boundaries`, `joining` and `opened_sums` are about what is between rounds: checkpoints, who joins
+late, and what may be repeated after a crash.
 """

@@ -2,13 +2,12 @@
 
 Each call names who learns the result. The program is a coroutine; awaiting the door hands one
 message to the `Session`, which puts it on the wire and resumes the program with the answer.
-What each call does is in `door`.
+What each call does stands in the files beside this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial as bind
 from typing import Any
 
@@ -22,16 +21,10 @@ from secure_fl.party.noise_account import NoiseAccount, Reserved
 from secure_fl.party.relays import Relays
 from secure_fl.party.rounds import Checkpoints, Rounds, Stateful
 from secure_fl.party.summing import Arrays, Summing
-from secure_fl.protocol.ports import Noise, PartySum, Rule
+from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.ports import Noise, PrivacyLayer, Rule
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
-
-
-class Audience(StrEnum):
-    """Who learns a sum."""
-
-    PARTIES = "parties"
-    HOST = "host"
 
 
 class Cohort:
@@ -44,7 +37,7 @@ class Cohort:
         host: str | None,
         min_cohort: int,
         threshold: int,
-        sums: PartySum,
+        layer: PrivacyLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
         noise: NoiseAccount | None = None,
@@ -56,11 +49,11 @@ class Cohort:
         self.resume_after = 0
         self.newcomers: tuple[str, ...] = ()  # members that do not have that round
         self.until: int | None = None  # the round that the program ends with, if not its last
-        self._who = Members(me, host, min_cohort, threshold, sums)
-        self._summing = Summing(self._who, sums, checkpoints, recorder)
-        self._relays = Relays(self._who, sums)
+        self._who = Members(me, host, min_cohort, threshold, layer.transcript)
+        self._summing = Summing(self._who, layer, checkpoints, recorder)
+        self._relays = Relays(self._who, layer.envelopes, layer.transcript)
         self._reserved = Reserved(me, noise)
-        self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
+        self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -91,9 +84,9 @@ class Cohort:
         """Take part in a run of these members."""
         self._who.begin(members)
 
-    def enter(self, members: Sequence[str]) -> None:
+    def confirm_members(self, members: Sequence[str]) -> None:
         """Go on with these members: the coordinator may lose some, never add any."""
-        self._who.enter(members)
+        self._who.confirm_members(members)
 
     async def sum(
         self,
@@ -124,7 +117,7 @@ class Cohort:
         of which only names and shapes count; to any other sum it passes {}.
         Returns the sums that this party may see.
         """
-        rule = Rule(reveal.value, carry, bound, noise)
+        rule = Rule(reveal, carry, bound, noise)
         if not self.is_host:  # the host adds no noise: it only opens the sum
             self._reserved.spend(rule)
         return await self._summing.sum(values, read or {}, rule, partial=partial, together=together)
@@ -163,7 +156,7 @@ class Cohort:
         no noise, so it has nothing to enter.
         """
         if not self.is_host:
-            self._reserved.reserve(noise, releases, self._recorder.round)
+            self._reserved.reserve(noise, releases, self._summing.round)
 
     async def broadcast(self, value: Values | None = None) -> dict[str, NDArray[Any]]:
         """The host's value, at every party; only the host passes one."""
@@ -194,7 +187,7 @@ class Cohort:
             raise ValueError(f"either this party's own or shared, not both: {sorted(both)}")
         between = Boundaries(
             self._who,
-            self._sums,
+            self._layer,
             self._checkpoints,
             self._recorder,
             self._summing.begin_round,

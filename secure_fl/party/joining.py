@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.ports import Envelopes
 from secure_fl.thresholds import quorum
 
 
@@ -60,9 +60,9 @@ class Handover:
                 round=self.after,
             )
 
-    def digest(self, sums: PartySum, state: bytes, of: str) -> bytes:
+    def digest(self, envelopes: Envelopes, state: bytes, of: str) -> bytes:
         """What a party signs that it holds; `of` nobody: equal at all that hold the same."""
-        return sums.fingerprint(state, f"{self._about()} of {of}".encode())
+        return envelopes.fingerprint(state, f"{self._about()} of {of}".encode())
 
     def check(
         self,
@@ -70,7 +70,7 @@ class Handover:
         members: tuple[str, ...],
         state: bytes,
         source: str,
-        sums: PartySum,
+        envelopes: Envelopes,
     ) -> None:
         """Refuse a state, of `source`, unless all holders that are left prove to have the same."""
         self.require_quorum(members)
@@ -82,7 +82,7 @@ class Handover:
         wrong = sorted(
             party
             for party, proof in proofs.items()
-            if not sums.vouched(party, self.digest(sums, state, party), proof)
+            if not envelopes.vouched(party, self.digest(envelopes, state, party), proof)
         )
         if wrong:
             # Who stands alone is to blame; of two, nobody can tell which.

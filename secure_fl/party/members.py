@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secure_fl.errors import DISTRUST, CohortError, TooFewParties
-from secure_fl.protocol.ports import Group, PartySum
+from secure_fl.protocol.ports import Group, Transcript
 
 
 class Members:
     """The members of a run as one of them sees them, and how few it goes on with."""
 
     def __init__(
-        self, me: str, host: str | None, min_cohort: int, threshold: int, sums: PartySum
+        self, me: str, host: str | None, min_cohort: int, threshold: int, transcript: Transcript
     ) -> None:
-        self.me, self.host, self._sums = me, host, sums
+        self.me, self.host, self._transcript = me, host, transcript
         self.min_cohort, self.threshold = min_cohort, threshold
         self.roster: tuple[str, ...] = ()  # all that the run began with, here or lost since
         self.here: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class Members:
     def begin(self, names: tuple[str, ...]) -> None:
         """Take part in a run of these."""
         self.roster = names
-        self._go_on(names)
+        self._replace_members(names)
 
-    def enter(self, names: Sequence[str]) -> None:
+    def confirm_members(self, names: Sequence[str]) -> None:
         """Go on with these: the coordinator may lose some, never add any."""
         known = set(self.here)
         if self.me not in names or not set(names) <= known or len(set(names)) < len(names):
@@ -44,7 +44,7 @@ class Members:
                 party=self.me,
                 fix=DISTRUST,
             )
-        self._go_on(tuple(names))
+        self._replace_members(tuple(names))
         if len(self.parties) < self.threshold:
             raise TooFewParties(
                 f"only {len(self.parties)} parties are left; the threshold is {self.threshold}",
@@ -52,7 +52,7 @@ class Members:
                 party=self.me,
             )
 
-    def survive(self, survivors: tuple[str, ...]) -> None:
+    def keep_only(self, survivors: tuple[str, ...]) -> None:
         """Go on with those whose inputs are in a sum, before anything of it is revealed."""
         alive = set(survivors)
         parties = alive - {self.host}
@@ -63,11 +63,11 @@ class Members:
                 fix="bring the others back and resume the run; nothing was revealed",
                 party=self.me,
             )
-        self._go_on(survivors)
+        self._replace_members(survivors)
 
-    def _go_on(self, names: tuple[str, ...]) -> None:
-        """All must be told the same: who thinks that others are gone gives and reads other sums."""
-        self._sums.saw("\n".join(names).encode(), b"members", host=True)
+    def _replace_members(self, names: tuple[str, ...]) -> None:
+        """Bind later sums to who is here: a party that is told otherwise gives and reads others."""
+        self._transcript.saw("\n".join(names).encode(), b"members", host=True)
         self.here = names
 
     def require_cohort(self, groups: Sequence[Group]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from secure_fl.errors import BudgetError
+from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Noise, Rule
 
 
@@ -61,7 +62,7 @@ class Reserved:
                 fix="pass noise=cohort.prediction_noise(...), or remove protection.noise",
                 party=self._me,
             )
-        if rule.audience != "host" or rule.bound is None or rule.carry:
+        if rule.audience != Audience.HOST or rule.bound is None or rule.carry:
             raise BudgetError(
                 "a noised sum whose scale would leave without noise",
                 fix="noised sums are for the host, with a public bound, and carry nothing",

@@ -14,7 +14,7 @@ from secure_fl.files import Lines
 from secure_fl.protocol.messages import JOINED
 
 
-class Openings:
+class OpenedSumsLog:
     """One party's notes, kept for good: any round may be repeated."""
 
     def __init__(self, file: Path) -> None:

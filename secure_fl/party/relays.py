@@ -9,11 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from secure_fl.errors import CohortError, Disagreement
-from secure_fl.party.exchange import ask
 from secure_fl.party.members import Members
+from secure_fl.party.session import ask
 from secure_fl.protocol import messages
-from secure_fl.protocol.arrays import cut, pack, unpack
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.arrays import pack, unpack
+from secure_fl.protocol.frames import cut
+from secure_fl.protocol.ports import Envelopes, Transcript
 
 Told = dict[str, NDArray[Any]]
 
@@ -21,8 +22,8 @@ Told = dict[str, NDArray[Any]]
 class Relays:
     """Values in envelopes, and proofs of equal state; each is bound to its place in the run."""
 
-    def __init__(self, who: Members, sums: PartySum) -> None:
-        self._who, self._sums = who, sums
+    def __init__(self, who: Members, envelopes: Envelopes, transcript: Transcript) -> None:
+        self._who, self._envelopes, self._transcript = who, envelopes, transcript
         self._relayed = 0  # values passed on in this run: no old one can be passed on again
         self._agreed = 0  # proofs asked for: an old one proves nothing
 
@@ -36,25 +37,27 @@ class Relays:
         if (value is not None) != self._who.is_host:
             raise CohortError("a broadcast's value comes from the host, and only from it")
         context = self._context("broadcast", self._next(), host)
-        bulk = b"" if value is None else self._sums.envelope(pack(value), context)
+        bulk = b"" if value is None else self._envelopes.seal(pack(value), context)
         answer, data = await ask(messages.Broadcast(), messages.Relayed, bulk)
         if answer.senders != (host,):
             raise CohortError("the broadcast did not come from the host", party=host)
-        plain = self._sums.unwrap(data, context)
-        self._sums.saw(plain, context, host=True)
+        plain = self._envelopes.open(data, context)
+        self._transcript.saw(plain, context, host=True)
         return unpack(plain)
 
     async def share(self, values: Mapping[str, Any]) -> dict[str, Told]:
         """See `Cohort.share`."""
         number = self._next()
-        bulk = self._sums.envelope(pack(values), self._context("share", number, self._who.me))
+        context = self._context("share", number, self._who.me)
+        bulk = self._envelopes.seal(pack(values), context)
         answer, data = await ask(messages.Share(), messages.Relayed, bulk)
-        self._who.enter(answer.senders)  # the coordinator may not leave out whom it does not lose
+        # The coordinator may not leave out whom it does not lose.
+        self._who.confirm_members(answer.senders)
         told: dict[str, Told] = {}
         for sender, part in zip(answer.senders, cut(data, answer.sizes), strict=True):
             context = self._context("share", number, sender)
-            plain = self._sums.unwrap(part, context)
-            self._sums.saw(plain, context, host=True)
+            plain = self._envelopes.open(part, context)
+            self._transcript.saw(plain, context, host=True)
             told[sender] = unpack(plain)
         return told
 
@@ -63,10 +66,10 @@ class Relays:
         number = self._agreed = self._agreed + 1
 
         def digest(of: str) -> bytes:
-            return self._sums.fingerprint(fingerprint, f"{number} {about} {of}".encode())
+            return self._envelopes.fingerprint(fingerprint, f"{number} {about} {of}".encode())
 
         answer, _ = await ask(messages.Agree(digest(""), digest(self._who.me)), messages.Agreed)
-        self._who.enter(tuple(answer.proofs))
+        self._who.confirm_members(tuple(answer.proofs))
         for party, proof in answer.proofs.items():
             if not hmac.compare_digest(proof, digest(party)):
                 raise Disagreement(

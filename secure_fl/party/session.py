@@ -1,27 +1,58 @@
 """Drives one party program: a frame in, a frame out.
 
-The engine gives `step` a frame from the coordinator and carries back what it returns. A repeated
-frame gets the same answer again, so an engine may deliver twice.
+`ask` is the program's end: it hands over a message, and waits for the coordinator's answer.
+`Session.step` is the engine's end: the engine gives it a frame from the coordinator and carries
+back what it returns. A repeated frame gets the same answer again, so an engine may deliver twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError
 from secure_fl.events import Crossing, EventLog
-from secure_fl.party.cohort import Cohort
-from secure_fl.party.exchange import Exchange
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame
 from secure_fl.protocol.link import Link, Received
-from secure_fl.protocol.messages import FromCoordinator, FromParty
-from secure_fl.protocol.ports import PartySum
+from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
+from secure_fl.protocol.ports import Sums
 
-Program = Callable[[Cohort], Coroutine[Exchange, Any, None]]
+if TYPE_CHECKING:
+    from secure_fl.party.cohort import Cohort
+
+Program: TypeAlias = "Callable[[Cohort], Coroutine[Exchange, Any, None]]"
+M = TypeVar("M", bound=Message)
+
+
+class Exchange:
+    """An awaitable that gives the session a message and comes back with the answer."""
+
+    __slots__ = ("bulk", "message")
+
+    def __init__(self, message: FromParty, bulk: bytes = b"") -> None:
+        self.message, self.bulk = message, bulk
+
+    def __await__(self) -> Generator[Exchange, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
+        return (yield self)
+
+
+async def ask(message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M, bytes]:
+    """Send a message; return its answer, which must be of this kind, and the answer's bulk."""
+    answer, data = await Exchange(message, bulk)
+    return expected(answer, expect), data
+
+
+def expected(answer: object, expect: type[M]) -> M:
+    """The answer, if it is of this kind."""
+    if not isinstance(answer, expect):
+        raise CohortError(
+            f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
+            fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
+        )
+    return answer
 
 
 class Session:
@@ -33,7 +64,7 @@ class Session:
         cohort: Cohort,
         link: Link,
         *,
-        sums: PartySum,
+        sums: Sums,
         checkpoints: Checkpoints,
         recorder: EventLog,
         surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -89,12 +120,12 @@ class Session:
                 )
             case messages.Start(members=members) if not self._cohort.members:
                 self._cohort.begin(members)
-                offer = self._sums.offer(members)
+                offer = self._sums.next_keys(members)
                 kept = self._checkpoints
                 return messages.Ready(kept.available(), offer, kept.opened()), b""
             case messages.Begin() if not self._begun:
                 self._begun = True  # once: the same inputs, summed twice, could be told apart
-                self._cohort.enter(message.members)
+                self._cohort.confirm_members(message.members)
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)

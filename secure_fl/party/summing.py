@@ -1,7 +1,27 @@
-"""One party's side of its sums: sealed, perhaps unmasked, checked, opened.
+"""A sum, from a party's values to the opened total: the whole story, in the order it happens.
 
-Values are sent on a scale that all parties know. Where somebody does not know it, a sum of scales
-comes first, and the values follow in a second one.
+Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
+
+    1  a program calls `Cohort.sum`; the values become flat vectors, in groups    here, `groups`
+       that the same parties contribute. Where somebody lacks the scale of a
+       vector, norms are summed first: a sum of its own.
+    2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
+       exchanged before: a `SumUnderWay` (`crypto.secure_sum`). Its upload
+       leaves as `SumInput`.
+    3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
+    4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2
+       refuses sums over too few, or over others than before a crash (`_admit`).
+    5  `SumUnderWay.settle` checks the lists. If anybody is gone, it signs        row 2b
+       them (`Confirm`), and the coordinator shows all the signatures.
+    6  `SumUnderWay.shares` reveals what removes the masks of this sum, once;     row 2b
+       the keys of the next sum travel with it (`UnmaskShares`), row 0 of that.
+    7  The coordinator recovers the seeds, and subtracts what is left of the      `RevealStep`
+       masks, under the encryption.
+    8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
+    9  `SumUnderWay.open` decrypts it, checks its tag against the survivors and   here
+       decodes it; `Sums.accept` takes the keys.
+
+A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 where somebody is gone.
 """
 
 from __future__ import annotations
@@ -13,15 +33,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import DISTRUST, CohortError
+from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog
-from secure_fl.party.exchange import Exchange, ask, expected
-from secure_fl.party.groups import declared, flat, outline, whole
+from secure_fl.party.groups import declare
 from secure_fl.party.members import Members
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import messages
-from secure_fl.protocol.arrays import cut
-from secure_fl.protocol.ports import Group, PartySum, Rule
+from secure_fl.party.session import Exchange, ask, expected
+from secure_fl.protocol.frames import cut, digest
+from secure_fl.protocol.messages import (
+    Audience,
+    Confirmed,
+    SumId,
+    SumInput,
+    Total,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -30,19 +58,20 @@ class Summing:
     """The sums of a run, one after the other."""
 
     def __init__(
-        self, who: Members, sums: PartySum, checkpoints: Checkpoints, recorder: EventLog
+        self, who: Members, layer: PrivacyLayer, checkpoints: Checkpoints, recorder: EventLog
     ) -> None:
-        self._who, self._sums = who, sums
+        self._who, self._layer, self._sums = who, layer, layer.sums
         self._checkpoints, self._recorder = checkpoints, recorder
+        self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
         self._only: frozenset[str] | None = None  # over whom alone this sum may be opened
         self._scales = False  # whether the last sum was of scales, and its values follow
         self._opened = 0  # sums opened in this round
         self._carried: dict[str, tuple[int, ...]] = {}  # shapes of what this round's sums carried
 
-    def begin_round(self) -> None:
+    def begin_round(self, number: int) -> None:
         """Count the round's sums, and know the shapes of what they carry, from here on."""
-        self._opened, self._carried = 0, {}
+        self.round, self._opened, self._carried = number, 0, {}
 
     async def sum(
         self,
@@ -54,16 +83,25 @@ class Summing:
         together: bool,
     ) -> Arrays:
         """See `Cohort.sum`."""
+        who = self._who
         self._only = frozenset(self.survivors) if together else None
-        if together and self._only != frozenset(self._who.here):
+        if together and self._only != frozenset(who.here):
             return {}  # somebody left since: all know it, and nobody sends anything
-        gives = {name: flat(name, value, self._who.me) for name, value in sorted(values.items())}
+        if bool(values or read) == (who.is_host and rule.audience == Audience.PARTIES):
+            raise CohortError(
+                "the host passes {} to a sum for the parties; otherwise values must have names",
+                party=who.me,
+            )
+        gives = {name: _flat(name, value, who.me) for name, value in sorted(values.items())}
         reads = {name: np.zeros(math.prod(np.shape(v)), np.float32) for name, v in read.items()}
-        if not partial:
-            groups, lacking = whole(self._who, gives, reads, rule.audience), False
-        else:
-            groups, lacking = await declared(self._who, self._sums, gives, reads, rule, self._next)
-        self._who.require_cohort(groups)
+        groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
+        lacking = False
+        if partial:
+            at = (self.round, self._opened + 1)
+            groups, lacking = await declare(who, self._layer, gives, reads, rule, at)
+        elif reads:
+            raise CohortError("every party contributes to a whole sum: nobody only reads it")
+        who.require_cohort(groups)
         scales = self._sums.unscaled(groups, rule)
         if scales or lacking:
             norms = await self._add(scales, Rule(), scales=True)
@@ -71,7 +109,7 @@ class Summing:
                 return {}
             self._sums.learn(norms)
         opened = await self._add(groups, rule)
-        while opened is not None and self._who.is_host and self._scales:
+        while opened is not None and who.is_host and self._scales:
             opened = await self._add(groups, rule)  # the parties summed scales; values follow
         if opened is None:
             return {}
@@ -91,58 +129,80 @@ class Summing:
     async def _add(
         self, groups: Sequence[Group], rule: Rule, *, scales: bool = False
     ) -> Arrays | None:
-        """One sum; None if it was not to be opened over those who are left."""
+        """One sum, steps 2 to 9; None if it was not to be opened over those who are left."""
+        at: SumId = (self.round, self._opened + 1)  # one that is withheld is not counted
         with self._recorder.phase("seal"):
-            sealed = self._sums.seal(groups, rule, self._next)
-        message = messages.SumInput(rule.audience, sealed.segments, scales, self._next)
-        answer, data = await Exchange(message, sealed.data)
+            under_way = self._sums.begin(groups, rule, at)
+        upload = under_way.upload
+        answer, data = await Exchange(
+            SumInput(rule.audience, upload.segments, scales, at), upload.data
+        )
         admitted = self._admit(groups, getattr(answer, "survivors", ()))
-        if isinstance(answer, messages.Unmask):
-            answer, data = await (self._unmask if admitted else self._withhold)(answer)
-        total = expected(answer, messages.Total)
+        if isinstance(answer, Unmask):
+            unmask = self._unmask if admitted else self._withhold
+            answer, data = await unmask(under_way, answer)
+        total = expected(answer, Total)
         if total.survivors != self.survivors:
             raise CohortError(
                 "the coordinator changed its mind about who took part in a sum", fix=DISTRUST
             )
         if not self._who.is_host and total.scales != scales:
             raise CohortError("the coordinator mistakes a sum of values for one of scales")
-        self._who.enter(total.members)
+        self._who.confirm_members(total.members)
         self._scales = total.scales
-        if not admitted:
-            self._sums.accept(total.offers, total.members)
-            return None
+        opened: Arrays | None = None
         with self._recorder.phase("open"):
-            opened = self._sums.open(cut(data, total.sizes), total.survivors)
+            if admitted:
+                opened = under_way.open(cut(data, total.sizes), total.survivors)
             self._sums.accept(total.offers, total.members)
         return opened
 
-    @property
-    def _next(self) -> messages.SumId:
-        """Which sum comes next, as it will be noted: one that is withheld is not counted."""
-        return self._recorder.round, self._opened + 1
-
-    async def _unmask(self, lists: messages.Unmask) -> tuple[Any, bytes]:
-        """Help to remove the masks of those who are in the sum."""
+    async def _unmask(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+        """Help to remove the masks of those who are in the sum: steps 5 and 6."""
         with self._recorder.phase("unmask"):
-            claim, confirmed = self._sums.confirm(lists), None
+            claim, confirmed = under_way.settle(lists), None
         if claim is not None:  # somebody is gone: all must have been told the same
-            confirmed, _ = await ask(claim, messages.Confirmed)
+            confirmed, _ = await ask(claim, Confirmed)
         with self._recorder.phase("unmask"):
-            reply = self._sums.reveal(lists, confirmed)
-        return await Exchange(reply)
+            shares = under_way.shares(confirmed)
+            keys = self._sums.next_keys(lists.survivors)
+        return await Exchange(UnmaskShares(shares.seeds, shares.keys, keys))
 
-    async def _withhold(self, lists: messages.Unmask) -> tuple[Any, bytes]:
+    async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
         """Reveal nothing: the sum stays masked for good. Keys for the next one are needed still."""
-        return await Exchange(messages.UnmaskShares({}, {}, self._sums.offer(lists.survivors)))
+        return await Exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
 
     def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> bool:
-        """Let a sum over these survivors be opened, or not, before anything is revealed."""
-        self._who.survive(survivors)
+        """Let a sum over these survivors be opened, or not, before anything is revealed: step 4."""
+        self._who.keep_only(survivors)
         self.survivors = survivors
         if self._only is not None and self._only != frozenset(survivors):
             return False
         self._who.require_cohort(groups)
         self._opened += 1
-        what = outline(groups, survivors)
-        self._checkpoints.admit(self._recorder.round, self._opened, survivors, what)
+        what = _digest(groups, survivors)
+        self._checkpoints.admit(self.round, self._opened, survivors, what)
         return True
+
+
+def _flat(name: str, value: Any, me: str) -> Vector:
+    """The value as a vector; nothing that is not finite ever leaves."""
+    vector = np.ascontiguousarray(np.asarray(value, dtype=np.float32)).reshape(-1)
+    if not np.isfinite(vector).all():
+        raise TrainingError(
+            f"{name} holds NaN or infinity, so nothing was sent",
+            fix="lower the learning rate, set max_grad_norm, or look at this party's data",
+            party=me,
+        )
+    return vector
+
+
+def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
+    """What is summed and over whom: the same when a round is repeated."""
+    alive = set(survivors)
+    lines = sorted(
+        f"{name} {vector.size} {' '.join(sorted(alive.intersection(group.owners)))}"
+        for group in groups
+        for name, vector in group.vectors.items()
+    )
+    return digest("\n".join(lines).encode()).hex()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
 from secure_fl.events import Listener

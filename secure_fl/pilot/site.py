@@ -13,8 +13,8 @@ from pathlib import Path
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.config.silos import read
 from secure_fl.crypto import secret
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.roster import Member, Roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError

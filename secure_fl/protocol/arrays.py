@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from secure_fl.errors import CohortError, CryptoError
+from secure_fl.errors import CryptoError
 
 
 def pack(values: Mapping[str, Any]) -> bytes:
@@ -25,11 +24,3 @@ def unpack(data: bytes) -> dict[str, NDArray[Any]]:
         return safetensors.numpy.load(data)
     except safetensors.SafetensorError as error:
         raise CryptoError("a relayed value does not decode") from error
-
-
-def cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The parts of a bulk."""
-    if sum(sizes) != len(data):
-        raise CohortError("the sizes of a bulk's parts do not add up")
-    starts = accumulate(sizes, initial=0)
-    return [data[start : start + size] for start, size in zip(starts, sizes, strict=False)]

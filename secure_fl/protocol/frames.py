@@ -7,13 +7,14 @@ unknown kinds, extra fields, wrong types and oversized parts are errors. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
+from itertools import accumulate
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from secure_fl.errors import WireError
+from secure_fl.errors import CohortError, WireError
 from secure_fl.protocol.messages import (
     MAX_BULK,
     Count,
@@ -85,6 +86,14 @@ class Bulk(NamedTuple):
     def of(cls, data: bytes = b"") -> Bulk:
         """Digest the data."""
         return cls(data, digest(data))
+
+
+def cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """The parts of a bulk."""
+    if sum(sizes) != len(data):
+        raise CohortError("the sizes of a bulk's parts do not add up")
+    starts = accumulate(sizes, initial=0)
+    return [data[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 def encode(envelope: Envelope, bulk: bytes, sign: Callable[[bytes], bytes]) -> Frame:

@@ -6,6 +6,7 @@ of a frame only (`frames`), sealed by the privacy layer. docs/protocol.md has a 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -24,6 +25,13 @@ SumId: TypeAlias = tuple[Count, Count]  # of a sum: its round, and its number in
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Proof = Annotated[bytes, msgspec.Meta(min_length=32, max_length=64)]
 Secret16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
+
+
+class Audience(StrEnum):
+    """Who learns a sum."""
+
+    PARTIES = "parties"
+    HOST = "host"
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -62,7 +70,7 @@ class Ready(Message, frozen=True, tag=1):
 
     checkpoints: tuple[Count, ...] = ()
     offer: Offer | None = None
-    opened: tuple[tuple[Count, Count, Names], ...] = ()  # over whom: see `Openings.rounds`
+    opened: tuple[tuple[Count, Count, Names], ...] = ()  # over whom: see `OpenedSumsLog.rounds`
 
 
 class Declare(Message, frozen=True, tag=2):
@@ -77,7 +85,7 @@ class Declare(Message, frozen=True, tag=2):
 class SumInput(Message, frozen=True, tag=3):
     """The party's contribution to a sum; the vectors are in the bulk, one after the other."""
 
-    audience: Annotated[str, msgspec.Meta(pattern=r"^(parties|host)\Z")]
+    audience: Audience
     segments: tuple[Segment, ...]
     scales: bool = False  # the scales of the values that follow in the next sum
     at: SumId = (0, 0)  # as in `Declare`

@@ -1,21 +1,22 @@
 """What a sum needs from the privacy layer: the party's half and the coordinator's half.
 
-`crypto.clear_sum` and `crypto.secure_sum` implement the party's half, `crypto.blind_sum` the
-coordinator's. This file only fixes the shape between them and the door, so that both ends can be
-read, typed and tested alone.
+`crypto.secure_sum` and `crypto.clear_sum` implement the party's half, `crypto.blind_sum` (and
+`clear_sum`) the coordinator's. This file only fixes the shape between them and the two machines, so
+that both ends can be read, typed and tested alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import (
+    Audience,
     Confirm,
     Confirmed,
     Offer,
@@ -25,7 +26,9 @@ from secure_fl.protocol.messages import (
     UnmaskShares,
 )
 
-Audience: TypeAlias = Literal["parties", "host"]
+if TYPE_CHECKING:
+    from secure_fl.crypto.segments import Layout
+
 Vector: TypeAlias = NDArray[np.float32]
 
 
@@ -63,7 +66,7 @@ class Noise(Protocol):
 class Rule:
     """How one sum is encoded, and for whom."""
 
-    audience: Audience = "parties"
+    audience: Audience = Audience.PARTIES
     carry: bool = False  # keep what rounding leaves over, and add it to the next sum
     bound: float | None = None  # a public bound of every value; beyond it is an error
     noise: Noise | None = None
@@ -71,7 +74,7 @@ class Rule:
 
 def require_masks(audience: Audience, *, masks: bool) -> None:
     """Refuse a sum for the host alone without masks: all parties hold the key to ciphertexts."""
-    if audience == "host" and not masks:
+    if audience == Audience.HOST and not masks:
         raise CohortError(
             "a sum for the host alone needs masks, and this run has none",
             fix='set protection.mode = "he+secagg"',
@@ -79,21 +82,47 @@ def require_masks(audience: Audience, *, masks: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class Upload:
     """A party's contribution, ready to leave: public sizes, and bytes nobody else can read."""
 
     segments: tuple[Segment, ...]
     data: bytes
 
 
-class PartySum(Protocol):
+class SumUnderWay(Protocol):
+    """One sum at one party, with its keys and all of its state; each step once, in this order."""
+
+    @property
+    def upload(self) -> Upload:
+        """What leaves for the coordinator."""
+
+    @property
+    def layouts(self) -> Sequence[Layout | None]:
+        """How each segment lies in slots, equal at all parties; None in the clear."""
+
+    def settle(self, lists: Unmask) -> Confirm | None:
+        """A signature under lists that name somebody as dropped; None where nobody is."""
+
+    def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
+        """Shares that let the coordinator remove masks, or a refusal."""
+
+    def open(
+        self, parts: Sequence[bytes], survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Check and open the totals; a sum without masks is opened without the two steps before."""
+
+
+class Sums(Protocol):
     """The party's half of every sum of one run."""
 
-    def offer(self, members: Sequence[str]) -> Offer | None:
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
+        """Encode, noise, mask and encrypt, for this sum and no other."""
+
+    def next_keys(self, members: Sequence[str]) -> Offer | None:
         """Fresh keys and shares for the next sum, or None where a mode needs none."""
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """The keys and shares of all other members for the next sum."""
+        """Take the keys and shares of all other members for the next sum."""
 
     def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
         """What must be summed first so that all parties share a scale (often nothing)."""
@@ -104,33 +133,17 @@ class PartySum(Protocol):
     def forget(self, names: Sequence[str]) -> None:
         """Do not use the scales that this party knows of these names: others do not know them."""
 
-    def seal(self, groups: Sequence[Group], rule: Rule, at: SumId) -> Sealed:
-        """Encode, noise, mask and encrypt, for this sum and no other."""
-
-    def confirm(self, unmask: Unmask) -> Confirm | None:
-        """A signature under lists that name somebody as dropped; None where nobody is."""
-
-    def reveal(self, unmask: Unmask, confirmed: Confirmed | None) -> UnmaskShares:
-        """Shares that let the coordinator remove masks, once per sum, or a refusal."""
-
-    def open(
-        self, data: Sequence[bytes], survivors: Sequence[str]
-    ) -> dict[str, NDArray[np.float64]]:
-        """Check and open the sum of what was sealed last."""
-
     def leftover(self, name: str) -> Vector | None:
         """What the last carried value of this name left over, which is then forgotten."""
 
-    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
-        """All parties, or all with the host, were sent this: sums of who was not do not open."""
 
-    def turn(self) -> None:
-        """A round is over, and about to be saved."""
+class Envelopes(Protocol):
+    """What parties tell each other through a coordinator that can neither read nor forge it."""
 
-    def envelope(self, data: bytes, context: bytes) -> bytes:
+    def seal(self, data: bytes, context: bytes) -> bytes:
         """Seal bytes for all parties, not for the coordinator."""
 
-    def unwrap(self, data: bytes, context: bytes) -> bytes:
+    def open(self, data: bytes, context: bytes) -> bytes:
         """Open what another party put into an envelope."""
 
     def fingerprint(self, data: bytes, context: bytes) -> bytes:
@@ -141,6 +154,16 @@ class PartySum(Protocol):
 
     def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
         """Whether that party signed it."""
+
+
+class Transcript(Protocol):
+    """What a party keeps from sum to sum, and saves with each round."""
+
+    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
+        """All parties, or all with the host, were sent this: sums of who was not do not open."""
+
+    def turn(self) -> None:
+        """A round is over, and about to be saved."""
 
     def common(self) -> Mapping[str, Any]:
         """What of the state is equal at all parties: scales, and what all have seen."""
@@ -153,6 +176,14 @@ class PartySum(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
+
+
+class PrivacyLayer(NamedTuple):
+    """All that stands between a party's values and the wire."""
+
+    sums: Sums
+    envelopes: Envelopes
+    transcript: Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +211,4 @@ class BlindTotal(Protocol):
         """The total of each segment, by its key."""
 
 
-NewTotal: TypeAlias = Callable[[Audience, Offered], BlindTotal]
+TotalFor: TypeAlias = Callable[[Audience, Offered], BlindTotal]

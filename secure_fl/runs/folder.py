@@ -20,7 +20,7 @@ from typing import IO, Any
 from secure_fl.errors import RunError
 from secure_fl.events import Event
 from secure_fl.files import write_whole
-from secure_fl.party.opened_sums import Openings
+from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 
@@ -105,7 +105,7 @@ class PartyCheckpoints:
 
     def __init__(self, folder: Path, site: Stateful) -> None:
         self._folder, self._site = folder, site
-        self._openings = Openings(folder / OPENED)
+        self._openings = OpenedSumsLog(folder / OPENED)
 
     def available(self) -> tuple[int, ...]:
         """Rounds that are whole."""
@@ -114,7 +114,7 @@ class PartyCheckpoints:
         return tuple(sorted(int(n.removeprefix("round-")) for n in names))
 
     def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
-        """List the parties of the sums that were opened: see `Openings.rounds`."""
+        """List the parties of the sums that were opened: see `OpenedSumsLog.rounds`."""
         return self._openings.rounds()
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.party_keys import PartyKeys
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
@@ -28,7 +28,7 @@ from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.ports import NewTotal
+from secure_fl.protocol.ports import TotalFor
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -80,7 +80,7 @@ def federate(
     bits: Any = 16,
     engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine,
     keys: Mapping[str, PartyKeys] | None = None,
-    new_total: NewTotal | None = None,
+    new_total: TotalFor | None = None,
     lead: Callable[..., Coordinator] | None = None,
     run: bytes | None = None,
     catch: bool = False,

@@ -28,8 +28,9 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement
 from secure_fl.learning.models import trainable
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
+from secure_fl.protocol.messages import Audience
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ModelSettings, Protection, TaskSettings
 from secure_fl.testing.harness import Program, federate

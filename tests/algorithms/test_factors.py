@@ -16,7 +16,7 @@ from torch import Tensor
 from secure_fl.algorithms.factors import Exchange, Way, exchange_of
 from secure_fl.algorithms.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
-from secure_fl.crypto.layout import CLIP_IN_RMS
+from secure_fl.crypto.segments import CLIP_IN_RMS
 from secure_fl.errors import PartyFailed
 from secure_fl.events import Event, EventLog
 from secure_fl.party.cohort import Cohort

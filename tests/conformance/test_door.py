@@ -17,8 +17,9 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
+from secure_fl.protocol.messages import Audience
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 

@@ -14,7 +14,8 @@ from secure_fl.crypto.ledger import Ledger, load_chain
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.errors import BudgetError, CohortError, CryptoError
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.messages import Audience
 from secure_fl.settings import NoiseSettings, Protection
 from secure_fl.testing.harness import LossyEngine, Program, federate
 

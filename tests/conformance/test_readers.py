@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from secure_fl.errors import CohortError, TooFewParties
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
+from secure_fl.protocol.messages import Audience
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import LossyEngine, Program, federate
 

@@ -116,7 +116,7 @@ def test_who_was_lost_between_two_sums_is_left_out_again(
 ) -> None:
     found = continuation(ready, None, 2)
     assert (found.after, found.newcomers) == (2, ())
-    assert [(s.round, s.upto, tuple(sorted(s.who))) for s in found.again] == again
+    assert [(s.round, s.last_number, tuple(sorted(s.parties))) for s in found.to_repeat] == again
     assert unfinished(ready, None, 2) == (3, frozenset("abcd"))
 
 
@@ -188,17 +188,17 @@ def test_no_story_makes_an_input_appear_in_two_sums(
         for q, sum, who in m.opened
         if sum and (q > after or q == 0)
     }
-    assert {(q, sum) for q, sum, _ in repeated} == {(s.round, s.upto) for s in again}
+    assert {(q, sum) for q, sum, _ in repeated} == {(s.round, s.last_number) for s in again}
     for q, sum, who in repeated:  # each over exactly those that everybody says
-        assert who == next(s.who for s in again if (s.round, s.upto) == (q, sum))
+        assert who == next(s.parties for s in again if (s.round, s.last_number) == (q, sum))
     here = set(ready)
     for at, sums in enumerate(again):
-        assert sums.who <= here and (at or sums.who == here)  # nobody missing, nobody added
-        here = set(sums.who)
+        assert sums.parties <= here and (at or sums.parties == here)  # nobody missing, nobody added
+        here = set(sums.parties)
     assert all(after >= q for m in ready.values() for q, sum, _ in m.opened if sum == 0)
     holders = {m for m, said in ready.items() if after in (0, *said.checkpoints)}
     assert holders == set(ready) - set(newcomers)
     if newcomers:
         assert not any(q > after for m in ready.values() for q, *_ in m.opened)
-        assert all(sums.who == set(ready) for sums in again)
+        assert all(sums.parties == set(ready) for sums in again)
         assert len(holders & set(parties)) >= quorum(len(parties), threshold)

@@ -11,15 +11,16 @@ import pytest
 
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import packing
-from secure_fl.crypto.layout import CLIP_IN_RMS
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.segments import CLIP_IN_RMS, SLOT_BYTES
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.errors import BudgetError, CohortError, CryptoError, TrainingError
-from secure_fl.federation.keys import make_keys, party_sum
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
+from secure_fl.federation.keys import make_keys, privacy_layer
+from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
-from secure_fl.protocol.ports import Group, PartySum, Rule
+from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.ports import Group, Rule, SumUnderWay
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, Program, federate
@@ -44,7 +45,7 @@ def carrying(name: str, factors: Sequence[float]) -> Program:
 
 def leftover(out: Federated, name: str) -> Any:
     sums: Any = out.sessions[name]._sums
-    return sums._scales.leftovers["w"]
+    return sums.context.transcript.scales.leftovers["w"]
 
 
 @pytest.mark.parametrize("mode", PROTECTED)
@@ -113,7 +114,9 @@ def test_the_scale_follows_updates_that_grow_and_shrink_a_hundredfold() -> None:
     grown = np.mean(out.results["a"][16:32], axis=0)
     np.testing.assert_allclose(grown, 100 * exact, atol=30)  # clipped at first, then caught up
     rms = float(np.sqrt(np.mean([np.square(inputs(n)) for n in NAMES])))
-    assert sums._scales.rms["w"] < 5 * rms  # and small again, so steps are fine again
+    assert (
+        sums.context.transcript.scales.rms["w"] < 5 * rms
+    )  # and small again, so steps are fine again
     back = np.mean(out.results["a"][-8:], axis=0)
     np.testing.assert_allclose(back, exact, atol=5 * rms * CLIP_IN_RMS[8] / 127)
 
@@ -227,23 +230,65 @@ class ThinNoise:
             raise BudgetError("this sum lost too much of its noise")
 
 
-def sealed_under_noise() -> PartySum:
+def begun(rule: Rule) -> SumUnderWay:
     """One party's half of a sum whose input has been sent."""
     keys, settings = make_keys("secagg", NAMES, None), ProtectionSettings(mode="secagg")
     sums = {
-        n: party_sum(settings, keys[n], Rules(None, 2, 3), run=bytes(16), seed=0) for n in NAMES
+        n: privacy_layer(settings, keys[n], Rules(None, 2, 3), run=bytes(16), seed=0).sums
+        for n in NAMES
     }
-    offers = {n: half.offer(NAMES) for n, half in sums.items()}
+    offers = {n: half.next_keys(NAMES) for n, half in sums.items()}
     sums["a"].accept({n: o for n, o in offers.items() if o is not None}, NAMES)
     group = Group(NAMES, {"w": np.zeros(20, np.float32)})
-    sums["a"].seal([group], Rule(bound=1.0, noise=ThinNoise()), (1, 1))
-    return sums["a"]
+    under_way = sums["a"].begin([group], rule, (1, 1))
+    with pytest.raises(CohortError, match="no keys are left"):
+        sums["a"].begin([group], rule, (1, 2))  # no key serves two sums
+    return under_way
 
 
 def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
-    assert sealed_under_noise().confirm(messages.Unmask(NAMES, ())) is None
+    rule = Rule(bound=1.0, noise=ThinNoise())
+    assert begun(rule).settle(messages.Unmask(NAMES, ())) is None
     with pytest.raises(BudgetError):
-        sealed_under_noise().confirm(messages.Unmask(NAMES[:3], NAMES[3:]))
+        begun(rule).settle(messages.Unmask(NAMES[:3], NAMES[3:]))
+
+
+def test_each_step_of_a_sum_is_taken_once_and_in_order() -> None:
+    everybody, total = messages.Unmask(NAMES, ()), [b""]
+    under_way = begun(Rule(bound=1.0))
+    for early in (lambda: under_way.shares(None), lambda: under_way.open(total, NAMES)):
+        with pytest.raises(CohortError):
+            early()
+    assert under_way.settle(everybody) is None
+    for wrong in (lambda: under_way.settle(everybody), lambda: under_way.open(total, NAMES)):
+        with pytest.raises(CohortError):
+            wrong()
+    assert set(under_way.shares(None).seeds) == set(NAMES)
+    for again in (lambda: under_way.settle(everybody), lambda: under_way.shares(None)):
+        with pytest.raises(CohortError):
+            again()
+    slots = b"".join(bytes([6]) * SLOT_BYTES for _ in range(under_way.upload.segments[0].slots))
+    with pytest.raises(TamperError):
+        under_way.open([slots], NAMES)
+    with pytest.raises(CohortError, match="or twice"):
+        under_way.open([slots], NAMES)
+
+
+@pytest.mark.parametrize("mode", ["none", "he"])
+def test_a_sum_without_masks_has_nothing_to_settle_and_opens_once(mode: Protection) -> None:
+    keys, settings = make_keys(mode, NAMES, None), ProtectionSettings(mode=mode)
+    sums = privacy_layer(settings, keys["a"], Rules(None, 2, 3), run=bytes(16), seed=0).sums
+    assert sums.next_keys(NAMES) is None
+    under_way = sums.begin([Group(("a",), {"k": np.ones(3, np.float32)})], Rule(), (1, 1))
+    for masked in (
+        lambda: under_way.settle(messages.Unmask(NAMES, ())),
+        lambda: under_way.shares(None),
+    ):
+        with pytest.raises(CohortError):
+            masked()
+    assert under_way.open([under_way.upload.data], ("a",))["k"].tolist() == [1, 1, 1]
+    with pytest.raises(CohortError):
+        under_way.open([under_way.upload.data], ("a",))
 
 
 def test_keys_of_a_step_are_gone_when_it_is_over() -> None:
@@ -272,7 +317,7 @@ def test_keys_of_a_step_are_gone_when_it_is_over() -> None:
 def test_checkpoints_hold_no_keys() -> None:
     out = federate({n: carrying(n, (1,)) for n in NAMES}, mode="he+secagg")
     sums: Any = out.sessions["a"]._sums
-    assert set(sums.state()) == {"scales", "seen", "rng"}
+    assert set(sums.context.transcript.state()) == {"scales", "seen", "rng"}
 
 
 def test_a_program_that_sums_in_another_way_gets_nothing() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from secure_fl.crypto.blind_sum import RemainingMasks
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError
 from secure_fl.protocol.messages import Offer, UnmaskShares
 from tests.support.collusion import LENGTH, STREAM, MaskedStep

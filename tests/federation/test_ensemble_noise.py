@@ -18,7 +18,8 @@ from secure_fl.crypto.planning import Predictions, plan_predictions
 from secure_fl.errors import BudgetError, SecureFLError
 from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.learning.site import Site
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.messages import Audience
 from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate

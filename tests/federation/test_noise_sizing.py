@@ -15,10 +15,11 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.planning import Predictions, plan_predictions
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.secure_sum import SecureSum
+from secure_fl.crypto.secure_sum import SecureSums
 from secure_fl.errors import BudgetError, SettingsError
-from secure_fl.federation.keys import make_keys, party_sum
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.federation.keys import make_keys, privacy_layer
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule
 from secure_fl.settings import NoiseSettings
 from secure_fl.testing.harness import federate
@@ -118,16 +119,17 @@ def test_host_sums_have_16_bits_and_fit_for_128_parties() -> None:
     cards = {name: keys["h000"].peers.get(name, keys["h000"].identity.public) for name in names}
     many = replace(keys["h000"], peers={**cards, HUB: keys[HUB].identity.public})
     protection = ProtectionSettings(bits=4)
-    sums = party_sum(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0)
-    assert isinstance(sums, SecureSum)
+    sums = privacy_layer(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0).sums
+    assert isinstance(sums, SecureSums)
+    scales, parties = sums.context.transcript.scales, sums.context.parties
     group = Group(tuple(names), {"y": VOTE})
     noise, _ = account(forced(), threshold=86).size(EXAMPLES, CLASSES, 4, 128)
     for given in (None, noise):
-        codec = sums._layout(group, Rule("host", bound=1.0, noise=given)).codec
+        codec = scales.layout(group, Rule(Audience.HOST, bound=1.0, noise=given), parties).codec
         assert codec.modulus == COHORT.modulus and codec.parties == 128 and codec.per_slot >= 1
         assert codec.bits >= 16
         assert given is None or codec.offset >= given.reach
-    assert sums._layout(group, Rule("parties", bound=1.0)).codec.bits == 4
+    assert scales.layout(group, Rule(Audience.PARTIES, bound=1.0), parties).codec.bits == 4
 
 
 def test_few_bits_for_updates_do_not_coarsen_predictions() -> None:

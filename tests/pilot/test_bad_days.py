@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.totals import blind_totals
-from secure_fl.crypto.blind_sum import ClearTotal, from_slots
+from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.clear_sum import ClearTotal
+from secure_fl.crypto.segments import from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.pilot.lead import RESTARTS
 from secure_fl.pilot.lobby import RESTARTED
@@ -20,7 +21,7 @@ from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.messages import Continue, Segment, SumInput
+from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
 from secure_fl.protocol.ports import Offered
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
@@ -138,7 +139,7 @@ SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
 def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
     total = blind_totals(
         ProtectionSettings(mode="secagg"), ("a", "b"), Rules(None, 2, 2), bytes(16)
-    )("parties", Offered())
+    )(Audience.PARTIES, Offered())
     one, large = from_slots(np.ones(4, np.uint64)), from_slots(np.full(4, 2**47, np.uint64))
     total.add("a", SEGMENTS, one + one)
     with pytest.raises(WireError, match="below the modulus"):

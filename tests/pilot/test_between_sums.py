@@ -15,7 +15,7 @@ from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, PartyFailed
-from secure_fl.party.opened_sums import Openings
+from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty
@@ -135,7 +135,7 @@ def test_a_coordinator_cannot_have_the_second_sum_over_all(
             if (note["round"], note["sum"]) == (2, 2)
         ]
         with pytest.raises(CohortError, match="exactly those parties"):
-            Openings(file).admit(2, 2, FOUR, what)
+            OpenedSumsLog(file).admit(2, 2, FOUR, what)
     by_all = {party for party, who in over(town, 2, 2).items() if who == FOUR}
     assert by_all <= {"hospital-4"}  # which was not told of the other; alone it opens nothing
 
@@ -164,7 +164,7 @@ def test_in_one_process_too(tmp_path: Path, mode: Any) -> None:
     result = small(adam, mode, folder=tmp_path, silos=four, resume=True).run()
     assert result.document["status"] == "finished"
     files = {silo.name: tmp_path / "parties" / silo.name / "checkpoints" / OPENED for silo in four}
-    said = {name: Openings(file).rounds() for name, file in files.items()}
+    said = {name: OpenedSumsLog(file).rounds() for name, file in files.items()}
     three = tuple(silo.name for silo in four[:3])
     if mode == "secagg":
         assert all((1, 1, (*three, late)) in notes for notes in said.values())

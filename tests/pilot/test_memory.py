@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.totals import blind_totals
+from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.raw import _planes, _words
 from secure_fl.crypto.scheme import COHORT

@@ -11,7 +11,7 @@ import pytest
 from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, RunError
-from secure_fl.party.opened_sums import Openings
+from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.runs.folder import RunFolder
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal_nested
@@ -146,7 +146,7 @@ def test_heterofl_refuses_who_comes_late(tmp_path: Path) -> None:
 
 def test_a_note_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
     """The disk was full in the middle of a line: nothing was revealed, and it can go on."""
-    notes = Openings(tmp_path / "opened.jsonl")
+    notes = OpenedSumsLog(tmp_path / "opened.jsonl")
     notes.admit(1, 1, ("a", "b", "c"), "x")
     whole = (tmp_path / "opened.jsonl").stat().st_size
     with files_of_at_most(whole + 20), pytest.raises(RunError, match="cannot be written down"):
@@ -160,7 +160,7 @@ def test_a_note_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
 
 
 def test_of_sums_in_a_row_over_the_same_parties_the_last_is_told(tmp_path: Path) -> None:
-    notes = Openings(tmp_path / "opened.jsonl")
+    notes = OpenedSumsLog(tmp_path / "opened.jsonl")
     for number, who in enumerate(("abcd", "abcd", "abc", "ab"), 1):
         notes.admit(1, number, tuple(who), "x")
     notes.let_in(1, ("a", "b"))

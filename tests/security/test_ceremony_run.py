@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from secure_fl.crypto import secret
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import KeyringError, SecureFLError
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.site import site_keys
+from secure_fl.protocol.messages import Audience
 from secure_fl.testing.harness import Program, federate
 from tests.support.key_sites import CHEAP, signed, site
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,16 @@ from msgspec import structs
 from secure_fl.coordinator.step import Reply, Step
 from secure_fl.coordinator.steps import AgreeStep
 from secure_fl.crypto import masking, public, secret, tags
-from secure_fl.crypto.blind_sum import from_parts, to_parts, to_slots
+from secure_fl.crypto.primitives import keyed_digest
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.seen import Seen
+from secure_fl.crypto.segments import from_parts, to_parts, to_slots
+from secure_fl.crypto.transcript import Seen
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.keys import make_keys
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame, peek
-from secure_fl.protocol.messages import SumInput
+from secure_fl.protocol.messages import Audience, SumInput
 from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
@@ -132,14 +132,14 @@ class Deceiver(Liar):
         if isinstance(kind, messages.Owners) and kind.readers.get("upper") and not self._sums:
             self._lonely = True
             alone = {n: structs.replace(kind, readers={"upper": (n,)}) for n in NAMES}
-            reply = replace(reply, messages=dict(reply.messages) | alone)
+            reply = reply._replace(messages=dict(reply.messages) | alone)
         if isinstance(kind, messages.Total):
             self._sums += 1
             if self._sums == 1:
                 reply = self._with_a_dead_model(reply)
         if isinstance(kind, messages.Agreed):
             self._agreements += 1
-            reply = replace(reply, messages={name: self._proofs(name) for name in NAMES})
+            reply = reply._replace(messages={name: self._proofs(name) for name in NAMES})
         step = super()._exchange(reply)
         if isinstance(step, AgreeStep):
             step.fingerprints = {b"": list(NAMES)}
@@ -149,22 +149,25 @@ class Deceiver(Liar):
         """Forge what the deceived open, and where none would open, what all do."""
         messages, bulks = dict(reply.messages), dict(reply.bulks)
         for name in messages if self._lonely else DECEIVED:
-            parts = [self._forged(name, sent) for sent in self._sums_of(name)._sent]
+            parts = [self._forged(name, sent) for sent in self._sums_of(name).last._parts]
             messages[name] = structs.replace(messages[name], sizes=tuple(map(len, parts)))
             bulks[name] = Bulk.of(b"".join(parts))
-        return replace(reply, messages=messages, bulks=bulks)
+        return reply._replace(messages=messages, bulks=bulks)
 
     def _forged(self, name: str, sent: Any) -> bytes:
         """With the colluder's keys: where masks and tags are drawn follows from what it is told."""
-        keys, owners = self._colluder._keys, sent.group.owners
+        keys, owners = self._colluder.context.keys, sent.group.owners
         (vector,) = sent.group.vectors
         dead = name in DECEIVED and (vector == "upper" or not self._lonely)
         values = np.full(SIZE, -BOUND if dead else 0.0, np.float32)
-        low, _ = sent.layout.encode({vector: values}, self._colluder._rng, None)
+        low, _ = sent.layout.encode({vector: values}, self._colluder.context.transcript.rng, None)
         slots = low * np.uint64(len(owners)) % np.uint64(t)
-        zeros, members = np.zeros_like(slots), [self._colluder._numbers[one] for one in owners]
-        tag = sum(tags.make(keys.tag_key, zeros, k, t, sent.place) for k in members)
-        tag += tags.dot(slots, _weights(keys.tag_key, slots, sent.place), t)
+        zeros, members = (
+            np.zeros_like(slots),
+            [self._colluder.context.numbers[one] for one in owners],
+        )
+        tag = sum(tags.make(keys.tag_key, zeros, k, t, sent.stream) for k in members)
+        tag += tags.dot(slots, _weights(keys.tag_key, slots, sent.stream), t)
         total = public.Sum(public.load(keys.cohort.public()))
         total.add(secret.seal(keys.cohort, np.append(slots, np.uint64(tag % t))))
         return from_parts(total.result())
@@ -173,16 +176,16 @@ class Deceiver(Liar):
         """That all have the model that this party has; the colluder could compute them all."""
         state, number = digest(self._models[to][-1]), self._agreements
         context = (f"{number} model {name}".encode() for name in NAMES)
-        proofs = (self._colluder.fingerprint(state, one) for one in context)
+        proofs = (keyed_digest(self._colluder.context.digest_key, state, one) for one in context)
         return messages.Agreed(dict(zip(NAMES, proofs, strict=True)))
 
     def _add(self, step: Any, party: str, message: Any, bulk: bytes, answers: Any) -> Any:
         if isinstance(message, SumInput):
-            sums = self._sums_of(party)
+            last = self._sums_of(party).last
             if party in NAMES:
-                self.uploads[party] = sums._step, sums._sent[0], bulk
+                self.uploads[party] = last._keys, last._parts[0], bulk
             elif party == "hub":
-                self.host = sums._step
+                self.host = last._keys
             if self._sums or self._lonely:  # whatever segments are bound to, they are one
                 alike = (structs.replace(s, key=_key(s)) for s in message.segments)
                 message = structs.replace(message, segments=tuple(alike))
@@ -191,14 +194,14 @@ class Deceiver(Liar):
     def read(self) -> Any:
         """What the masks in the sum of all uploads of the second round do not hide."""
         total = np.zeros(0, np.uint64)
-        for party, (step, sent, bulk) in self.uploads.items():
-            count, run = sent.layout.slots + 1, sent.place.run
+        for party, (keys, sent, bulk) in self.uploads.items():
+            count = sent.layout.slots + 1
             if self.host is None:
-                slots = secret.open(self._colluder._keys.cohort, to_parts(bulk), count)
+                slots = secret.open(self._colluder.context.keys.cohort, to_parts(bulk), count)
             else:  # which conspires
                 slots = to_slots(bulk, count) + np.uint64(t)
-                slots -= self.host.host_masks([party], run, count, t)
-            own = masking.uniform(masking.self_key(step._self_seed, sent.place), count, t)
+                slots -= self.host.host_masks([party], sent.stream, count, t)
+            own = masking.uniform(masking.self_key(keys._self_seed, sent.stream), count, t)
             slots = (slots + np.uint64(t) - own) % np.uint64(t)
             total = (total + slots) % np.uint64(t) if total.size else slots
         values, _ = sent.layout.decode(total[:-1], len(NAMES), None)
@@ -216,8 +219,21 @@ def _key(segment: messages.Segment) -> bytes:
     return hashlib.sha256(" ".join(segment.owners).encode()).digest()
 
 
-def _weights(key: bytes, slots: Any, place: Any) -> Any:
-    return masking.uniform(masking.stream_key(key, place, "tag"), slots.size, t)
+def _weights(key: bytes, slots: Any, stream: Any) -> Any:
+    return masking.uniform(masking.stream_key(key, stream, "tag"), slots.size, t)
+
+
+def watching(sessions: Mapping[str, Any]) -> LossyEngine:
+    """The engine of parties whose sum under way can be looked at from outside."""
+    for session in sessions.values():
+        sums, begin = session._sums, session._sums.begin
+
+        def remember(*given: Any, sums: Any = sums, begin: Any = begin) -> Any:
+            sums.last = begin(*given)
+            return sums.last
+
+        sums.begin = remember
+    return LossyEngine(sessions)
 
 
 Training = Callable[[str, dict[str, list[Any]]], Program]
@@ -237,7 +253,7 @@ def deceive(program: Training, others: tuple[str, ...] = ()) -> tuple[Federated,
         bits=24,
         min_cohort=3,
         host="hub" if "hub" in others else None,
-        engine=LossyEngine,
+        engine=watching,
         lead=lead,
         catch=True,
     )
@@ -337,7 +353,9 @@ def test_a_host_cannot_broadcast_one_thing_to_one_party(mode: Protection, lied: 
                 if number:
                     break
                 if cohort.is_host:
-                    other = tap.sessions["hub"]._sums.envelope(_payload(0.0), b"broadcast 0 hub")
+                    other = tap.sessions["hub"]._cohort._layer.envelopes.seal(
+                        _payload(0.0), b"broadcast 0 hub"
+                    )
                     sealed.append(other)
                 told = await cohort.broadcast({"w": np.ones(4)} if cohort.is_host else None)
                 results[name] = float(told["w"][0])
@@ -349,8 +367,8 @@ def test_a_host_cannot_broadcast_one_thing_to_one_party(mode: Protection, lied: 
             if lied and isinstance(reply.messages.get(VICTIM), messages.Relayed):
                 message = structs.replace(reply.messages[VICTIM], sizes=(len(sealed[0]),))
                 told = {**reply.messages, VICTIM: message}
-                reply = replace(
-                    reply, messages=told, bulks={**reply.bulks, VICTIM: Bulk.of(sealed[0])}
+                reply = reply._replace(
+                    messages=told, bulks={**reply.bulks, VICTIM: Bulk.of(sealed[0])}
                 )
             return super()._exchange(reply)
 

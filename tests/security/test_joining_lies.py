@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,19 @@ import pytest
 from msgspec import structs
 
 from secure_fl import FedAvg
+from secure_fl.coordinator import assembly
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Reply, Rules, Step
+from secure_fl.coordinator.step import Reply, Step
 from secure_fl.coordinator.steps import HandoverStep
-from secure_fl.crypto.clear_sum import ClearSum
+from secure_fl.crypto.clear_sum import ClearEnvelopes
+from secure_fl.crypto.envelopes import Envelopes as SealedEnvelopes
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
-from secure_fl.federation import federation
-from secure_fl.federation.keys import make_keys, party_sum
+from secure_fl.federation.keys import make_keys
 from secure_fl.party.joining import Handover
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import Begin, HandedOver
-from secure_fl.protocol.ports import PartySum
-from secure_fl.settings import ProtectionSettings
+from secure_fl.protocol.ports import Envelopes
 from secure_fl.testing.hospitals import small
 from tests.support.attacker import Liar, Wiretap, lying, told
 from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
@@ -46,7 +45,7 @@ def join(
     folder: Path, lead: Lead, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[SecureFLError, dict[str, Session]]:
     """Resume with one more under this coordinator; what stopped the run, and the sessions."""
-    monkeypatch.setattr(federation, "Coordinator", lead)
+    monkeypatch.setattr(assembly, "Coordinator", lead)
     tap = Wiretap()
     run = small(FedAvg(rounds=4), "he+secagg", folder=folder, silos=FOUR, resume=True)
     with pytest.raises(SecureFLError) as caught:
@@ -117,7 +116,7 @@ class Swapping(Liar):
     def _exchange(self, reply: Reply) -> Step:
         if any(isinstance(m, HandedOver) for m in reply.messages.values()):
             other = Bulk.of(os.urandom(len(reply.bulks[LATE].data)))
-            reply = replace(reply, bulks={**reply.bulks, LATE: other})
+            reply = reply._replace(bulks={**reply.bulks, LATE: other})
         return super()._exchange(reply)
 
 
@@ -149,15 +148,15 @@ def test_a_wrong_state_is_found_by_the_parties_themselves(
     assert len(sessions) == 4
 
 
-SUMS = {name: ClearSum(name) for name in "abcd"}
+CLEAR = {name: ClearEnvelopes(name) for name in "abcd"}
 
 
 def proofs(of: Handover, states: dict[str, bytes]) -> dict[str, bytes]:
-    return {p: proof(of, SUMS[p], p, state) for p, state in states.items()}
+    return {p: proof(of, CLEAR[p], p, state) for p, state in states.items()}
 
 
-def proof(of: Handover, sums: PartySum, party: str, state: bytes) -> bytes:
-    return sums.vouch(of.digest(sums, state, party))
+def proof(of: Handover, envelopes: Envelopes, party: str, state: bytes) -> bytes:
+    return envelopes.vouch(of.digest(envelopes, state, party))
 
 
 def test_who_stands_alone_is_named_and_of_two_both() -> None:
@@ -167,10 +166,10 @@ def test_who_stands_alone_is_named_and_of_two_both() -> None:
         source = "a" if me == "d" else me
         states = {"a": b"bad", "b": b"good", "c": b"good"}
         with raises(Disagreement, party=named):
-            three.check(proofs(three, states), three.members, state, source, SUMS[me])
+            three.check(proofs(three, states), three.members, state, source, CLEAR[me])
     two = Handover(3, ("a", "b", "c"), ("c",), None, 3)
     with pytest.raises(Disagreement) as caught:
-        two.check(proofs(two, {"a": b"x", "b": b"y"}), two.members, b"x", "a", SUMS["c"])
+        two.check(proofs(two, {"a": b"x", "b": b"y"}), two.members, b"x", "a", CLEAR["c"])
     assert "party" not in caught.value.where and " a " in caught.value.what
     assert " b " in caught.value.what
 
@@ -178,11 +177,10 @@ def test_who_stands_alone_is_named_and_of_two_both() -> None:
 def test_a_hospital_that_conspires_cannot_vouch_for_another() -> None:
     """It has all keys but the others' own; with them it could hand over a model as it likes."""
     keys = make_keys("secagg", ["a", "b", "c"], None)
-    settings, rules = ProtectionSettings(mode="secagg"), Rules(None, 3, 3)
-    a, b, c = (party_sum(settings, keys[n], rules, run=bytes(16), seed=0) for n in "abc")
+    a, b, c = (SealedEnvelopes(keys[n], bytes(16)) for n in "abc")
     three = Handover(3, ("a", "b", "c"), ("c",), None, 3)
 
-    def check(by: PartySum) -> None:
+    def check(by: Envelopes) -> None:
         made = {"a": proof(three, a, "a", b"dead"), "b": proof(three, by, "b", b"dead")}
         three.check(made, three.members, b"dead", "a", c)
 
@@ -199,7 +197,7 @@ def test_proofs_of_another_handover_prove_nothing() -> None:
     ):
         old = proofs(then, {"a": b"x", "b": b"x"})
         with pytest.raises(Disagreement):
-            now.check(old, now.members, b"x", "a", SUMS["c"])
+            now.check(old, now.members, b"x", "a", CLEAR["c"])
 
 
 @pytest.mark.parametrize(

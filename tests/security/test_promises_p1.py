@@ -12,23 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.coordinator import totals
 from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ProtectedTotal, to_parts, to_slots
+from secure_fl.crypto.blind_sum import ProtectedTotal
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.segments import to_parts, to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
-from secure_fl.party.cohort import Audience
 from secure_fl.protocol import messages
+from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Offered
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
 
 BLIND = (
-    "import sys, secure_fl.coordinator.machine, secure_fl.coordinator.totals;"
+    "import sys, secure_fl.coordinator.machine, secure_fl.coordinator.sum_steps;"
     "import secure_fl.crypto.blind_sum, secure_fl.crypto.public;"
     "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
     "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', 'secure_fl.federation.keys', "
@@ -173,6 +174,6 @@ def test_ciphertexts_alone_carry_no_host_sum() -> None:
     out = federate(dict.fromkeys((*NAMES, "hub"), program), host="hub", mode="he", catch=True)
     assert isinstance(out.error, SecureFLError) and "hub" not in out.results
     with pytest.raises(CohortError, match="needs masks"):
-        totals.blind_totals(ProtectionSettings(mode="he"), NAMES, Rules("hub", 2, 3), bytes(16))(
-            "host", Offered()
+        blind_totals(ProtectionSettings(mode="he"), NAMES, Rules("hub", 2, 3), bytes(16))(
+            messages.Audience.HOST, Offered()
         )

@@ -14,8 +14,8 @@ import pytest
 from secure_fl.crypto.scheme import largest_cohort
 from secure_fl.errors import CohortError, CryptoError, TooFewParties
 from secure_fl.federation.keys import make_keys
-from secure_fl.party.cohort import Audience
 from secure_fl.protocol import messages
+from secure_fl.protocol.messages import Audience
 from secure_fl.runs.folder import OPENED, PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import LossyEngine, Program, federate

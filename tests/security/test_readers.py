@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.secure_sum import SecureSum
+from secure_fl.crypto.secure_sum import SecureSums, SumUnderWay
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties
 from secure_fl.protocol import messages
-from secure_fl.protocol.ports import Sealed
+from secure_fl.protocol.ports import Upload
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import Wiretap, lying, told
@@ -40,25 +40,28 @@ def test_a_reader_that_contributes_is_refused(
     mode: Protection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hospital that runs another program: it seals into a segment that it only reads."""
-    honest = SecureSum.seal
+    honest = SecureSums.begin
 
-    def seal(self: SecureSum, groups: Any, rule: Any, at: Any) -> Sealed:
-        if self.me != "west":
+    def begin(self: SecureSums, groups: Any, rule: Any, at: Any) -> SumUnderWay:
+        if self.context.me != "west":
             return honest(self, groups, rule, at)
+        keys = self._keys
         sealed = honest(self, [replace(g, owners=(*g.owners, "west")) for g in groups], rule, at)
-        names = honest(self, groups, rule, at)  # the digests and owners that the others use
+        self._keys = keys
+        under_way = honest(self, groups, rule, at)  # the digests and owners that the others use
         segments = tuple(
             replace_size(told, made.size)
-            for told, made in zip(names.segments, sealed.segments, strict=True)
+            for told, made in zip(under_way.upload.segments, sealed.upload.segments, strict=True)
         )
-        return Sealed(segments, sealed.data)
+        under_way.upload = Upload(segments, sealed.upload.data)
+        return under_way
 
     def replace_size(segment: messages.Segment, size: int) -> messages.Segment:
         return messages.Segment(segment.key, size, segment.slots, segment.owners)
 
     without = federate(programs(), mode=mode, min_cohort=1).results["west"]
     np.testing.assert_allclose(without["low"], np.full(50, 3.0), atol=1e-3)
-    monkeypatch.setattr(SecureSum, "seal", seal)
+    monkeypatch.setattr(SecureSums, "begin", begin)
     out = federate(programs(), mode=mode, min_cohort=1, catch=True)
     assert isinstance(out.error, Disagreement) and out.error.where["party"] == "west"
     assert out.results == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.ports import Audience, BlindTotal, NewTotal, Offered
+from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.testing.harness import Program
 
 NAMES = ("east", "north", "south", "west")
@@ -88,7 +89,7 @@ class Liar(Coordinator):
     def _exchange(self, reply: Reply) -> Step:
         said = {party: self._lie(party, message) for party, message in reply.messages.items()}
         messages = {party: message for party, message in said.items() if message is not None}
-        return super()._exchange(replace(reply, messages=messages))
+        return super()._exchange(reply._replace(messages=messages))
 
 
 def lying(lie: Lie) -> Callable[..., Coordinator]:
@@ -120,8 +121,8 @@ class Tampering:
 
 
 def tampering(
-    new_total: NewTotal, change: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]
-) -> NewTotal:
+    new_total: TotalFor, change: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]
+) -> TotalFor:
     """For `federate(new_total=...)`."""
 
     def make(audience: Audience, offered: Offered) -> BlindTotal:

@@ -98,7 +98,7 @@ SAMPLES: list[Any] = [
     Stop("cohort"),
     Gather({"hospital-1": b"n" * 16}),
     messages.Ready(),
-    messages.SumInput("host", (messages.Segment(b"k" * 32, 8),)),
+    messages.SumInput(messages.Audience.HOST, (messages.Segment(b"k" * 32, 8),)),
     messages.Declare(("x",)),
     messages.UnmaskShares({}, {"hospital-2": b"k" * 16}),
     Failed("policy"),

@@ -13,7 +13,8 @@ from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.learning.site import Site
-from secure_fl.party.cohort import Audience, Cohort
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.messages import Audience
 from secure_fl.settings import DPSettings, ModelSettings, NoiseSettings, TaskSettings
 from secure_fl.testing.harness import Federated, Program, federate
 from tests.support.private import notes

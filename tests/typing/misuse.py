@@ -9,9 +9,9 @@ from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
+from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
 from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.party_keys import PartyKeys
 from secure_fl.crypto.public import PublicContext, Sum
 from secure_fl.crypto.secret import SecretKey
 from secure_fl.events import EventLog
@@ -19,8 +19,8 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame
 from secure_fl.protocol.link import Link
-from secure_fl.protocol.messages import Segment
-from secure_fl.protocol.ports import Group, NewTotal, Rule, Vector
+from secure_fl.protocol.messages import Audience, Segment, Unmask
+from secure_fl.protocol.ports import Group, Rule, Sums, SumUnderWay, TotalFor, Vector
 
 
 def clear_values_to_a_coordinator(
@@ -37,12 +37,12 @@ def clear_values_to_a_coordinator(
 
 
 def clear_values_on_the_wire(link: Link, values: Slots) -> None:
-    message = messages.SumInput("parties", ())
+    message = messages.SumInput(Audience.PARTIES, ())
     link.pack(message, Bulk.of(b"sealed"))
     link.pack(message, values)  # expect: error
     link.pack(message, b"without a digest")  # expect: error
     link.pack({"loss": 0.3})  # expect: error
-    messages.SumInput("parties", ({"layer.weight": values},))  # expect: error
+    messages.SumInput(Audience.PARTIES, ({"layer.weight": values},))  # expect: error
     Frame(b"head", values)  # expect: error
 
 
@@ -63,8 +63,19 @@ def opening_without_the_secret(key: SecretKey, context: PublicContext) -> None:
 
 
 def the_wrong_audience() -> None:
-    Rule(audience="parties")
+    Rule(audience=Audience.PARTIES)
     Rule(audience="coordinator")  # expect: error
+
+
+def a_sum_out_of_order(sums: Sums, group: Group, under_way: SumUnderWay, lists: Unmask) -> None:
+    sums.begin([group], Rule(), (1, 1)).settle(lists)
+    under_way.shares(None)
+    sums.settle(lists)  # expect: error
+    sums.open([b"total"], ())  # expect: error
+    under_way.begin([group], Rule(), (1, 1))  # expect: error
+    under_way.shares(lists)  # expect: error
+    under_way.settle(None)  # expect: error
+    under_way.open(under_way.upload, ())  # expect: error
 
 
 def clear_values_as_slots(key: SecretKey, group: Group, vector: Vector) -> None:
@@ -92,7 +103,7 @@ def another_partys_keys(me: Identity, card: PublicIdentity, key: SecretKey) -> N
 
 
 def a_coordinator_made_of_party_things(
-    links: dict[str, Link], engine: Engine, rules: Rules, totals: NewTotal, keys: PartyKeys
+    links: dict[str, Link], engine: Engine, rules: Rules, totals: TotalFor, keys: PartyKeys
 ) -> None:
     recorder = EventLog("coordinator")
     Coordinator(links, engine, rules, totals, recorder)

@@ -10,7 +10,7 @@ first summed in norm only; then nothing is clipped, at the price of more bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TypeVar
@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto import packing
 from secure_fl.crypto.packing import BLOCK, Codec, Slots
-from secure_fl.protocol.ports import Noise, Vector
+from secure_fl.crypto.primitives import digest_of
+from secure_fl.errors import CryptoError, WireError
+from secure_fl.protocol.messages import Salt, SumId
+from secure_fl.protocol.ports import Group, Noise, Rule, Vector
 
 SMALL = 8
 EXACT_BITS = 24  # for vectors whose clip covers their whole norm
@@ -32,6 +35,8 @@ CLIP_IN_RMS = {4: 2.3, 6: 3.1, 8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
 # Squared norms have two scales: below 1 magnified to keep their digits, others shrunk, because the
 # update of a large hospital, times its records, is beyond what travels exactly.
 TINY, HUGE = 2.0**38, 2.0**10
+
+SLOT_BYTES = 6  # 48 bits hold a slot of 44
 
 Arrays = dict[str, NDArray[np.float64]]
 Real = TypeVar("Real", np.float32, np.int64)
@@ -147,3 +152,74 @@ def squared_norm(vector: Vector) -> float:
 
 def _two_scales(square: float) -> NDArray[np.float64]:
     return np.array([square / HUGE, 0.0] if square >= 1 else [0.0, square * TINY])
+
+
+def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes:
+    """A digest of what a segment holds, of which sum, after what its parties have all seen.
+
+    Parties that disagree are found out: to the coordinator theirs are different segments.
+    """
+    layout = "\n".join(f"{name} {vector.size}" for name, vector in group.vectors.items())
+    owners, readers = "\n".join(group.owners), "\n".join(group.readers)
+    # Who would add less noise than the others does not come together with them.
+    noise = rule.noise and f"{rule.noise.scale:.6g} {rule.noise.reach:.6g}"
+    rules = f"{rule.audience} {rule.carry} {rule.bound} {noise} {at[0]} {at[1]}"
+    parts = (rules, layout, owners, readers)
+    return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
+
+
+def check_bound(group: Group, rule: Rule) -> None:
+    """Refuse values beyond their public bound: they would be clipped without notice."""
+    for name, vector in group.vectors.items():
+        if rule.bound is not None and np.abs(vector).max(initial=0) > rule.bound:
+            raise CryptoError(
+                f"{name} holds values beyond the public bound of {rule.bound:g}",
+                fix="clip them first, or name a larger bound",
+            )
+
+
+def from_slots(slots: Slots) -> bytes:
+    """Masked slots as bytes, 48 bits each."""
+    return slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES].tobytes()
+
+
+def to_slots(data: bytes, count: int) -> Slots:
+    """The inverse of `from_slots`."""
+    if len(data) != SLOT_BYTES * count:
+        raise WireError("masked values have the wrong size")
+    slots = np.zeros((count, 8), np.uint8)
+    slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
+    return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
+
+
+def from_parts(parts: Sequence[bytes]) -> bytes:
+    """Ciphertexts one after the other, each behind its length."""
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def to_parts(data: bytes) -> list[bytes]:
+    """The inverse of `from_parts`."""
+    parts, start = [], 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        if end > len(data) or end == start + 4:
+            raise WireError("a list of ciphertexts is cut short")
+        parts.append(data[start + 4 : end])
+        start = end
+    return parts
+
+
+def salts_by_digest(by_peer: Mapping[str, bytes], peers: Collection[str]) -> tuple[Salt, ...]:
+    """What masks with single peers are bound to, for the wire: most often the same for all."""
+    named: dict[bytes, list[str]] = {}
+    for peer, digest in sorted(by_peer.items()):
+        named.setdefault(digest, []).append(peer)
+    if len(named) == 1 and len(by_peer) == len(peers):
+        return (Salt(next(iter(named))),)
+    return tuple(Salt(digest, tuple(names)) for digest, names in named.items())
+
+
+def salt_of(salts: Sequence[Salt], peer: str) -> bytes | None:
+    """The digest that is listed for this peer."""
+    found = (salt.digest for salt in salts if not salt.peers or peer in salt.peers)
+    return next(found, None)

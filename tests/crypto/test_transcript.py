@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from secure_fl.crypto.seen import ALL, PARTIES, Seen, audience_of, listed, salt_of
+from secure_fl.crypto.segments import salt_of, salts_by_digest
+from secure_fl.crypto.transcript import ALL, PARTIES, Seen, audience_of
 from secure_fl.errors import CohortError
 
 A, B, C, HOST = "a", "b", "c", "host"
@@ -89,9 +90,9 @@ def test_masks_of_a_host_sum_are_bound_to_the_parties_sums() -> None:
 
 def test_salts_cross_the_wire_once_for_all_who_have_seen_the_same() -> None:
     known, peers = {A: bytes(32), B: b"\1" * 32, C: bytes(32)}, (A, B, C)
-    salts = listed(known, peers)
-    assert [salt.peers for salt in salts] == [(A, C), (B,)] and listed({}, peers) == ()
+    salts = salts_by_digest(known, peers)
+    assert [salt.peers for salt in salts] == [(A, C), (B,)] and salts_by_digest({}, peers) == ()
     assert {peer: salt_of(salts, peer) for peer in (*peers, HOST)} == known | {HOST: None}
-    alike = listed(dict.fromkeys(peers, bytes(32)), peers)
+    alike = salts_by_digest(dict.fromkeys(peers, bytes(32)), peers)
     assert [salt.peers for salt in alike] == [()] and salt_of(alike, C) == bytes(32)
-    assert [salt.peers for salt in listed({A: bytes(32)}, peers)] == [(A,)]
+    assert [salt.peers for salt in salts_by_digest({A: bytes(32)}, peers)] == [(A,)]
