@@ -2,8 +2,7 @@
 
 Liu, Wu, Wu, Wang, Lyu, Chen, Xie: No One Left Behind: Inclusive Federated Learning over
 Heterogeneous Devices. KDD 2022, arXiv 2202.08036, Algorithm 1. Its parts are in `inclusive`: lines
-14-29 in `tier_sums` (one sum per tier), `sealed_mixing` (mixed under encryption) or `wide_sums`
-(very small tiers).
+14-29 in `tier_sums` (one sum per tier) or `sealed_mixing` (mixed under encryption).
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from secure_fl.algorithms.inclusive.server import server_of
 from secure_fl.algorithms.inclusive.settings import Ladder, Tiered
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusive.turn import Drawn, Turn, meet, require_large
-from secure_fl.algorithms.inclusive.wide_sums import WideSums
 from secure_fl.algorithms.layers import part_of
-from secure_fl.algorithms.tiers import Mix, tier_of
+from secure_fl.algorithms.tiers import tier_of
 from secure_fl.algorithms.updates import add_, agree_by_name, kept_at_home, local_update
 from secure_fl.errors import CohortError
 from secure_fl.learning.models import trainable
@@ -36,19 +34,13 @@ class InclusiveFL(Tiered):
     name: Literal["inclusivefl"] = "inclusivefl"
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5  # β; the paper's: 0.5 for NER, 0.2 for GLUE
     momentum: Reading = "unmixed"  # which g line 22 reads: line 14's, or what line 17 left
-    mix: Mix = "tiers"  # a sum per tier, or none that a small tier is alone in
 
     @model_validator(mode="after")
     def _weights_that_fit(self) -> InclusiveFL:
-        if (self.server_optimizer, self.mix, self.weights) == ("linear", "tiers", "samples"):
+        if (self.server_optimizer, self.weights) == ("linear", "samples"):
             raise ValueError(
                 'weights "users" where server_optimizer is "linear": factors are applied before '
                 "sealing, when nobody knows how many records the other parties have"
-            )
-        if (self.mix, self.weights) == ("wide", "samples"):
-            raise ValueError(
-                'weights "users" where mix is "wide": its sums overlap, and those of weights would '
-                "differ by the records of a tier that is too small for a sum of its own"
             )
         return self
 
@@ -57,11 +49,7 @@ def mixing_of(cfg: Tiered, own: Own) -> Mixing:
     """The way of mixing that the settings ask for."""
     if not isinstance(cfg, InclusiveFL):  # one size: there is nothing to mix
         return TierSums(own, server_of(cfg), 0.0, "off")
-    way: type[TierSums | SealedMixing | WideSums] = TierSums
-    if cfg.mix == "wide":
-        way = WideSums
-    elif cfg.server_optimizer == "linear":
-        way = SealedMixing
+    way = SealedMixing if cfg.server_optimizer == "linear" else TierSums
     return way(own, server_of(cfg), cfg.beta, cfg.momentum)
 
 
@@ -94,8 +82,7 @@ async def by_tiers(
     weight = 1.0 if cfg.weights == "users" else site.records
     async for round in cohort.rounds(cfg.rounds, keep=keep):  # line 4
         turn = peers.turn(cohort, site.seed, round.number, cfg.sample, drawn.parties)  # lines 5-7
-        if not isinstance(mixing, WideSums):
-            require_large(turn, site.name)
+        require_large(turn, site.name)
         g = None
         if model is not None and mixing.trains(turn):  # lines 10-13
             Δ = local_update(site, model, cfg.epochs, cfg.steps)
@@ -109,7 +96,7 @@ async def by_tiers(
             site.score(model, round.number)
     if model is not None:
         turn = peers.turn(cohort, site.seed, cfg.rounds, cfg.sample, drawn.parties)
-        deliver(site, model, own, turn, mixing)
+        deliver(site, model, tier or "", turn)
 
 
 def own_part(site: Site, model: nn.Module | None, tier: str | None) -> Own:
@@ -121,10 +108,9 @@ def own_part(site: Site, model: nn.Module | None, tier: str | None) -> Own:
     return Own(site.name, tier, parts, {n: w for n, w in trainable(model).items() if n in parts})
 
 
-def deliver(site: Site, model: nn.Module, own: Own, turn: Turn, mixing: Mixing) -> None:
+def deliver(site: Site, model: nn.Module, tier: str, turn: Turn) -> None:
     """The largest tier's model is the global one ("model"); the others serve locally."""
-    tier = own.tier or ""
-    shared = len(mixing.common(turn)[tier]) == len(own.parts) and not site.local_head
+    shared = not site.local_head
     largest = tier == turn.ladder.tiers[-1]
     site.recorder.event("tier", tier=tier, layers=turn.ladder.depths[tier])
     site.deliver(model, "model" if largest or not shared else f"model-{tier}", shared=shared)

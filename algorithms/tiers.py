@@ -16,7 +16,6 @@ from secure_fl.party.cohort import Cohort
 
 Share = Annotated[float, Field(gt=0)]
 Weights = Literal["users", "samples"]  # what a mean counts
-Mix = Literal["tiers", "wide"]  # a sum per tier, or none that too few parties are in
 
 
 def tier_of(

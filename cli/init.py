@@ -183,6 +183,8 @@ def _algorithm(name: str, parties: int) -> str:
     values |= {k: v for k, v in SHORT.items() if get_origin(fields[k].annotation) is not Literal}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small to be summed apart
+    if name == "inclusivefl":  # has no such mix: as many tiers as can be summed apart
+        values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
     others = ", ".join(other for other in ALGORITHMS if other != name)
     lines = write(values, "algorithm.")
     return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{lines}"

@@ -1,7 +1,7 @@
-"""What the three ways of mixing tiers have in common.
+"""What the two ways of mixing tiers have in common.
 
 `tier_sums`: a sum per tier, as Algorithm 1 prints it. `sealed_mixing`: one sum per result, mixed
-under encryption. `wide_sums`: for tiers that are too small for sums of their own.
+under encryption.
 """
 
 from __future__ import annotations

@@ -82,15 +82,16 @@ def require_large(turn: Turn, party: str) -> None:
     """Refuse a tier whose sums would be over too few, before anything is trained."""
     for tier, members in turn.members.items():
         if 0 < len(members) < turn.min_cohort:
+            below = turn.ladder.below(tier)
+            join = f"give them tier {below!r}, whose model they can hold as well"
             raise TooFewParties(
                 f"tier {tier!r} has {len(members)} part{'y' if len(members) == 1 else 'ies'} "
                 f"({', '.join(members)}), and a sum of its own would be over these; min_cohort is "
                 f"{turn.min_cohort}",
-                fix='set algorithm.mix = "wide": only sums over enough parties, whatever their '
-                "tiers, and the rest stays at home; or lower protection.min_cohort knowingly: a "
-                "sum over one hospital IS that hospital",
+                fix=f"{join if below else 'add parties to this tier, the smallest'}; or lower "
+                "protection.min_cohort knowingly: a sum over one hospital IS that hospital",
                 party=party,
-                field="algorithm.mix",
+                field="algorithm.tiers",
             )
 
 

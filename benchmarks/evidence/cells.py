@@ -113,8 +113,10 @@ def key_of(cell: Cell, place: Place) -> str:
         "algorithm": algorithm.model_dump(mode="json"),
         **_plain(found, place.model),
     }
-    # Finished cells were measured when host sums had a choice, and their keys name it.
+    # Finished cells were measured when these could be chosen, and their keys name what was.
     everything["protection"] |= {"host_sums": "masks"}
+    if algorithm.name == "inclusivefl":
+        everything["algorithm"] |= {"mix": "tiers"}
     everything |= {name: True for name in ("audited", "decomposed") if getattr(cell, name)}
     text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

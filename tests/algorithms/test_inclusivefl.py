@@ -13,7 +13,6 @@ from secure_fl.algorithms.fedadam import FedAdam, ServerAdam
 from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusive.server import ServerSGD
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
-from secure_fl.algorithms.inclusive.wide_sums import WideSums
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.settings import Protection
 from tests.support.toy_tiers import Reference, names_of, play
@@ -202,7 +201,7 @@ def test_a_tier_below_min_cohort_sits_out_when_few_of_it_are_drawn(way: Any) -> 
     close(out, expected, TIERS, 1e-5)
 
 
-@pytest.mark.parametrize("way", [TierSums, SealedMixing, WideSums])
+@pytest.mark.parametrize("way", [TierSums, SealedMixing])
 def test_shared_layers_are_equal_across_tiers_and_isolated_ones_are_not(way: Any) -> None:
     updates = random_updates(SPREAD, FOUR, 2, 5)
     out = play(way, SPREAD, FOUR, updates, server=adam if way is TierSums else plain, size=5)

@@ -37,8 +37,6 @@ ONE_EACH = ("weak", "medium", "strong")
 SERVERS: dict[str, dict[str, Any]] = {
     "fedadam": {},
     "linear": {"server_optimizer": "linear"},
-    "wide": {"mix": "wide"},
-    "wide and linear": {"mix": "wide", "server_optimizer": "linear"},
 }
 
 
@@ -63,31 +61,25 @@ def inclusive(rounds: int = 2, **options: Any) -> InclusiveFL:
 @pytest.mark.parametrize("mode", get_args(Protection))
 @pytest.mark.parametrize("way", SERVERS)
 def test_every_way_in_every_mode(way: str, mode: Protection) -> None:
-    min_cohort = 3 if "wide" in way else 1
-    result = tiers(inclusive(**SERVERS[way]), mode, min_cohort=min_cohort).run()
+    result = tiers(inclusive(**SERVERS[way]), mode).run()
     last = result.document["metrics"]["last"]["party"]
     assert set(last) == {f"hospital-{i}" for i in (1, 2, 3)}  # each measures its own tier's model
-    if "wide" in way:  # with one party per tier, upper layers are everybody's own
-        assert set(result.models) == {f"{name}/model" for name in last}
-        found = [result.models[f"hospital-{i}/model"] for i in (1, 2, 3)]
-    else:
-        assert set(result.models) == {"model-weak", "model-medium", "model"}
-        found = [result.models[name] for name in ("model-weak", "model-medium", "model")]
+    assert set(result.models) == {"model-weak", "model-medium", "model"}
+    found = [result.models[name] for name in ("model-weak", "model-medium", "model")]
     assert [depth(model) for model in found] == [1, 2, 3]
     medium, strong = (trainable(model) for model in found[1:])
     below = [name for name in medium if ".layer.0." in name]
     assert below
-    if "wide" not in way:  # there, only two of three share it
-        assert all(torch.equal(medium[name], strong[name]) for name in below)
+    assert all(torch.equal(medium[name], strong[name]) for name in below)
     assert not torch.equal(medium["classifier.weight"], strong["classifier.weight"])
 
 
 @pytest.mark.parametrize(  # what sealing keeps between rounds is kept besides what each way keeps
-    ("way", "mode"), [*((way, "he+secagg") for way in SERVERS), ("wide", "none")]
+    ("way", "mode"), [*((way, "he+secagg") for way in SERVERS), ("fedadam", "none")]
 )
 def test_resume_is_bit_for_bit(tmp_path: Path, way: str, mode: Protection) -> None:
     algorithm = inclusive(3, **SERVERS[way], momentum="mixed")
-    options: dict[str, Any] = {"mode": mode, "min_cohort": 3 if "wide" in way else 1}
+    options: dict[str, Any] = {"mode": mode}
     whole = tiers(algorithm, folder=tmp_path / "whole", **options).run()
     events = len((tmp_path / "whole" / "events.jsonl").read_text().splitlines())
     events += sum(
@@ -105,12 +97,9 @@ def test_resume_is_bit_for_bit(tmp_path: Path, way: str, mode: Protection) -> No
 
 @pytest.mark.parametrize("way", SERVERS)
 def test_momentum_moves_the_weak_model_from_the_second_round_on(way: str) -> None:
-    options: dict[str, Any] = {"min_cohort": 3 if "wide" in way else 1}
-    name = "hospital-1/model" if "wide" in way else "model-weak"
-
     def last_layer(rounds: int, momentum: Any) -> torch.Tensor:
         algorithm = inclusive(rounds, momentum=momentum, **SERVERS[way])
-        found = weights(tiers(algorithm, **options).run(), name)
+        found = weights(tiers(algorithm).run(), "model-weak")
         layer: torch.Tensor = found["bert.encoder.layer.0.output.dense.weight"]
         return layer
 
@@ -202,14 +191,21 @@ def test_equal_tiers_are_fedadam() -> None:
 # --- refusals --------------------------------------------------------------------------------
 
 
-def test_a_tier_too_small_for_its_sums_is_refused_before_training_and_offered_the_wider_mix() -> (
-    None
-):
+@pytest.mark.parametrize(
+    ("places", "alone", "fix"),
+    [
+        (("weak", "strong", "strong", "strong"), "weak", "add parties to this tier, the smallest"),
+        (("weak", "weak", "weak", "strong"), "strong", "give them tier 'weak'"),
+    ],
+)
+def test_a_tier_too_small_for_its_sums_is_refused_before_training(
+    places: tuple[str, ...], alone: str, fix: str
+) -> None:
     with pytest.raises(TooFewParties) as caught:
-        tiers(inclusive(), "he+secagg", ("weak", "strong", "strong", "strong"), min_cohort=3).run()
-    text = str(caught.value)
-    assert "tier 'weak' has 1 party (hospital-1)" in text
-    assert 'algorithm.mix = "wide"' in text and "IS that hospital" in text
+        tiers(inclusive(), "he+secagg", places, min_cohort=3).run()
+    text, party = str(caught.value), f"hospital-{places.index(alone) + 1}"
+    assert f"tier '{alone}' has 1 party ({party})" in text
+    assert fix in text and "IS that hospital" in text
 
 
 def test_bad_tiers_are_explained() -> None:
@@ -311,13 +307,6 @@ def test_who_lost_its_model_cannot_join_late(tmp_path: Path) -> None:
     shutil.rmtree(kept)
     with pytest.raises(SecureFLError, match="joined late"):
         tiers(algorithm, folder=tmp_path, resume=True).run()
-
-
-def test_small_tiers_with_a_sample() -> None:
-    places = ("weak", "weak", "medium", "strong", "strong", "strong")
-    algorithm = inclusive(3, mix="wide", sample=0.6)
-    result = tiers(algorithm, "he+secagg", places, min_cohort=3).run()
-    assert "model" in result.models and "hospital-1/model" in result.models
 
 
 def test_dp_sgd_covers_all_that_is_sent() -> None:

@@ -71,9 +71,6 @@ SUMMING: dict[str, dict[str, Any]] = {
     "fedkd whole": KD | {"more": 'student_layers = 1\nfactors = "none"'},
     "fedkd gradient": KD | {"more": 'student_layers = 1\nexchange = "gradient"\nsteps = 2'},
     "inclusivefl": {"algorithm": "inclusivefl"} | TIERS,
-    "inclusivefl wide": {"algorithm": "inclusivefl"}
-    | TIERS
-    | {"more": 'mix = "wide"\nweights = "users"\ntiers = {small = 1, large = 3}', "parties": 4},
     "heterofl": {"algorithm": "heterofl"} | TIERS | {"more": "widths = {s = 0.5, l = 1.0}"},
     "alllarge": {"algorithm": "alllarge"} | TIERS | {"parties": 3},
     "allsmall": {"algorithm": "allsmall"} | TIERS | {"parties": 3},

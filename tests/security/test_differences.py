@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl import InclusiveFL
 from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.algorithms.factors import Joint
 from secure_fl.algorithms.lowrank import Subspace, orthonormal
@@ -146,8 +145,6 @@ def test_the_norm_of_who_leaves_is_not_the_difference_of_two_sums(
 
 def test_nested_sums_of_weights_do_not_differ_by_the_records_of_a_few() -> None:
     """One narrow hospital: all records less those of the wide ones would be its own."""
-    with pytest.raises(ValueError, match='"users" where mix is "wide"'):
-        InclusiveFL(mix="wide", weights="samples")
     cfg, tiers = HeteroFL(rounds=1, steps=1, weights="samples"), ("weak", *["strong"] * 3)
     protection = ProtectionSettings(mode="none", min_cohort=3)
 

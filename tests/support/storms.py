@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[Algorithm, tuple[str, ...]]] = {  # with what is equal at 
     ),
     "fetchsgd": (FetchSGD(rounds=2, columns=2000), ("model", "aggregator")),
     "feddropout": (FedDropout(rounds=2), ("model",)),
-    "inclusivefl": (InclusiveFL(rounds=2, tiers=DEPTHS, mix="wide"), ()),
+    "inclusivefl": (InclusiveFL(rounds=2, tiers=DEPTHS), ()),
     "heterofl": (HeteroFL(rounds=2, mix="wide"), ()),
     "fedid": (FedID(rounds=2), ()),
     "feddf": (FedDF(rounds=2), ("model",)),
@@ -49,12 +49,12 @@ MODES = ("secagg", "he+secagg", "none")
 
 
 def people(way: str) -> list[Silo]:
-    """Four parties of a few records; with a host, or in tiers, where the algorithm needs it."""
+    """A few parties of a few records; with a host, or in tiers, where the algorithm needs it."""
     if way in ("fedid", "feddf"):
         return members(4, size=12, shared=8, labelled=8)
     if way in ("inclusivefl", "heterofl"):
-        ranks = ("weak", "weak", "weak", "strong", "strong")
-        return [replace(s, tier=t) for s, t in zip(silos(5, 12), ranks, strict=True)]
+        ranks = ("weak", "weak", "weak", "strong", "strong", "strong")
+        return [replace(s, tier=t) for s, t in zip(silos(6, 12), ranks, strict=True)]
     return silos(4, 12)
 
 

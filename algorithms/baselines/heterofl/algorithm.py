@@ -25,7 +25,7 @@ from secure_fl.algorithms.baselines.heterofl.widths import (
     size_for_depth,
     wide_config,
 )
-from secure_fl.algorithms.tiers import Mix, Share, Weights, tier_of
+from secure_fl.algorithms.tiers import Share, Weights, tier_of
 from secure_fl.algorithms.updates import Update, kept_at_home, local_update
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.learning.models import trainable
@@ -46,7 +46,7 @@ class HeteroFL(Algorithm):
     shares: dict[str, Share] | None = None  # of parties without a tier of their own; None: alike
     steps: Positive | None = None  # local steps in each round, in place of epochs
     weights: Weights = "users"  # what a mean counts; records stay private
-    mix: Mix = "tiers"  # parts that too few own are refused, or stay at home ("wide")
+    mix: Literal["tiers", "wide"] = "tiers"  # wide: parts that too few own stay at home
 
     @model_validator(mode="after")
     def _one_of_two(self) -> HeteroFL:

@@ -73,12 +73,6 @@ NER_CLAIMS: tuple[Claim, ...] = (
         reason=FEW,
     ),
     Better("Momentum distillation helps.", FULL, (PLAIN,), reason=SHORT),
-    Better(
-        "Momentum distillation helps where each tier has a sum of its own, as in the paper.",
-        Arm("InclusiveFL, sums by tier"),
-        (Arm("InclusiveFL without momentum, sums by tier"),),
-        reason=SHORT,
-    ),
     Better("Local training is worse than AllSmall.", SMALL, (LOCAL,), reason=EASY),
     Better("HeteroFL is worse than AllSmall.", SMALL, (HETERO,), reason=FEW),
 )
