@@ -15,8 +15,7 @@ import numpy as np
 
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.public import PublicContext, Sum
-from secure_fl.crypto.seeded import MOST_SEEDS, SeededSum
+from secure_fl.crypto.public import MOST_SEEDS, PublicContext, SeededSum, Sum
 from secure_fl.crypto.segments import from_parts, from_slots, salt_of, to_parts, to_slots
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import Salt, Segment, UnmaskShares
@@ -215,16 +214,15 @@ class RemainingMasks:
         modulus: int,
     ) -> Slots:
         """What is left of the masks in one segment's sum, to be subtracted."""
-        plus = [masking.self_key(self.selves[party], stream) for party in salts]
+        plus = [masking.stream_key(self.selves[party], stream, "self") for party in salts]
         minus: list[bytes] = []
         for gone, seed in self.gone.items():
             if gone not in owners:
                 continue
             mask_key = masking.mask_key(seed)
             pairs = {
-                self.numbers[party]: masking.salted(
-                    masking.agree(mask_key, self.publics[party]), salt_of(salted, gone)
-                )
+                self.numbers[party]: masking.agree(mask_key, self.publics[party])
+                + salt_of(salted, gone)
                 for party, salted in salts.items()
             }
             # The dropped party's view of a pair, sign turned round: what its peer had added.

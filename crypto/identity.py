@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from secure_fl.crypto.primitives import agree, checked_digest, derive, digest_of, spoken
+from secure_fl.crypto.primitives import agree, derive, digest_of, spoken
 from secure_fl.errors import CryptoError
 
 VERSION = b"\x01"
@@ -25,6 +25,7 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 TAG_BYTES = 16
+DIGEST_SIZES = (32, 48, 64)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also a safe file name
 
 
@@ -60,9 +61,7 @@ class PublicIdentity:
     def verify(self, digest: bytes, signature: bytes) -> None:
         """Raise CryptoError unless this site signed exactly this digest."""
         try:
-            Ed25519PublicKey.from_public_bytes(self.signing).verify(
-                signature, checked_digest(digest)
-            )
+            Ed25519PublicKey.from_public_bytes(self.signing).verify(signature, _checked(digest))
         except (InvalidSignature, ValueError):
             raise CryptoError(
                 "the signature does not belong to this site and content",
@@ -114,7 +113,7 @@ class Identity:
 
     def sign(self, digest: bytes) -> bytes:
         """Sign a digest (made by `digest_of`, so that its label separates uses): 64 bytes."""
-        return self._signing.sign(checked_digest(digest))
+        return self._signing.sign(_checked(digest))
 
     def shared_with(self, peer: bytes) -> bytes:
         """X25519 with a peer's public key; a key that forces a known secret is refused."""
@@ -172,8 +171,8 @@ class Channel:
     `seal_to` it has no ephemeral key: who steals either long-term key reads every message.
     """
 
-    me: PublicIdentity
     peer: PublicIdentity
+    _from_me: tuple[bytes, bytes]  # sender and receiver, as all sites write them
     _root: bytes = field(repr=False)
 
     def seal(self, plaintext: bytes, context: bytes) -> bytes:
@@ -181,28 +180,34 @@ class Channel:
         return self._seal(plaintext, context, os.urandom(NONCE_BYTES))
 
     def _seal(self, plaintext: bytes, context: bytes, nonce: bytes) -> bytes:
-        key = AESGCM(self._key(self.me, self.peer, context))
+        key = AESGCM(self._key(self._from_me, context))
         return VERSION + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
     def open(self, blob: bytes, context: bytes) -> bytes:
         """Open what the peer sealed to me under the same context, or raise CryptoError."""
         _check_shape(blob, 1 + NONCE_BYTES + TAG_BYTES, self.peer)
-        key = AESGCM(self._key(self.peer, self.me, context))
+        key = AESGCM(self._key(self._from_me[::-1], context))
         nonce, body = blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
         try:
             return key.decrypt(nonce, body, VERSION + context)
         except InvalidTag:
             raise _unopened(self.peer) from None
 
-    def _key(self, sender: PublicIdentity, receiver: PublicIdentity, context: bytes) -> bytes:
-        parts = (sender.canonical(), receiver.canonical(), context)
-        return derive(self._root, b"secure-fl channel message", *parts)
+    def _key(self, direction: tuple[bytes, bytes], context: bytes) -> bytes:
+        return derive(self._root, b"secure-fl channel message", *direction, context)
 
 
 def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
     """Agree with a peer once; both ends must name the same context (the run)."""
     root = derive(identity.shared_with(peer.agreement), b"secure-fl channel", context)
-    return Channel(identity.public, peer, root)
+    return Channel(peer, (identity.public.canonical(), peer.canonical()), root)
+
+
+def _checked(digest: bytes) -> bytes:
+    """Pass a digest on; anything that is not as long as one is refused."""
+    if len(digest) not in DIGEST_SIZES:
+        raise CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
+    return digest
 
 
 def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:

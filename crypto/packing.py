@@ -14,7 +14,6 @@ What is lost to rounding and clipping is handed back as the residual, for error 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,62 +31,42 @@ BITS = (4, 6, 8, 12, 16, 24)
 WIDE_LIMBS = 5  # 100 bits: 41 before the binary point with the offset, 40 behind it
 
 
-@dataclass(frozen=True, slots=True)
 class Codec:
     """How values of `bits` bits from up to `parties` parties lie in slots below `modulus`.
 
     `extra` bits of head-room let integers grow by a factor 2^extra before they are packed: for
-    noise added in the integer domain.
+    noise added in the integer domain. A clipped value is one of the integers -levels..levels;
+    `offset` makes one party's integers non-negative, and those beyond ±offset are refused. A field
+    of `width` bits holds a value and the head-room of a sum; `per_slot` fields fit, because the
+    largest sum itself stays below the modulus.
     """
 
-    bits: int
-    parties: int
-    modulus: int
-    extra: int = 0
+    __slots__ = ("bits", "extra", "levels", "modulus", "offset", "parties", "per_slot", "width")
 
-    def __post_init__(self) -> None:
-        if self.bits not in BITS or not 1 <= self.parties <= 1 << 20 or self.extra < 0:
+    def __init__(self, bits: int, parties: int, modulus: int, extra: int = 0) -> None:
+        if bits not in BITS or not 1 <= parties <= 1 << 20 or extra < 0:
             raise CryptoError(
-                f"no packing of {self.bits} bits for {self.parties} parties, {self.extra} extra",
+                f"no packing of {bits} bits for {parties} parties, {extra} extra",
                 fix="use 4, 6, 8, 12, 16 or 24 bits and 1 to 2^20 parties",
             )
-        if self.per_slot < 1 or self.modulus > 1 << 62:
+        self.bits, self.parties, self.modulus, self.extra = bits, parties, modulus, extra
+        self.levels = (1 << (bits - 1)) - 1
+        self.offset = (1 << (bits + extra - 1)) - 1
+        self.width = bits + extra + (parties - 1).bit_length()
+        field, largest, fields = parties * 2 * self.offset, 0, 0
+        while (largest := largest + (field << (self.width * fields))) < modulus:
+            fields += 1
+        self.per_slot = fields
+        if fields < 1 or modulus > 1 << 62:
             raise CryptoError(
                 f"a sum of {self.width} bits does not fit below a modulus of "
-                f"{self.modulus.bit_length()} bits",
+                f"{modulus.bit_length()} bits",
                 fix="use fewer bits per value, fewer parties or less extra head-room",
             )
-
-    @property
-    def levels(self) -> int:
-        """L: a clipped value is one of the integers -L..L."""
-        return (1 << (self.bits - 1)) - 1
-
-    @property
-    def offset(self) -> int:
-        """What makes an integer of one party non-negative; integers beyond ±offset are refused."""
-        return (1 << (self.bits + self.extra - 1)) - 1
-
-    @property
-    def width(self) -> int:
-        """The bits of one field: a value and the head-room of a sum."""
-        return self.bits + self.extra + (self.parties - 1).bit_length()
-
-    @property
-    def per_slot(self) -> int:
-        """How many fields fit: the largest sum itself must stay below the modulus."""
-        fields = 0
-        while self._largest(fields + 1) < self.modulus:
-            fields += 1
-        return fields
 
     def slots(self, values: int) -> int:
         """How many slots hold that many values."""
         return -(-values // self.per_slot)
-
-    def _largest(self, fields: int) -> int:
-        field = self.parties * 2 * self.offset
-        return sum(field << (self.width * place) for place in range(fields))
 
 
 def encode(
@@ -183,11 +162,6 @@ def unpack(codec: Codec, slots: Slots, contributors: int, values: int) -> npt.ND
         plane &= field
     integers -= contributors * codec.offset
     return integers
-
-
-def wide_slots(values: int) -> int:
-    """How many slots hold that many wide values."""
-    return WIDE_LIMBS * values
 
 
 def encode_wide(values: npt.NDArray[np.float64]) -> Slots:

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from secure_fl.errors import CryptoError
 
 KEY_BYTES = 32
-DIGEST_SIZES = (32, 48, 64)
 
 
 def digest_of(label: bytes, *parts: bytes) -> bytes:
@@ -50,10 +49,3 @@ def derive(secret: bytes, label: bytes, *parts: bytes, length: int = 32) -> byte
     """HKDF-SHA256 with the label and parts as info, lengths included."""
     info = digest_of(label, *parts)
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=info).derive(secret)
-
-
-def checked_digest(digest: bytes) -> bytes:
-    """Pass a digest on; anything that is not as long as one is refused."""
-    if len(digest) not in DIGEST_SIZES:
-        raise CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
-    return digest

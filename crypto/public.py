@@ -7,7 +7,7 @@ Why SEAL's raw API and not `tenseal.bfv_vector` (per ciphertext of 4096 slots, o
 serialise 0.70 ms against 0.80, open 0.46 against 0.57, parse and add 0.05 against 0.09. Above all
 it reaches seeded ciphertexts: whoever holds the secret key may replace the uniform half of a fresh
 ciphertext by the seed it was drawn from. Uploads take 29 KB instead of 57; drawing that half again
-brings parse and add to 0.16 ms. `crypto.seeded` keeps sums of a few uploads seeded too.
+brings parse and add to 0.16 ms. Sums of a few uploads stay seeded too (`SeededSum`).
 
 A sealed vector is a list of ciphertexts. Each is a byte for scheme and kind (twice the scheme's
 number, plus one if seeded) and the form of `crypto.raw`.
@@ -19,18 +19,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tenseal import sealapi
 
-from secure_fl.crypto.raw import MemoryFile, SealForm, ciphertext_layouts, frame, malformed
+from secure_fl.crypto.raw import (
+    SEED_BYTES,
+    WORD_BYTES,
+    MemoryFile,
+    SealForm,
+    ciphertext_layouts,
+    frame,
+    malformed,
+)
 from secure_fl.crypto.scheme import (
     BFV,
     COHORT,
     Slots,
-    check_slots,
     largest_cohort,
     seal_context,
 )
 from secure_fl.errors import CryptoError
+
+MOST_SEEDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +51,30 @@ class PublicContext:
     seal: Any
     full: SealForm
     seeded: SealForm
+    most: int  # fresh ciphertexts that add up exactly
+    marks: tuple[bytes, bytes]  # what begins a ciphertext: in full, and seeded
+    half: SealForm  # of a full one up to its second half
+    stand_in: SealForm  # a first half, before a second of ones: SEAL refuses zeros
+    only_seed: SealForm  # a seeded one whose first half is zero, so that only the seed varies
 
 
 def make_context(scheme: BFV) -> PublicContext:
     """Prepare a parameter set."""
     seal = seal_context(scheme)
-    return PublicContext(scheme, seal, *ciphertext_layouts(seal, scheme))
+    full, seeded = ciphertext_layouts(seal, scheme)
+    words = full.words // 2
+    return PublicContext(
+        scheme,
+        seal,
+        full,
+        seeded,
+        largest_cohort(scheme),
+        # A byte for scheme and kind.
+        (bytes([2 * scheme.number]), bytes([2 * scheme.number + 1])),
+        SealForm(full.what, full.head, words),
+        SealForm(seeded.what, full.head, words, (b"\1" + bytes(7)) * words),
+        SealForm(seeded.what, seeded.head + bytes(8 * words), 0, seeded.tail, seeded.seed),
+    )
 
 
 def context_bytes(scheme: BFV) -> bytes:
@@ -67,7 +95,7 @@ def load(data: bytes) -> PublicContext:
 
 def parse(context: PublicContext, channel: MemoryFile, data: bytes) -> Any:
     """Read one ciphertext of the context's scheme, validated; CryptoError for anything else."""
-    if data[:1] not in (mark(context, False), mark(context, True)):
+    if data[:1] not in context.marks:
         raise malformed("ciphertext")
     layout = context.seeded if data[0] % 2 else context.full
     sealed = channel.load(sealapi.Ciphertext(), context.seal, layout, data[1:])
@@ -81,12 +109,21 @@ def serialize(
 ) -> bytes:
     """Turn one ciphertext to bytes."""
     layout = context.seeded if seeded else context.full
-    return mark(context, seeded) + channel.dump(sealed, layout)
+    return context.marks[seeded] + channel.dump(sealed, layout)
 
 
-def mark(context: PublicContext, seeded: bool) -> bytes:
-    """The byte for scheme and kind that begins a ciphertext."""
-    return bytes((2 * context.scheme.number + seeded,))
+def check_slots(scheme: BFV, slots: Slots) -> None:
+    """Refuse anything but a non-empty vector of integers below the modulus."""
+    if slots.dtype != np.uint64 or slots.ndim != 1 or slots.size == 0:
+        raise CryptoError(
+            f"slots must be a non-empty vector of uint64, not {slots.dtype} of shape {slots.shape}",
+            fix="encode the values with crypto.packing first",
+        )
+    if int(slots.max()) >= scheme.modulus:
+        raise CryptoError(
+            f"a slot is not below the plain modulus of {scheme.name}",
+            fix="reduce the slots mod the scheme's modulus before sealing",
+        )
 
 
 class Sum:
@@ -103,7 +140,12 @@ class Sum:
 
     def add(self, parts: Sequence[bytes]) -> None:
         """Add a sealed vector; if any of its ciphertexts is malformed, the sum is unchanged."""
-        self._spend(self._terms + 1)
+        if self._terms == self._context.most:
+            raise CryptoError(
+                f"this sum would carry the noise of {self._terms + 1} ciphertexts, "
+                f"{self._context.most} open exactly",
+                fix=f"form cohorts of at most {self._context.most} parties",
+            )
         with MemoryFile() as channel:
             if self._parts:
                 self._fold(channel, parts)
@@ -115,7 +157,7 @@ class Sum:
         """Subtract integers mod the modulus in the clear, such as masks to be taken off."""
         self._begun()
         check_slots(self._context.scheme, slots)
-        width = self._context.scheme.slots
+        width = self._context.scheme.degree
         if -(-slots.size // width) != len(self._parts):
             raise CryptoError(
                 f"{slots.size} slots were offered to a sum of {len(self._parts)} ciphertexts",
@@ -160,10 +202,70 @@ class Sum:
         if not self._parts:
             raise CryptoError("this sum is still empty", fix="add a sealed vector first")
 
-    def _spend(self, terms: int) -> None:
-        most = largest_cohort(self._context.scheme)
-        if terms > most:
-            raise CryptoError(
-                f"this sum would carry the noise of {terms} ciphertexts, {most} open exactly",
-                fix=f"form cohorts of at most {most} parties",
-            )
+
+class SeededSum(Sum):
+    """A running sum of at most `MOST_SEEDS` seeded uploads, in half its size: with all their seeds.
+
+        (c0, seed) + (c0', seed') + ...  =  (c0 + c0' + ..., expand(seed) + expand(seed') + ...)
+
+    It adds the first halves alone, and whoever opens it expands the seeds and adds them. One byte
+    for scheme and kind, then the half, then the seeds: a seeded upload is the sum of one.
+
+    A full total is 57.3 KB a ciphertext; this is 28.7 KB and 64 bytes a contributor, and the
+    coordinator, which never expands, reads and adds an upload in 0.05 ms instead of 0.16.
+
+    Nothing more is told. The second half of an encryption under a secret key is uniform, drawn from
+    a seed that has nothing to do with key, noise or value, and public by construction: it crosses
+    the wire with the upload. Seeds are sorted, so that not even the order of the parties is told.
+    Wrong seeds open to noise, as a wrong half would, and the tags refuse them.
+
+    At most `MOST_SEEDS`, because expanding and adding a seed takes 0.15 ms (measured): with 16 that
+    is 2.3 ms of an opening party's CPU per ciphertext, and the 27.6 KB saved take 2.2 ms on a line
+    of 100 Mbit/s. Where a party's own such line is the bottleneck, 16 breaks even and fewer are a
+    gain; where it is the coordinator's, which sends n such totals, even 16 are a large one.
+    """
+
+    __slots__ = ("_seeds",)
+
+    def __init__(self, context: PublicContext) -> None:
+        super().__init__(context)
+        self._seeds: list[list[bytes]] = []
+
+    def add(self, parts: Sequence[bytes]) -> None:
+        """Add an upload; if any of its ciphertexts is malformed, the sum is unchanged."""
+        super().add(parts)
+        self._seeds.append([part[-SEED_BYTES:] for part in parts])
+
+    def result(self) -> list[bytes]:
+        """Return the sealed sum with its seeds."""
+        seeds = zip(*self._seeds, strict=True)
+        return [
+            half + b"".join(sorted(of)) for half, of in zip(super().result(), seeds, strict=True)
+        ]
+
+    def _read(self, channel: MemoryFile, data: bytes) -> Any:
+        context = self._context
+        if data[:1] != context.marks[True]:
+            raise malformed("seeded ciphertext")
+        half = data[1:-SEED_BYTES]
+        return channel.load(sealapi.Ciphertext(), context.seal, context.stand_in, half)
+
+    def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
+        context = self._context
+        raw = channel.save(sealed, context.full.size)
+        return context.marks[True] + context.half.strip(raw[: context.half.size])
+
+
+def read_sum(context: PublicContext, channel: MemoryFile, data: bytes, contributors: int) -> Any:
+    """Read one ciphertext of a sum over so many contributors: in full, or with their seeds."""
+    if data[:1] != context.marks[True]:
+        return parse(context, channel, data)
+    first = 1 + WORD_BYTES * context.seeded.words + SEED_BYTES
+    if not 1 <= contributors <= MOST_SEEDS or len(data) != first + SEED_BYTES * (contributors - 1):
+        raise malformed("sum of that many contributors")
+    total = parse(context, channel, data[:first])
+    evaluator, fresh = sealapi.Evaluator(context.seal), sealapi.Ciphertext()
+    for start in range(first, len(data), SEED_BYTES):
+        channel.load(fresh, context.seal, context.only_seed, data[start : start + SEED_BYTES])
+        evaluator.add_inplace(total, fresh)
+    return total

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,11 +41,11 @@ class SealForm:
     words: int
     tail: bytes = b""
     seed: int = 0  # bytes of a seeded ciphertext's seed, behind the tail
+    size: int = field(init=False)  # how many bytes SEAL writes, uncompressed
 
-    @property
-    def size(self) -> int:
-        """How many bytes SEAL writes, uncompressed."""
-        return len(self.head) + 8 * self.words + len(self.tail) + self.seed
+    def __post_init__(self) -> None:
+        size = len(self.head) + 8 * self.words + len(self.tail) + self.seed
+        object.__setattr__(self, "size", size)
 
     def strip(self, raw: bytes) -> bytes:
         """Take the coefficients, and the seed if there is one, out of SEAL's form."""
@@ -79,7 +79,7 @@ class MemoryFile:
 
     __slots__ = ("_file", "_path")
 
-    def __init__(self) -> None:
+    def __enter__(self) -> Self:
         if not hasattr(os, "memfd_create"):
             raise CryptoError(
                 "this system has no memfd_create, so keys would have to touch a disk",
@@ -87,8 +87,6 @@ class MemoryFile:
             )
         self._file = os.memfd_create("secure_fl")
         self._path = f"/proc/self/fd/{self._file}"
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -40,11 +40,6 @@ class BFV:
     most: int = 128  # ciphertexts in a sum: the largest that was also measured
     tail: float = 11.0
 
-    @property
-    def slots(self) -> int:
-        """How many integers one ciphertext holds."""
-        return self.degree
-
 
 COHORT = BFV("bfv44", 1, modulus=17592186028033, noise=math.sqrt(21 / 2))
 
@@ -63,20 +58,6 @@ def check_cohort(scheme: BFV, parties: int) -> None:
             f"scheme {scheme.name} adds 1 to {most} sealed vectors exactly, not {parties}",
             fix=f'form cohorts of at most {most} parties, or set mode = "secagg", where the '
             "coordinator sees the sums",
-        )
-
-
-def check_slots(scheme: BFV, slots: Slots) -> None:
-    """Refuse anything but a non-empty vector of integers below the modulus."""
-    if slots.dtype != np.uint64 or slots.ndim != 1 or slots.size == 0:
-        raise CryptoError(
-            f"slots must be a non-empty vector of uint64, not {slots.dtype} of shape {slots.shape}",
-            fix="encode the values with crypto.packing first",
-        )
-    if int(slots.max()) >= scheme.modulus:
-        raise CryptoError(
-            f"a slot is not below the plain modulus of {scheme.name}",
-            fix="reduce the slots mod the scheme's modulus before sealing",
         )
 
 

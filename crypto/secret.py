@@ -16,14 +16,15 @@ from tenseal import sealapi
 from secure_fl.crypto.public import (
     PublicContext,
     Sum,
+    check_slots,
     context_bytes,
     make_context,
     parse,
+    read_sum,
     serialize,
 )
 from secure_fl.crypto.raw import MemoryFile, frame, key_layout, unframe
-from secure_fl.crypto.scheme import COHORT, Slots, check_cohort, check_slots
-from secure_fl.crypto.seeded import read_sum
+from secure_fl.crypto.scheme import COHORT, Slots, check_cohort
 from secure_fl.errors import CryptoError
 
 MAGIC = b"SFLS"
@@ -84,9 +85,9 @@ def seal(key: SecretKey, slots: Slots) -> list[bytes]:
     encryptor = sealapi.Encryptor(context.seal, key._key)
     plain, sealed = sealapi.Plaintext(), []
     with MemoryFile() as channel:
-        for start in range(0, slots.size, COHORT.slots):
+        for start in range(0, slots.size, COHORT.degree):
             # lists convert three times faster than arrays at this binding
-            encoder.encode(slots[start : start + COHORT.slots].tolist(), plain)
+            encoder.encode(slots[start : start + COHORT.degree].tolist(), plain)
             fresh = encryptor.encrypt_symmetric(plain)
             sealed.append(serialize(context, channel, fresh, seeded=True))
     return sealed
@@ -94,7 +95,7 @@ def seal(key: SecretKey, slots: Slots) -> list[bytes]:
 
 def open(key: SecretKey, parts: Sequence[bytes], count: int, contributors: int = 1) -> Slots:
     """Open the sum of what so many members sealed: `count` integers in [0, modulus)."""
-    width = COHORT.slots
+    width = COHORT.degree
     if count < 1 or len(parts) != -(-count // width):
         raise CryptoError(
             f"{count} slots need {-(-count // width)} ciphertexts, not {len(parts)}",
@@ -124,13 +125,13 @@ def rehearse(key: SecretKey, parties: int) -> int:
     leaves no budget, is a CryptoError.
     """
     check_cohort(COHORT, parties)
-    highest = np.full(COHORT.slots, COHORT.modulus - 1, np.uint64)
+    highest = np.full(COHORT.degree, COHORT.modulus - 1, np.uint64)
     total = Sum(key._context)
     for _ in range(parties):
         total.add(seal(key, highest))
     parts = total.result()
     left = noise_budget(key, parts[0])
-    if left < 1 or np.any(open(key, parts, COHORT.slots) != COHORT.modulus - parties):
+    if left < 1 or np.any(open(key, parts, COHORT.degree) != COHORT.modulus - parties):
         raise CryptoError(
             f"a sum over {parties} parties does not open exactly with scheme {COHORT.name}",
             fix="install the TenSEAL release named in constraints.txt, or form smaller cohorts",

@@ -11,9 +11,8 @@ first summed in norm only; then nothing is clipped, at the price of more bits.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +41,7 @@ Arrays = dict[str, NDArray[np.float64]]
 Real = TypeVar("Real", np.float32, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One vector: its size and, if it is packed, its clip and whether it sends its norm."""
 
     name: str
@@ -52,38 +50,24 @@ class Field:
     norm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """The fields of one segment, in order, and how the packed ones are encoded."""
+    """The fields of one segment, in order, and how the packed ones are encoded.
 
-    fields: tuple[Field, ...]
-    codec: Codec
+    `exact`: the vectors that travel exactly; `packed`: those in fixed point. `scalars`: how many
+    numbers travel exactly, norms included (two scales each); `values`: how many in fixed point.
+    `slots`: the length of the segment, without its tag.
+    """
 
-    @property
-    def exact(self) -> tuple[Field, ...]:
-        """The vectors that travel exactly."""
-        return tuple(f for f in self.fields if f.clip is None)
+    __slots__ = ("codec", "exact", "fields", "packed", "scalars", "slots", "values")
 
-    @property
-    def packed(self) -> tuple[Field, ...]:
-        """The vectors in fixed point."""
-        return tuple(f for f in self.fields if f.clip is not None)
-
-    @property
-    def scalars(self) -> int:
-        """How many numbers travel exactly, norms included (two scales each)."""
-        return sum(f.size for f in self.exact) + 2 * sum(f.norm for f in self.packed)
-
-    @property
-    def values(self) -> int:
-        """How many values travel in fixed point."""
-        return sum(f.size for f in self.packed)
-
-    @property
-    def slots(self) -> int:
-        """The length of the segment, without its tag."""
-        packed = self.codec.slots(self.values) if self.values else 0
-        return packing.wide_slots(self.scalars) + packed
+    def __init__(self, fields: Sequence[Field], codec: Codec) -> None:
+        self.fields, self.codec = tuple(fields), codec
+        self.exact = tuple(f for f in self.fields if f.clip is None)
+        self.packed = tuple(f for f in self.fields if f.clip is not None)
+        self.scalars = sum(f.size for f in self.exact) + 2 * sum(f.norm for f in self.packed)
+        self.values = sum(f.size for f in self.packed)
+        packed = codec.slots(self.values) if self.values else 0
+        self.slots = packing.WIDE_LIMBS * self.scalars + packed
 
     def encode(
         self, vectors: Mapping[str, Vector], rng: np.random.Generator, noise: Noise | None
@@ -93,15 +77,21 @@ class Layout:
         leftovers: dict[str, Vector] = {}
         if self.scalars:
             exact = [vectors[f.name].astype(np.float64) for f in self.exact]
-            norms = [_two_scales(squared_norm(vectors[f.name])) for f in self.packed if f.norm]
-            parts.append(packing.encode_wide(np.concatenate([*exact, *norms])))
+            for field in self.packed:
+                if field.norm:
+                    square = squared_norm(vectors[field.name])
+                    large, small = (square / HUGE, 0.0) if square >= 1 else (0.0, square * TINY)
+                    exact.append(np.array([large, small]))
+            parts.append(packing.encode_wide(np.concatenate(exact)))
         if self.values:
             values = np.concatenate([vectors[f.name] for f in self.packed])
             names = [f.name for f in self.packed]
             if noise is not None:  # its own grid and clip: they are what the accounting is about
                 parts.append(packing.pack(self.codec, noise.share(values.astype(np.float64))))
             else:
-                integers, residual = packing.quantize(self.codec, values, self._clips(), rng)
+                clips = np.array([f.clip for f in self.packed], np.float32)
+                clips = np.repeat(clips, [f.size for f in self.packed])
+                integers, residual = packing.quantize(self.codec, values, clips, rng)
                 parts.append(packing.pack(self.codec, integers))
                 leftovers = dict(zip(names, self._cut(residual), strict=True))
         return np.concatenate(parts), leftovers
@@ -110,7 +100,7 @@ class Layout:
         self, slots: Slots, contributors: int, noise: Noise | None = None
     ) -> tuple[Arrays, dict[str, float]]:
         """The sums of the vectors, and of the squared norms that were sent."""
-        cut = packing.wide_slots(self.scalars)
+        cut = packing.WIDE_LIMBS * self.scalars
         opened: Arrays = {}
         norms: dict[str, float] = {}
         if self.scalars:
@@ -132,10 +122,6 @@ class Layout:
                     opened[field.name] = packing.dequantize(self.codec, part, field.clip or 0.0)
         return opened, norms
 
-    def _clips(self) -> NDArray[np.float32]:
-        clips = np.array([f.clip for f in self.packed], np.float32)
-        return np.repeat(clips, [f.size for f in self.packed])
-
     def _cut(self, values: NDArray[Real]) -> list[NDArray[Real]]:
         ends = np.cumsum([f.size for f in self.packed])
         return np.split(values, ends[:-1])
@@ -148,10 +134,6 @@ def squared_norm(vector: Vector) -> float:
         part = vector[start : start + BLOCK].astype(np.float64)
         total += float(np.dot(part, part))
     return total
-
-
-def _two_scales(square: float) -> NDArray[np.float64]:
-    return np.array([square / HUGE, 0.0] if square >= 1 else [0.0, square * TINY])
 
 
 def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes:
@@ -219,7 +201,7 @@ def salts_by_digest(by_peer: Mapping[str, bytes], peers: Collection[str]) -> tup
     return tuple(Salt(digest, tuple(names)) for digest, names in named.items())
 
 
-def salt_of(salts: Sequence[Salt], peer: str) -> bytes | None:
-    """The digest that is listed for this peer."""
+def salt_of(salts: Sequence[Salt], peer: str) -> bytes:
+    """The digest that is listed for this peer, if any."""
     found = (salt.digest for salt in salts if not salt.peers or peer in salt.peers)
-    return next(found, None)
+    return next(found, b"")

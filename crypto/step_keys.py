@@ -15,9 +15,6 @@ collect self seeds here and mask keys there, and sum over fewer parties than any
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.identity import Channel, PublicIdentity
@@ -30,30 +27,36 @@ KEY = 32
 PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
 
 
-@dataclass(slots=True)
 class StepKeys:
-    """One party's secrets of one sum."""
+    """One party's secrets of one sum.
 
-    me: str
-    host: str | None
-    run: str
-    index: int  # sums are counted; no key serves two of them
-    parties: frozenset[str]  # who could mask: all members but the host
-    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
-    threshold: int  # so many shares recover a secret, and so many parties make a sum
-    channels: Mapping[str, Channel] = field(repr=False)
-    _mask_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
-    _self_seed: bytes = field(default_factory=masking.new_seed, repr=False, init=False)
-    _mask_key: X25519PrivateKey = field(repr=False, init=False)
-    _publics: dict[str, bytes] = field(default_factory=dict, init=False)
-    _agreed: dict[str, bytes] = field(default_factory=dict, repr=False, init=False)
-    _held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False, init=False)
-    _members: frozenset[str] = field(default=frozenset(), init=False)  # who masks, by all views
-    _lists: tuple[frozenset[str], frozenset[str]] | None = field(default=None, init=False)
-    revealed: bool = field(default=False, init=False)  # what removes its masks
+    `index`: sums are counted, and no key serves two of them. `parties`: who could mask, all members
+    but the host. `numbers`: every member of the run, numbered from 1 in order of names.
+    `threshold`: so many shares recover a secret, and so many parties make a sum.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        me: str,
+        host: str | None,
+        run: str,
+        index: int,
+        parties: frozenset[str],
+        numbers: Mapping[str, int],
+        threshold: int,
+        channels: Mapping[str, Channel],
+    ) -> None:
+        self.me, self.host, self.run, self.index = me, host, run, index
+        self.parties, self.numbers, self.threshold = parties, numbers, threshold
+        self.channels = channels
+        self.revealed = False  # what removes its masks
+        self._mask_seed, self._self_seed = masking.new_seed(), masking.new_seed()
         self._mask_key = masking.mask_key(self._mask_seed)
+        self._publics: dict[str, bytes] = {}
+        self._agreed: dict[str, bytes] = {}
+        self._held: dict[str, tuple[bytes, bytes]] = {}
+        self._members = frozenset[str]()  # who masks, by all views
+        self._lists: tuple[frozenset[str], frozenset[str]] | None = None
 
     def offer(self) -> Offer:
         """The public key, sealed to every other member; to parties with shares of both seeds."""
@@ -64,9 +67,10 @@ class StepKeys:
             self._held[self.me] = keys.pop(self.me), selves.pop(self.me)
             secrets = {peer: key + selves[peer] for peer, key in keys.items()}
         others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
+        about = f"step keys {self.run} {self.index} {self.me}"
         shares = {
             peer: self.channels[peer].seal(
-                public + secrets.get(peer, b""), self._context(self.me, peer)
+                public + secrets.get(peer, b""), f"{about} {peer}".encode()
             )
             for peer in sorted(others)
         }
@@ -89,9 +93,8 @@ class StepKeys:
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
                 raise CryptoError("keys arrived from somebody who is not on the roster")
-            opened = self.channels[sender].open(
-                offer.shares[self.me], self._context(sender, self.me)
-            )
+            about = f"step keys {self.run} {self.index} {sender} {self.me}"
+            opened = self.channels[sender].open(offer.shares[self.me], about.encode())
             to_or_from_host = self.host in (sender, self.me)
             if len(opened) != (KEY if to_or_from_host else PAYLOAD) or opened[:KEY] != offer.public:
                 raise CryptoError(
@@ -124,11 +127,10 @@ class StepKeys:
         """
         salts = salts or {}
         secrets = {
-            self.numbers[p]: masking.salted(self._secret_with(p), salts.get(p))
-            for p in self.peers(owners)
+            self.numbers[p]: self._secret_with(p) + salts.get(p, b"") for p in self.peers(owners)
         }
         plus, minus = masking.pair_keys(self.numbers[self.me], secrets, stream)
-        plus.append(masking.self_key(self._self_seed, stream))
+        plus.append(masking.stream_key(self._self_seed, stream, "self"))
         if for_host:
             plus.append(self._host_key(self.host or "", stream))
         return masking.combine(plus, minus, length, modulus)
@@ -215,13 +217,10 @@ class StepKeys:
     def _host_key(self, peer: str, stream: StreamId) -> bytes:
         if peer not in self._publics:
             raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
-        return masking.host_key(self._secret_with(peer), stream)
+        return masking.stream_key(self._secret_with(peer), stream, "host")
 
     def _secret_with(self, peer: str) -> bytes:
         """One secret per peer and sum, however many segments: each has streams of its own."""
         if peer not in self._agreed:
             self._agreed[peer] = masking.agree(self._mask_key, self._publics[peer])
         return self._agreed[peer]
-
-    def _context(self, sender: str, receiver: str) -> bytes:
-        return f"step keys {self.run} {self.index} {sender} {receiver}".encode()

@@ -42,7 +42,7 @@ def numpy_stream(modulus: int, seed: int) -> Slots:
 
 def self_stream(modulus: int, seed: bytes | int) -> Slots:
     """A self mask as parties draw it; a number is the guess of a seed."""
-    return masking.uniform(masking.self_key(_seed(seed), STREAM), KNOWN, modulus)
+    return masking.uniform(masking.stream_key(_seed(seed), STREAM, "self"), KNOWN, modulus)
 
 
 def pair_stream(modulus: int, peer: bytes, seed: bytes | int) -> Slots:

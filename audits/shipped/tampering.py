@@ -95,7 +95,9 @@ class _Step:
         secret = masking.agree(mine, self.offers[VICTIM].public)
         pairs = {self.numbers[p]: secret for p in NAMES if p != VICTIM}
         plus, minus = masking.pair_keys(self.numbers[VICTIM], pairs, STREAM)
-        plus.append(masking.self_key(self._self_seed([p for p in NAMES if p != VICTIM]), STREAM))
+        plus.append(
+            masking.stream_key(self._self_seed([p for p in NAMES if p != VICTIM]), STREAM, "self")
+        )
         mask = masking.combine(plus, minus, LENGTH, COHORT.modulus)
         modulus = np.uint64(COHORT.modulus)
         return (sent + (modulus - mask)) % modulus

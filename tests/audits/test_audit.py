@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from secure_fl.audits.shipped import recorded
 from secure_fl.audits.shipped.mask_trials import mask_trials
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads
-from secure_fl.crypto.masking import StreamId
+from secure_fl.crypto.masking import StreamId, mask_key
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import RunError
@@ -188,15 +189,16 @@ def test_embeddings_that_are_sent_are_found_by_the_token_bag(documents, place):
 
 def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
     """One seed and one place for all sums: everything still opens rightly, and nobody notices."""
-    begin = StepKeys.__post_init__
+    begin = StepKeys.__init__
 
-    def planted(self: StepKeys) -> None:
+    def planted(self: StepKeys, *given: Any) -> None:
+        begin(self, *given)
         self._mask_seed = digest(b"mask" + self.me.encode())[:16]
         self._self_seed = digest(b"self" + self.me.encode())[:16]
-        begin(self)
+        self._mask_key = mask_key(self._mask_seed)
 
     with monkeypatch.context() as bug:
-        bug.setattr(StepKeys, "__post_init__", planted)
+        bug.setattr(StepKeys, "__init__", planted)
         bug.setattr(StreamId, "info", lambda self, purpose: purpose.encode())
         reused = Audit(trained(place / "reused"))
     assert _reuse(reused) is Verdict.LEAKS

@@ -124,14 +124,14 @@ def test_masks_cancel_and_unmask(parties):
             j: masking.agree(masking.mask_key(seeds[i]), publics[j]) for j in members if j != i
         }
         plus, minus = masking.pair_keys(i, pairs, STREAM)
-        plus.append(masking.self_key(selves[i], STREAM))
+        plus.append(masking.stream_key(selves[i], STREAM, "self"))
         sent[i] = masking.combine(plus, minus, 50, T)
     dropped, survivors = members[0], members[1:]
     total = sum(sent[i] for i in survivors) % np.uint64(T)
     # what survivors did to cancel the dropped party's mask is that very mask, with both signs
     pairs = {j: masking.agree(masking.mask_key(seeds[dropped]), publics[j]) for j in survivors}
     plus, minus = masking.pair_keys(dropped, pairs, STREAM)
-    minus += [masking.self_key(selves[i], STREAM) for i in survivors]
+    minus += [masking.stream_key(selves[i], STREAM, "self") for i in survivors]
     total = (total + masking.combine(plus, minus, 50, T)) % np.uint64(T)
     assert not total.any()
 
@@ -151,8 +151,8 @@ def test_short_secrets_and_bad_numbers_are_refused():
         lambda: masking.public_key(bytes(15)),
         lambda: masking.uniform(bytes(16), 1, T),
         lambda: masking.uniform(KEY, 1, 1),
-        lambda: masking.self_key(KEY, StreamId("run", "segment", -1)),
-        lambda: masking.self_key(KEY, StreamId("run", "segment", 1 << 64)),
+        lambda: masking.stream_key(KEY, StreamId("run", "segment", -1), "self"),
+        lambda: masking.stream_key(KEY, StreamId("run", "segment", 1 << 64), "self"),
     ):
         with pytest.raises(CryptoError):
             refused()

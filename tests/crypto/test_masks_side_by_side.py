@@ -47,7 +47,7 @@ def test_segments_share_a_secret_and_no_stream() -> None:
             for p in step.names[1:]
         }
         plus, minus = masking.pair_keys(keys.numbers["p00"], pairs, stream)
-        plus.append(masking.self_key(keys._self_seed, stream))
+        plus.append(masking.stream_key(keys._self_seed, stream, "self"))
         expected = masking.combine(plus, minus, LENGTH, COHORT.modulus)
         np.testing.assert_array_equal(first, expected)
         assert not np.any(first == second)

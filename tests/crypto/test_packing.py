@@ -236,7 +236,7 @@ def test_opening_with_the_wrong_codec_is_refused():
     )
 )
 def test_wide_sums_are_exact(rows):
-    total = np.zeros(packing.wide_slots(3), np.uint64)
+    total = np.zeros(packing.WIDE_LIMBS * 3, np.uint64)
     for row in rows:
         total += packing.encode_wide(np.array(row))
     assert int(total.max()) < PRIME42

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tenseal import sealapi
 
+from secure_fl.crypto.public import check_slots
 from secure_fl.crypto.scheme import (
     COHORT,
     check_cohort,
-    check_slots,
     largest_cohort,
     seal_context,
 )

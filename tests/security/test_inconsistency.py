@@ -201,7 +201,9 @@ class Deceiver(Liar):
             else:  # which conspires
                 slots = to_slots(bulk, count) + np.uint64(t)
                 slots -= self.host.host_masks([party], sent.stream, count, t)
-            own = masking.uniform(masking.self_key(keys._self_seed, sent.stream), count, t)
+            own = masking.uniform(
+                masking.stream_key(keys._self_seed, sent.stream, "self"), count, t
+            )
             slots = (slots + np.uint64(t) - own) % np.uint64(t)
             total = (total + slots) % np.uint64(t) if total.size else slots
         values, _ = sent.layout.decode(total[:-1], len(NAMES), None)

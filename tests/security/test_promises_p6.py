@@ -13,9 +13,9 @@ from secure_fl.coordinator.step import Rules
 from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.masking import StreamId
+from secure_fl.crypto.public import read_sum
 from secure_fl.crypto.raw import MemoryFile
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.seeded import read_sum
 from secure_fl.crypto.segments import from_parts, from_slots, to_parts, to_slots
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings

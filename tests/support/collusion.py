@@ -152,5 +152,7 @@ class MaskedStep:
             for peer in peers
         }
         plus, minus = masking.pair_keys(numbers[party], secrets, STREAM)
-        mask = masking.combine([*plus, masking.self_key(seed, STREAM)], minus, LENGTH, MODULUS)
+        mask = masking.combine(
+            [*plus, masking.stream_key(seed, STREAM, "self")], minus, LENGTH, MODULUS
+        )
         return (self.sent[party] + (np.uint64(MODULUS) - mask)) % np.uint64(MODULUS)
