@@ -187,7 +187,7 @@ def test_interactive_pairs_steps_with_steps_in_the_clear() -> None:
         step, sealed = row["step"], row["name"] != "none"
         assert min(step["party"], step["host"], step["coordinator"]) > 0
         assert 0 <= sum(step["parts"].values()) <= step["party"]  # no part is counted twice
-        assert (step["parts"].get("offer", 0) > 0) == sealed  # keys are drawn for every sum
+        assert (step["parts"].get("next_keys", 0) > 0) == sealed  # keys are drawn for every sum
         clear = next(r["step"] for r in found["rows"] if r["examples"] == row["examples"])
         assert row["over_party"] == step["party"] - clear["party"]  # of a single turn
     # In the clear 4 bytes a value travel up: 4 records of 2 classes more are 32 bytes more.
