@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from secure_fl.events import EventLog
@@ -15,14 +14,8 @@ T = TypeVar("T")
 class CpuRecorder(EventLog):
     """A recorder whose phases are CPU seconds: other jobs on the machine do not count."""
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the CPU seconds spent inside to the phase's total."""
-        start = time.process_time()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+    def __init__(self, party: str) -> None:
+        super().__init__(party, clock=time.process_time)
 
 
 class Clocked(Generic[T]):

@@ -8,18 +8,33 @@ that dropped out; both follow from the shares that the survivors reveal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial as bind
+from typing import NamedTuple
 
 import numpy as np
 
 from secure_fl.crypto import masking, sharing
+from secure_fl.crypto.clear_sum import ClearTotal
 from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.public import MOST_SEEDS, PublicContext, SeededSum, Sum
-from secure_fl.crypto.segments import from_parts, from_slots, salt_of, to_parts, to_slots
+from secure_fl.crypto.public import (
+    MOST_SEEDS,
+    PublicContext,
+    SeededSum,
+    Sum,
+    context_bytes,
+    from_parts,
+    load,
+    to_parts,
+)
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.segments import from_slots, needs_masks, salt_of, to_slots
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
-from secure_fl.protocol.messages import Salt, Segment, UnmaskShares
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.messages import Audience, Salt, Segment, UnmaskShares
+from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
+from secure_fl.settings import ProtectionSettings
+
+ENCRYPTED = ("he", "he+secagg")
+MASKED = ("secagg", "he+secagg")
 
 
 class MaskedInts:
@@ -81,11 +96,10 @@ class SealedInts:
         return from_parts(self._sum.result())
 
 
-@dataclass(slots=True)
-class _Vector:
+class _Vector(NamedTuple):
     total: MaskedInts | SealedInts
     segment: Segment
-    salts: dict[str, tuple[Salt, ...]] = field(default_factory=dict)  # of each contributor's masks
+    salts: dict[str, tuple[Salt, ...]]  # of each contributor's masks
 
 
 class ProtectedTotal:
@@ -122,7 +136,11 @@ class ProtectedTotal:
         for segment in segments:
             vector = vectors.get(segment.key)
             if vector is None:
-                vector = vectors[segment.key] = _Vector(self._empty(segment), segment)
+                empty: MaskedInts | SealedInts = MaskedInts(self._modulus)
+                if self._context is not None:
+                    parties = len(self._numbers) - (self._host is not None)
+                    empty = SealedInts(self._context, len(segment.owners) or parties)
+                vector = vectors[segment.key] = _Vector(empty, segment, {})
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
                 raise Disagreement("this party lays out a sum differently", party=sender)
             if bool(segment.size) != (sender in segment.owners or not segment.owners):
@@ -148,62 +166,48 @@ class ProtectedTotal:
     def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
         """Remove what is left of the masks and return the totals."""
         if self._masks:
-            self._remove_masks([p for p in survivors if p != self._host])
+            index = self._offered.number
+            if not index:
+                raise CohortError("a masked sum began although no keys were exchanged")
+            publics = {p: o.public for p, o in self._offered.offers.items() if p != self._host}
+            alive = [p for p in survivors if p != self._host]
+            left = RemainingMasks(self._numbers, self._threshold, publics, alive, self._reveals)
+            for key, vector in self._vectors.items():
+                masks = left.masks(
+                    vector.segment.owners or tuple(publics),
+                    vector.salts,
+                    StreamId(self._run, key.hex(), index),
+                    vector.segment.slots,
+                    self._modulus,
+                )
+                vector.total.subtract(masks)
         return {key: vector.total.result() for key, vector in self._vectors.items()}
 
-    def _empty(self, segment: Segment) -> MaskedInts | SealedInts:
-        if self._context is None:
-            return MaskedInts(self._modulus)
-        parties = len(self._numbers) - (self._host is not None)
-        return SealedInts(self._context, len(segment.owners) or parties)
 
-    def _remove_masks(self, survivors: Sequence[str]) -> None:
-        index = self._offered.index
-        if not index:
-            raise CohortError("a masked sum began although no keys were exchanged")
-        publics = {p: o.public for p, o in self._offered.offers.items() if p != self._host}
-        left = RemainingMasks.recover(
-            self._numbers, self._threshold, publics, survivors, self._reveals
-        )
-        for key, vector in self._vectors.items():
-            masks = left.masks(
-                vector.segment.owners or tuple(publics),
-                vector.salts,
-                StreamId(self._run, key.hex(), index),
-                vector.segment.slots,
-                self._modulus,
-            )
-            vector.total.subtract(masks)
-
-
-@dataclass(frozen=True, slots=True)
 class RemainingMasks:
-    """The seeds of the masks that do not cancel, recovered from the survivors' shares."""
+    """The seeds of the masks that do not cancel, recovered from the survivors' shares.
 
-    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
-    publics: Mapping[str, bytes]  # the mask keys of all who began the sum
-    selves: Mapping[str, bytes] = field(repr=False)  # the survivors' self seeds
-    gone: Mapping[str, bytes] = field(repr=False)  # the dropped parties' mask seeds
+    `numbers`: every member of the run, numbered from 1 in order of names. `publics`: the mask keys
+    of all who began the sum. `shares`: what the survivors revealed, by holder.
+    """
 
-    @classmethod
-    def recover(
-        cls,
+    def __init__(
+        self,
         numbers: Mapping[str, int],
         threshold: int,
         publics: Mapping[str, bytes],
         survivors: Sequence[str],
         shares: Mapping[str, UnmaskShares],
-    ) -> RemainingMasks:
-        """Combine what the survivors revealed, by holder."""
+    ) -> None:
         seeds = {numbers[holder]: shared.seeds for holder, shared in shares.items()}
         keys = {numbers[holder]: shared.keys for holder, shared in shares.items()}
-        selves = {party: _recovered(party, threshold, seeds) for party in survivors}
         dropped = sorted(set(publics) - set(survivors))
-        gone = {party: _recovered(party, threshold, keys) for party in dropped}
-        for party, seed in gone.items():
+        self.numbers, self.publics = numbers, publics
+        self._selves = {party: _recovered(party, threshold, seeds) for party in survivors}
+        self._gone = {party: _recovered(party, threshold, keys) for party in dropped}
+        for party, seed in self._gone.items():
             if masking.public_key(seed) != publics[party]:
                 raise CryptoError("the shares of a dropped party's key are wrong", party=party)
-        return cls(numbers, publics, selves, gone)
 
     def masks(
         self,
@@ -214,9 +218,9 @@ class RemainingMasks:
         modulus: int,
     ) -> Slots:
         """What is left of the masks in one segment's sum, to be subtracted."""
-        plus = [masking.stream_key(self.selves[party], stream, "self") for party in salts]
+        plus = [masking.stream_key(self._selves[party], stream, "self") for party in salts]
         minus: list[bytes] = []
-        for gone, seed in self.gone.items():
+        for gone, seed in self._gone.items():
             if gone not in owners:
                 continue
             mask_key = masking.mask_key(seed)
@@ -239,3 +243,36 @@ def _recovered(party: str, threshold: int, shares: Mapping[int, Mapping[str, byt
         return sharing.combine(held, threshold)
     except CryptoError as error:
         raise error.at(party=party) from error
+
+
+def blind_totals(
+    protection: ProtectionSettings,
+    members: Sequence[str],
+    *,
+    host: str | None,
+    threshold: int,
+    run: bytes,
+) -> TotalFor:
+    """How each sum of a run is added up at the coordinator, by protection mode."""
+    numbers = {name: number for number, name in enumerate(sorted(members), 1)}
+    masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
+    if protection.mode == "none":
+        return lambda audience, offered: ClearTotal()
+    # Preparing a context costs as much as adding a few ciphertexts: once a run is enough.
+    context = load(context_bytes(COHORT)) if encrypted else None
+
+    def total_for(audience: Audience, offered: Offered) -> BlindTotal:
+        if audience == Audience.HOST and not masks:
+            raise needs_masks()
+        return ProtectedTotal(
+            COHORT.modulus,
+            context if audience == Audience.PARTIES else None,
+            masks=masks,
+            offered=offered,
+            numbers=numbers,
+            host=host,
+            threshold=threshold,
+            run=run,
+        )
+
+    return total_for

@@ -26,6 +26,7 @@ SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 TAG_BYTES = 16
 DIGEST_SIZES = (32, 48, 64)
+MESSAGE = b"secure-fl channel message"  # what keys of channels are for
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also a safe file name
 
 
@@ -60,8 +61,10 @@ class PublicIdentity:
 
     def verify(self, digest: bytes, signature: bytes) -> None:
         """Raise CryptoError unless this site signed exactly this digest."""
+        if len(digest) not in DIGEST_SIZES:
+            raise _no_digest()
         try:
-            Ed25519PublicKey.from_public_bytes(self.signing).verify(signature, _checked(digest))
+            Ed25519PublicKey.from_public_bytes(self.signing).verify(signature, digest)
         except (InvalidSignature, ValueError):
             raise CryptoError(
                 "the signature does not belong to this site and content",
@@ -113,7 +116,9 @@ class Identity:
 
     def sign(self, digest: bytes) -> bytes:
         """Sign a digest (made by `digest_of`, so that its label separates uses): 64 bytes."""
-        return self._signing.sign(_checked(digest))
+        if len(digest) not in DIGEST_SIZES:
+            raise _no_digest()
+        return self._signing.sign(digest)
 
     def shared_with(self, peer: bytes) -> bytes:
         """X25519 with a peer's public key; a key that forces a known secret is refused."""
@@ -175,26 +180,21 @@ class Channel:
     _from_me: tuple[bytes, bytes]  # sender and receiver, as all sites write them
     _root: bytes = field(repr=False)
 
-    def seal(self, plaintext: bytes, context: bytes) -> bytes:
+    def seal(self, plaintext: bytes, context: bytes, *, _nonce: bytes | None = None) -> bytes:
         """Seal from me to the peer: version | nonce | ciphertext."""
-        return self._seal(plaintext, context, os.urandom(NONCE_BYTES))
-
-    def _seal(self, plaintext: bytes, context: bytes, nonce: bytes) -> bytes:
-        key = AESGCM(self._key(self._from_me, context))
+        nonce = _nonce or os.urandom(NONCE_BYTES)
+        key = AESGCM(derive(self._root, MESSAGE, *self._from_me, context))
         return VERSION + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
     def open(self, blob: bytes, context: bytes) -> bytes:
         """Open what the peer sealed to me under the same context, or raise CryptoError."""
         _check_shape(blob, 1 + NONCE_BYTES + TAG_BYTES, self.peer)
-        key = AESGCM(self._key(self._from_me[::-1], context))
+        key = AESGCM(derive(self._root, MESSAGE, *self._from_me[::-1], context))
         nonce, body = blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
         try:
             return key.decrypt(nonce, body, VERSION + context)
         except InvalidTag:
             raise _unopened(self.peer) from None
-
-    def _key(self, direction: tuple[bytes, bytes], context: bytes) -> bytes:
-        return derive(self._root, b"secure-fl channel message", *direction, context)
 
 
 def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
@@ -203,11 +203,8 @@ def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel
     return Channel(peer, (identity.public.canonical(), peer.canonical()), root)
 
 
-def _checked(digest: bytes) -> bytes:
-    """Pass a digest on; anything that is not as long as one is refused."""
-    if len(digest) not in DIGEST_SIZES:
-        raise CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
-    return digest
+def _no_digest() -> CryptoError:
+    return CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
 
 
 def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:

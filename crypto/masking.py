@@ -18,7 +18,6 @@ of 16 bytes, so that they can be shared (`crypto.sharing`); an X25519 key is der
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -27,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from secure_fl.errors import CryptoError
 
@@ -110,7 +111,13 @@ def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus:
     """Sum the streams of the keys `plus`, less those of the keys `minus`, mod `modulus`."""
     most = (1 << 64) // modulus - 1  # terms that fit 64 bits without reduction
     if (len(plus) + len(minus)) * length <= SHORT:
-        return _combine_rows(plus, minus, length, modulus, most)
+        rows = _rows([*plus, *minus], length, modulus)
+        np.subtract(np.uint64(modulus), rows[len(plus) :], out=rows[len(plus) :])
+        short = np.zeros(length, np.uint64)
+        for start in range(0, len(rows), most):
+            short += rows[start : start + most].sum(axis=0, dtype=np.uint64)
+            reduce(short, modulus)
+        return short
     total = np.zeros(length, np.uint64)
     terms = 0
     signed = [(key, False) for key in plus] + [(key, True) for key in minus]
@@ -150,14 +157,10 @@ def pair_keys(
 
 
 def _derived(secret: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256 (RFC 5869) without a salt, of 32 bytes: one block, so two HMACs.
-
-    The library's object gives the same (a test compares) at six times the cost, and a sum of many
-    parties derives a key for each of them.
-    """
+    """HKDF-SHA256 (RFC 5869) without a salt, of 32 bytes."""
     if len(secret) < SEED_BYTES:
         raise CryptoError("a mask's secret has at least 16 bytes", fix="draw it with new_seed")
-    return hmac.digest(hmac.digest(bytes(32), secret, "sha256"), info + b"\1", "sha256")
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
 
 
 def _cipher(key: bytes, modulus: int) -> CipherContext:
@@ -185,18 +188,6 @@ def _long(key: bytes, length: int, modulus: int) -> Slots:
     for start, block in _blocks(key, length, modulus):
         drawn[start : start + block.size] = block
     return drawn
-
-
-def _combine_rows(
-    plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus: int, most: int
-) -> Slots:
-    rows = _rows([*plus, *minus], length, modulus)
-    np.subtract(np.uint64(modulus), rows[len(plus) :], out=rows[len(plus) :])
-    total = np.zeros(length, np.uint64)
-    for start in range(0, len(rows), most):
-        total += rows[start : start + most].sum(axis=0, dtype=np.uint64)
-        reduce(total, modulus)
-    return total
 
 
 def _blocks(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:

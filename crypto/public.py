@@ -38,7 +38,7 @@ from secure_fl.crypto.scheme import (
     largest_cohort,
     seal_context,
 )
-from secure_fl.errors import CryptoError
+from secure_fl.errors import CryptoError, WireError
 
 MOST_SEEDS = 16
 
@@ -109,7 +109,7 @@ def serialize(
 ) -> bytes:
     """Turn one ciphertext to bytes."""
     layout = context.seeded if seeded else context.full
-    return context.marks[seeded] + channel.dump(sealed, layout)
+    return context.marks[seeded] + layout.strip(channel.save(sealed, layout.size))
 
 
 def check_slots(scheme: BFV, slots: Slots) -> None:
@@ -155,7 +155,8 @@ class Sum:
 
     def subtract_plain(self, slots: Slots) -> None:
         """Subtract integers mod the modulus in the clear, such as masks to be taken off."""
-        self._begun()
+        if not self._parts:
+            raise _empty()
         check_slots(self._context.scheme, slots)
         width = self._context.scheme.degree
         if -(-slots.size // width) != len(self._parts):
@@ -171,7 +172,8 @@ class Sum:
 
     def result(self) -> list[bytes]:
         """Return the sealed sum; more may be added afterwards."""
-        self._begun()
+        if not self._parts:
+            raise _empty()
         with MemoryFile() as channel:
             return [self._write(channel, part) for part in self._parts]
 
@@ -197,10 +199,6 @@ class Sum:
 
     def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
         return serialize(self._context, channel, sealed)
-
-    def _begun(self) -> None:
-        if not self._parts:
-            raise CryptoError("this sum is still empty", fix="add a sealed vector first")
 
 
 class SeededSum(Sum):
@@ -269,3 +267,24 @@ def read_sum(context: PublicContext, channel: MemoryFile, data: bytes, contribut
         channel.load(fresh, context.seal, context.only_seed, data[start : start + SEED_BYTES])
         evaluator.add_inplace(total, fresh)
     return total
+
+
+def from_parts(parts: Sequence[bytes]) -> bytes:
+    """Ciphertexts one after the other, each behind its length."""
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def to_parts(data: bytes) -> list[bytes]:
+    """The inverse of `from_parts`."""
+    parts, start = [], 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        if end > len(data) or end == start + 4:
+            raise WireError("a list of ciphertexts is cut short")
+        parts.append(data[start + 4 : end])
+        start = end
+    return parts
+
+
+def _empty() -> CryptoError:
+    return CryptoError("this sum is still empty", fix="add a sealed vector first")

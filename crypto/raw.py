@@ -110,10 +110,6 @@ class MemoryFile:
             ) from None
         return _header(saved[:5], size) + bytes(body)
 
-    def dump(self, thing: Any, layout: SealForm) -> bytes:
-        """Return the wire form of an object."""
-        return layout.strip(self.save(thing, layout.size))
-
     def load(self, thing: Any, context: Any, layout: SealForm, body: bytes) -> Any:
         """Fill an object from its wire form; SEAL checks that coefficients are in range."""
         os.pwrite(self._file, layout.dress(body), 0)

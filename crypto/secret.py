@@ -56,7 +56,7 @@ class SecretKey:
         """Give away the secret in the clear: for the keyring, which encrypts it at once."""
         layout = key_layout(self._context.seal, COHORT)
         with MemoryFile() as channel:
-            return frame(MAGIC, COHORT, channel.dump(self._key, layout))
+            return frame(MAGIC, COHORT, layout.strip(channel.save(self._key, layout.size)))
 
     def public(self) -> bytes:
         """Return the public context, for the coordinator."""

@@ -23,15 +23,15 @@ from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.identity import channel
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.public import from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT, check_cohort
 from secure_fl.crypto.segments import (
     Layout,
     check_bound,
-    from_parts,
     from_slots,
+    needs_masks,
     salts_by_digest,
     segment_key,
-    to_parts,
     to_slots,
 )
 from secure_fl.crypto.step_keys import StepKeys
@@ -48,7 +48,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Rule, Upload, Vector, require_masks
+from secure_fl.protocol.ports import Group, Noise, Rule, Upload, Vector
 from secure_fl.thresholds import require_maskable
 
 
@@ -56,6 +56,7 @@ from secure_fl.thresholds import require_maskable
 class SumContext:
     """What all sums of one run share at one party."""
 
+    me: str
     keys: PartyKeys
     digest_key: bytes
     transcript: Transcript
@@ -63,11 +64,6 @@ class SumContext:
     host: str | None
     numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
     parties: int  # how many contribute to sums: all members but the host
-
-    @property
-    def me(self) -> str:
-        """The name of the party."""
-        return self.keys.identity.name
 
 
 class SecureSums:
@@ -90,7 +86,9 @@ class SecureSums:
         if keys.cohort is not None:
             check_cohort(COHORT, parties)
         require_maskable(parties)
-        self.context = SumContext(keys, digest_key, transcript, run.hex(), host, numbers, parties)
+        self.context = SumContext(
+            keys.identity.name, keys, digest_key, transcript, run.hex(), host, numbers, parties
+        )
         self._threshold, self._masks = threshold, masks
         self._channels = {
             name: channel(keys.identity, card, b"secure-fl run " + run)
@@ -103,7 +101,8 @@ class SecureSums:
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
         """Encode, noise, tag, mask and encrypt every group, with keys that serve this sum alone."""
-        require_masks(rule.audience, masks=self._masks)
+        if rule.audience == Audience.HOST and not self._masks:
+            raise needs_masks()
         keys, self._keys = self._keys, None
         if self._masks and keys is None:
             raise CohortError("no keys are left for this sum", party=self.context.me)
@@ -196,8 +195,9 @@ class SumUnderWay:
     def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
         """One group as a segment; empty where this party only reads the sum."""
         context, rule = self._context, self._rule
-        transcript, me = context.transcript, context.keys.identity.name
-        check_bound(group, rule)
+        transcript, me = context.transcript, context.me
+        if rule.bound is not None:
+            check_bound(group, rule.bound)
         common = transcript.seen.by(
             (*group.owners, *group.readers), host=rule.audience == Audience.HOST
         )
@@ -230,7 +230,7 @@ class SumUnderWay:
         context, host = self._context, self._rule.audience == Audience.HOST
         peers = keys.peers(group.owners)
         seen = context.transcript.seen.beyond(
-            context.keys.identity.name, peers, (*group.owners, *group.readers), host=host
+            context.me, peers, (*group.owners, *group.readers), host=host
         )
         salts = {
             peer: keyed_digest(context.digest_key, both, b"seen by two")
@@ -247,22 +247,27 @@ class SumUnderWay:
 
     def settle(self, lists: Unmask) -> Confirm | None:
         """Check who is said to survive and hold on to it; sign it if anybody is said to be gone."""
-        for part in self._parts:
-            self._check_noise(part.group, lists.survivors)
-        statement = self._masking().settle(lists.survivors, lists.dropped)
+        if self._rule.noise is not None:
+            for part in self._parts:
+                _check_noise(self._rule.noise, part.group, lists.survivors)
+        if self._keys is None:
+            raise self._unmasked()
+        statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
 
     def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
         """Reveal what removes the masks of this sum."""
         signatures = confirmed.signatures if confirmed else {}
-        return self._masking().reveal(signatures, self._context.keys.peers)
+        if self._keys is None:
+            raise self._unmasked()
+        return self._keys.reveal(signatures, self._context.keys.peers)
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str]
     ) -> dict[str, NDArray[np.float64]]:
         """Open every segment, check its tag, decode it, and remember scales and leftovers."""
         context, rule = self._context, self._rule
-        me, host = context.keys.identity.name, context.host
+        me, host = context.me, context.host
         if self._opened or (self._keys is not None and not self._keys.revealed):
             raise CohortError(
                 "the coordinator sent a total before the masks were removed, or twice",
@@ -287,10 +292,21 @@ class SumUnderWay:
     ) -> dict[str, NDArray[np.float64]]:
         """One segment's sum, and what it says of the next scales."""
         context, rule, transcript = self._context, self._rule, self._context.transcript
-        self._check_noise(sent.group, survivors)
+        if rule.noise is not None:
+            _check_noise(rule.noise, sent.group, survivors)
         alive = set(survivors)
         owners = [party for party in sent.group.owners if party in alive]
-        slots = self._unprotect(sent, data, owners)
+        count, cohort = sent.layout.slots + 1, context.keys.cohort
+        if rule.audience == Audience.HOST:  # take off what the owners added for the host
+            if self._keys is None:
+                raise self._unmasked()
+            modulus = np.uint64(COHORT.modulus)
+            masks = self._keys.host_masks(owners, sent.stream, count, COHORT.modulus)
+            slots = (to_slots(data, count) + (modulus - masks)) % modulus
+        elif cohort is None:
+            slots = to_slots(data, count)
+        else:
+            slots = secret.open(cohort, to_parts(data), count, len(owners))
         numbers, tag = [context.numbers[party] for party in owners], int(slots[-1])
         tags.check(context.keys.tag_key, slots[:-1], tag, numbers, COHORT.modulus, sent.stream)
         values, norms = sent.layout.decode(slots[:-1], len(owners), rule.noise)
@@ -301,25 +317,12 @@ class SumUnderWay:
         transcript.scales.opened(sent.layout, norms, len(owners), rule)
         return values
 
-    def _unprotect(self, sent: _Part, data: bytes, owners: Sequence[str]) -> Slots:
-        """Decrypt a segment's sum, or take off the masks that the owners added for the host."""
-        count, cohort = sent.layout.slots + 1, self._context.keys.cohort
-        if self._rule.audience == Audience.HOST:
-            slots, modulus = to_slots(data, count), np.uint64(COHORT.modulus)
-            masks = self._masking().host_masks(owners, sent.stream, count, COHORT.modulus)
-            return (slots + (modulus - masks)) % modulus
-        if cohort is None:
-            return to_slots(data, count)
-        return secret.open(cohort, to_parts(data), count, len(owners))
+    def _unmasked(self) -> CohortError:
+        return CohortError(
+            "the coordinator asked to unmask a sum without masks", party=self._context.me
+        )
 
-    def _masking(self) -> StepKeys:
-        if self._keys is None:
-            raise CohortError(
-                "the coordinator asked to unmask a sum without masks", party=self._context.me
-            )
-        return self._keys
 
-    def _check_noise(self, group: Group, survivors: Sequence[str]) -> None:
-        """Refuse to go on with a sum that lost too much of its noise."""
-        if self._rule.noise is not None:
-            self._rule.noise.check_survivors(len(set(group.owners) & set(survivors)))
+def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
+    """Refuse to go on with a sum that lost too much of its noise."""
+    noise.check_survivors(len(set(group.owners) & set(survivors)))

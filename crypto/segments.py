@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from secure_fl.crypto import packing
 from secure_fl.crypto.packing import BLOCK, Codec, Slots
 from secure_fl.crypto.primitives import digest_of
-from secure_fl.errors import CryptoError, WireError
+from secure_fl.errors import CohortError, CryptoError, WireError
 from secure_fl.protocol.messages import Salt, SumId
 from secure_fl.protocol.ports import Group, Noise, Rule, Vector
 
@@ -38,7 +38,6 @@ TINY, HUGE = 2.0**38, 2.0**10
 SLOT_BYTES = 6  # 48 bits hold a slot of 44
 
 Arrays = dict[str, NDArray[np.float64]]
-Real = TypeVar("Real", np.float32, np.int64)
 
 
 class Field(NamedTuple):
@@ -58,14 +57,15 @@ class Layout:
     `slots`: the length of the segment, without its tag.
     """
 
-    __slots__ = ("codec", "exact", "fields", "packed", "scalars", "slots", "values")
+    __slots__ = ("_ends", "codec", "exact", "fields", "packed", "scalars", "slots", "values")
 
     def __init__(self, fields: Sequence[Field], codec: Codec) -> None:
         self.fields, self.codec = tuple(fields), codec
         self.exact = tuple(f for f in self.fields if f.clip is None)
         self.packed = tuple(f for f in self.fields if f.clip is not None)
         self.scalars = sum(f.size for f in self.exact) + 2 * sum(f.norm for f in self.packed)
-        self.values = sum(f.size for f in self.packed)
+        ends = list(accumulate(f.size for f in self.packed))
+        self.values, self._ends = ends[-1] if ends else 0, ends[:-1]
         packed = codec.slots(self.values) if self.values else 0
         self.slots = packing.WIDE_LIMBS * self.scalars + packed
 
@@ -93,7 +93,7 @@ class Layout:
                 clips = np.repeat(clips, [f.size for f in self.packed])
                 integers, residual = packing.quantize(self.codec, values, clips, rng)
                 parts.append(packing.pack(self.codec, integers))
-                leftovers = dict(zip(names, self._cut(residual), strict=True))
+                leftovers = dict(zip(names, np.split(residual, self._ends), strict=True))
         return np.concatenate(parts), leftovers
 
     def decode(
@@ -115,16 +115,12 @@ class Layout:
                 norms[field.name] = float(large * HUGE + small / TINY)
         if self.values:
             integers = packing.unpack(self.codec, slots[cut:], contributors, self.values)
-            for field, part in zip(self.packed, self._cut(integers), strict=True):
+            for field, part in zip(self.packed, np.split(integers, self._ends), strict=True):
                 if noise is not None:
                     opened[field.name] = part / noise.scale
                 else:  # one clip per vector: an array of clips would cost as much as unpacking
                     opened[field.name] = packing.dequantize(self.codec, part, field.clip or 0.0)
         return opened, norms
-
-    def _cut(self, values: NDArray[Real]) -> list[NDArray[Real]]:
-        ends = np.cumsum([f.size for f in self.packed])
-        return np.split(values, ends[:-1])
 
 
 def squared_norm(vector: Vector) -> float:
@@ -150,12 +146,20 @@ def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes
     return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
 
 
-def check_bound(group: Group, rule: Rule) -> None:
+def needs_masks() -> CohortError:
+    """The error of a sum for the host alone without masks: all parties could open ciphertexts."""
+    return CohortError(
+        "a sum for the host alone needs masks, and this run has none",
+        fix='set protection.mode = "he+secagg"',
+    )
+
+
+def check_bound(group: Group, bound: float) -> None:
     """Refuse values beyond their public bound: they would be clipped without notice."""
     for name, vector in group.vectors.items():
-        if rule.bound is not None and np.abs(vector).max(initial=0) > rule.bound:
+        if np.abs(vector).max(initial=0) > bound:
             raise CryptoError(
-                f"{name} holds values beyond the public bound of {rule.bound:g}",
+                f"{name} holds values beyond the public bound of {bound:g}",
                 fix="clip them first, or name a larger bound",
             )
 
@@ -172,23 +176,6 @@ def to_slots(data: bytes, count: int) -> Slots:
     slots = np.zeros((count, 8), np.uint8)
     slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
     return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
-
-
-def from_parts(parts: Sequence[bytes]) -> bytes:
-    """Ciphertexts one after the other, each behind its length."""
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-
-
-def to_parts(data: bytes) -> list[bytes]:
-    """The inverse of `from_parts`."""
-    parts, start = [], 0
-    while start < len(data):
-        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) or end == start + 4:
-            raise WireError("a list of ciphertexts is cut short")
-        parts.append(data[start + 4 : end])
-        start = end
-    return parts
 
 
 def salts_by_digest(by_peer: Mapping[str, bytes], peers: Collection[str]) -> tuple[Salt, ...]:

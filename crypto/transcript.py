@@ -119,7 +119,8 @@ class Seen:
 
     def turn(self) -> None:
         """A round is over: what came in it belongs to what is kept."""
-        self._kept = {a: self._chain(a) for a in (*self._kept, *self._now)}
+        audiences = [*{**self._kept, **self._now}]
+        self._kept = dict(zip(audiences, self._chains(audiences), strict=True))
         self._now = {}
 
     def common(self) -> dict[str, str]:
@@ -151,11 +152,14 @@ class Seen:
         )
 
     def _digest(self, audiences: Collection[str]) -> bytes:
-        return digest_of(CONTEXT, *(self._chain(a) for a in sorted(audiences)))
+        return digest_of(CONTEXT, *self._chains(sorted(audiences)))
 
-    def _chain(self, audience: str) -> bytes:
-        kept, now = self._kept.get(audience, b""), self._now.get(audience, b"")
-        return digest_of(CONTEXT, audience.encode(), kept, now)
+    def _chains(self, audiences: Sequence[str]) -> list[bytes]:
+        kept, now = self._kept, self._now
+        return [
+            digest_of(CONTEXT, one.encode(), kept.get(one, b""), now.get(one, b""))
+            for one in audiences
+        ]
 
 
 def audience_of(readers: Collection[str], parties: Collection[str]) -> str:

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Crossing:
+class Crossing(NamedTuple):
     """One message through the door: who may learn what it carries, its size and its digest."""
 
     round: int
@@ -40,6 +39,7 @@ class EventLog:
     seconds: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    clock: Callable[[], float] = time.perf_counter  # of phases
 
     def event(self, kind: str, /, **details: Any) -> None:
         """Tell the listener (a run's folder, a progress display)."""
@@ -58,14 +58,17 @@ class EventLog:
             self.bytes_up += size
         else:
             self.bytes_down += size
-        self.event("crossing", **{name: getattr(crossing, name) for name in Crossing.__slots__})
+        self.event("crossing", **crossing._asdict())
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the seconds spent inside to the phase's total."""
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
-            spent = time.perf_counter() - start
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            self.spent(name, self.clock() - start)
+
+    def spent(self, name: str, seconds: float) -> None:
+        """Add seconds to a phase's total."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds

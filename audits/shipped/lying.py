@@ -16,7 +16,7 @@ from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.public import Sum
 from secure_fl.crypto.scheme import Slots
@@ -25,8 +25,7 @@ from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
-from secure_fl.protocol.frames import Frame, digest, encode, peek
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
 from secure_fl.protocol.messages import Audience, Segment
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.settings import Protection, ProtectionSettings
@@ -213,7 +212,12 @@ def play(setting: Setting, trick: Trick) -> Outcome:
         name: join_run(program, setting.keys[name], link, rules, protection)
         for name, link in wires.parties.items()
     }
-    totals = LyingTotals(blind_totals(protection, PARTIES, rules, wires.run), trick)
+    totals = LyingTotals(
+        blind_totals(
+            protection, PARTIES, host=rules.host, threshold=rules.threshold, run=wires.run
+        ),
+        trick,
+    )
     engine = LyingEngine(sessions, wires.coordinator, trick)
     trick.conspire(setting.keys[COLLUDER], wires.run)
     lax = replace(rules, min_cohort=1)  # its own checks are not what parties rely on

@@ -16,7 +16,7 @@ from secure_fl.algorithms.ensembles import PREDICTIONS
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.roles import CODE
 from secure_fl.capture.opening import Keys, Part, RecordedRun, slots_of
-from secure_fl.coordinator.sum_steps import MASKED
+from secure_fl.crypto.blind_sum import MASKED
 from secure_fl.crypto.masking import Slots
 
 Floats = NDArray[np.float64]

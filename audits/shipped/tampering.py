@@ -21,14 +21,14 @@ import numpy as np
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.lying import Outcome, Setting, Trick, play
 from secure_fl.audits.shipped.tricks import TRICKS, swapped
-from secure_fl.coordinator.sum_steps import MASKED
 from secure_fl.crypto import masking, sharing
+from secure_fl.crypto.blind_sum import MASKED
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Offer
 from secure_fl.settings import Protection
 

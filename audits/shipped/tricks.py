@@ -10,12 +10,12 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.audits.shipped.lying import PARTIES, ChangedSum, Trick
-from secure_fl.coordinator.sum_steps import ENCRYPTED
 from secure_fl.crypto import masking, public, tags
-from secure_fl.crypto.public import read_sum
+from secure_fl.crypto.blind_sum import ENCRYPTED
+from secure_fl.crypto.public import from_parts, read_sum, to_parts
 from secure_fl.crypto.raw import MemoryFile
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import from_parts, from_slots, to_parts, to_slots
+from secure_fl.crypto.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, cut

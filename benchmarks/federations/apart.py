@@ -15,7 +15,7 @@ from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import join_run
 from secure_fl.federation.keys import make_keys
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.coordinator.step import Rules, offers_to
-from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.secure_sum import SecureSums, SumUnderWay
 from secure_fl.federation.keys import make_keys, privacy_layer
@@ -42,7 +42,9 @@ class Halves:
             half = privacy_layer(self.protection, self.keys[name], rules, run=run, seed=seed).sums
             assert isinstance(half, SecureSums)  # noqa: S101 - mode none is measured elsewhere
             self.sums[name] = half
-        self._total_for = blind_totals(self.protection, self.members, rules, run)
+        self._total_for = blind_totals(
+            self.protection, self.members, host=self.host, threshold=rules.threshold, run=run
+        )
 
     @property
     def members(self) -> tuple[str, ...]:

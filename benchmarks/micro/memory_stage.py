@@ -14,8 +14,7 @@ from secure_fl.coordinator.step import Rules
 from secure_fl.federation.assembly import connect
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.protocol import messages
-from secure_fl.protocol.frames import Bulk, Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Bulk, Frame, Link
 from secure_fl.protocol.messages import Segment
 from secure_fl.protocol.ports import Rule, Sums, SumUnderWay
 from secure_fl.settings import Protection, ProtectionSettings

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.identity import Identity, PublicIdentity
 from secure_fl.events import EventLog
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.protocol.ports import TotalFor
 from secure_fl.settings import ProtectionSettings
 
@@ -46,6 +46,8 @@ def lead_run(
     `totals`, `make`: another half of the sums, another machine; for tests and audits, which lie.
     """
     (run,) = {link.run for link in links.values()}
-    totals = totals or blind_totals(protection, roster or list(links), rules, run)
+    totals = totals or blind_totals(
+        protection, roster or list(links), host=rules.host, threshold=rules.threshold, run=run
+    )
     make = make or Coordinator
     return make(links, engine, rules, totals, recorder or EventLog("coordinator"), between)

@@ -11,12 +11,18 @@ from typing import Protocol
 
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.coordinator.step import Reply, Rules, Step, StepContext
-from secure_fl.coordinator.steps import open_step
-from secure_fl.errors import Disagreement, PartyFailed, SecureFLError, TooFewParties, WireError
+from secure_fl.coordinator.steps import STEPS
+from secure_fl.errors import (
+    CohortError,
+    Disagreement,
+    PartyFailed,
+    SecureFLError,
+    TooFewParties,
+    WireError,
+)
 from secure_fl.events import EventLog
 from secure_fl.protocol import messages
-from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.ports import Offered, TotalFor
 
 
@@ -65,8 +71,9 @@ class Coordinator:
             while reply is not None:
                 step = self._exchange(reply)
                 self._drop(step)
-                with self._recorder.phase("answer"):
-                    reply = step.reply(self.members)
+                began = self._recorder.clock()
+                reply = step.reply(self.members)
+                self._recorder.spent("answer", self._recorder.clock() - began)
                 if step.round is not None:
                     later = (sums for sums in self._to_repeat if sums.round >= step.round)
                     self._to_repeat = step.to_repeat or tuple(later)
@@ -94,7 +101,7 @@ class Coordinator:
             self._rules, self.members, self._total_for, self._offered, reply.waiting_sum
         )
         step: Step | None = None
-        awaited, left = set(frames), list[str]()
+        awaited, left, clock, adding = set(frames), list[str](), self._recorder.clock, 0.0
         self._bad.clear()
         for party, frame in self._engine.exchange(frames, self._rules.deadline):
             if party not in awaited:
@@ -113,11 +120,13 @@ class Coordinator:
                     round=self.round or None,
                     reason=message.code,
                 )
-            if self._left_out(party, message):
+            if self._to_repeat and self._left_out(party, message):
                 left.append(party)
                 continue
-            with self._recorder.phase("add"):
-                step = self._add(step, party, message, frame.bulk, context)
+            began = clock()
+            step = self._add(step, party, message, frame.bulk, context)
+            adding += clock() - began
+        self._recorder.spent("add", adding)
         if left:
             self._recorder.event("left out", round=self.round, parties=sorted(left))
             self.members = tuple(m for m in self.members if m not in left)
@@ -134,7 +143,11 @@ class Coordinator:
         context: StepContext,
     ) -> Step | None:
         """Take one answer; one that contradicts itself is not added, and does not count."""
-        taking = step or open_step(message, context, party)
+        if step is None:
+            unmasks = isinstance(message, messages.Confirm | messages.UnmaskShares)
+            if unmasks == (context.waiting_sum is None):
+                raise CohortError("this party did not answer the sum it is in", party=party)
+        taking = step or STEPS[type(message)](context)
         if type(message) is not taking.takes:
             raise Disagreement(
                 f"this party sent {type(message).__name__} where others sent "
@@ -160,7 +173,7 @@ class Coordinator:
 
     def _left_out(self, party: str, message: messages.FromParty) -> bool:
         """Whether this sum was opened before, and without this party: it was lost, and is again."""
-        if not self._to_repeat or not isinstance(message, messages.Declare | messages.SumInput):
+        if not isinstance(message, messages.Declare | messages.SumInput):
             return False
         before = next((sums for sums in self._to_repeat if sums.last >= message.at), None)
         return before is not None and party not in before.parties

@@ -1,4 +1,7 @@
-"""What every step of a coordinator is made of: it collects answers, then replies to all."""
+"""What a step of the coordinator is: it collects answers, then replies to all. And those of a sum.
+
+`party.summing` tells the whole story of a sum; rows are those of docs/protocol.md, "A sum".
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,22 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from secure_fl.coordinator.resume import OpenedSums
+from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol.frames import Bulk
-from secure_fl.protocol.messages import FromCoordinator, FromParty, Offer, SumId
-from secure_fl.protocol.ports import Offered, TotalFor
+from secure_fl.protocol.messages import (
+    Audience,
+    Confirm,
+    Confirmed,
+    FromCoordinator,
+    FromParty,
+    Offer,
+    SumId,
+    SumInput,
+    Total,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +85,137 @@ def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
         for sender, offer in offers.items()
         if member in offer.shares
     }
+
+
+class SumStep(Step):
+    """Row 1 and 2: adds contributions as they arrive, then says who is in the sum."""
+
+    takes = SumInput
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.total: BlindTotal | None = None
+        self.audience = Audience.PARTIES
+        self.keys: dict[str, tuple[bytes, ...]] = {}  # the sums that each party waits for
+        self.given: dict[str, tuple[bytes, ...]] = {}  # and those of them that it contributes to
+        self.survivors: tuple[str, ...] = ()
+        self.scales: bool | None = None
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, SumInput)  # noqa: S101
+        if self.total is None:
+            self.audience = message.audience
+            self.total = self.context.total_for(self.audience, self.context.offered)
+        if self.audience != message.audience:
+            raise Disagreement("the parties want different audiences for one sum", party=party)
+        self.keys[party] = tuple(s.key for s in message.segments)
+        self.given[party] = tuple(s.key for s in message.segments if s.size)
+        if party == self.context.rules.host:
+            return
+        self.scales = message.scales if self.scales is None else self.scales
+        if self.scales != message.scales:
+            raise Disagreement("some parties know the scales of a sum, others do not", party=party)
+        self.total.add(party, message.segments, bulk)
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        assert self.total is not None  # noqa: S101 - set by the first answer
+        self._check_contributors(members)
+        self.survivors = members
+        if self.total.needs_unmasking():
+            # Also who was lost since the keys came: everybody masked with everybody's keys.
+            here = set(members)
+            dropped = tuple(m for m in sorted(self.context.offered.offers) if m not in here)
+            return Reply({m: Unmask(members, dropped) for m in members}, waiting_sum=self)
+        return self.totals(members, members, {})
+
+    def totals(
+        self,
+        survivors: tuple[str, ...],
+        members: tuple[str, ...],
+        offers: Mapping[str, Offer],
+        *,
+        withheld: bool = False,  # the parties do not let it be opened over those who are left
+    ) -> Reply:
+        """Send each party the totals of its own segments; a host sum goes to the host only."""
+        assert self.total is not None  # noqa: S101 - set by the first answer
+        result = {} if withheld else self.total.result(survivors)
+        for_host, scales = self.audience == Audience.HOST, bool(self.scales)
+        totals: dict[str, Total] = {}
+        bulks: dict[str, Bulk] = {}
+        shared: dict[tuple[bytes, ...], Bulk] = {}
+        for member in members:
+            reads = not withheld and (member == self.context.rules.host) == for_host
+            keys = self.keys[member] if reads else ()
+            if keys not in shared:  # one bulk serves all parties with the same segments
+                shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
+            sizes = tuple(len(result[k]) for k in keys)
+            told = offers_to(member, offers)
+            totals[member] = Total(survivors, members, sizes, told, scales)
+            bulks[member] = shared[keys]
+        return Reply(totals, bulks)
+
+    def _check_contributors(self, members: tuple[str, ...]) -> None:
+        rules = self.context.rules
+        counts: dict[bytes, int] = {}
+        for member in members:
+            for key in self.keys[member] if member != rules.host else ():
+                counts[key] = counts.get(key, 0) + (key in self.given[member])
+        if unknown := set(self.keys.get(rules.host or "", ())) - set(counts):
+            raise Disagreement(
+                f"the host waits for {len(unknown)} sums that no party contributes to",
+                fix="host and parties must name the same values with the same shapes",
+                party=rules.host,
+            )
+        small = sorted(count for count in counts.values() if count < rules.min_cohort)
+        if small:
+            raise TooFewParties(
+                f"a sum would be over {small[0]} of {len(members)} parties; "
+                f"min_cohort is {rules.min_cohort}",
+                fix="either parties dropped out, or they disagree on names, sizes or contributors, "
+                "or were sent different things before",
+            )
+
+
+class ConfirmStep(Step):
+    """Row 2b: collects signatures under the lists of a sum that lost somebody, for all."""
+
+    takes = Confirm
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.signatures: dict[str, bytes] = {}
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, Confirm)  # noqa: S101
+        self.signatures[party] = message.signature
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        message = Confirmed(self.signatures)
+        return Reply(dict.fromkeys(members, message), waiting_sum=self.context.waiting_sum)
+
+
+class RevealStep(Step):
+    """Row 2b and 3: collects the shares that remove a sum's masks, and sends the total."""
+
+    takes = UnmaskShares
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        if not isinstance(context.waiting_sum, SumStep):
+            raise CohortError("shares arrived although no sum waits for them")
+        self.sum = context.waiting_sum
+        self.survivors = context.waiting_sum.survivors
+        self.offers: dict[str, Offer] = {}
+        self.revealed = False
+
+    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, UnmaskShares)  # noqa: S101
+        self.revealed |= bool(message.seeds)
+        if self.sum.total is not None and party != self.context.rules.host:
+            self.sum.total.unmask(party, message)
+        if message.offer:
+            self.offers[party] = message.offer
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        self.offered = Offered(self.survivors, self.offers, self.context.offered.number + 1)
+        return self.sum.totals(self.survivors, members, self.offers, withheld=not self.revealed)

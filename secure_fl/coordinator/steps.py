@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from secure_fl.coordinator.resume import continuation
-from secure_fl.coordinator.step import Reply, Step, StepContext, offers_to
-from secure_fl.coordinator.sum_steps import ConfirmStep, RevealStep, SumStep
+from secure_fl.coordinator.step import (
+    ConfirmStep,
+    Reply,
+    RevealStep,
+    Step,
+    StepContext,
+    SumStep,
+    offers_to,
+)
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk
@@ -217,11 +224,3 @@ STEPS: Mapping[type, type[Step]] = {
         DoneStep,
     )
 }
-
-
-def open_step(message: FromParty, context: StepContext, party: str) -> Step:
-    """The step that the first answer of an exchange begins."""
-    unmasks = isinstance(message, messages.Confirm | messages.UnmaskShares)
-    if unmasks == (context.waiting_sum is None):
-        raise CohortError("this party did not answer the sum it is in", party=party)
-    return STEPS[type(message)](context)

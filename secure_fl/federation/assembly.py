@@ -22,7 +22,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
 

@@ -1,6 +1,6 @@
 """From the settings' protection mode to keys, and to the party's half of a sum.
 
-The coordinator's half is made in `coordinator.sum_steps`: its process never loads this file, which
+The coordinator's half is made in `crypto.blind_sum`: its process never loads this file, which
 can use secret keys.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.sum_steps import ENCRYPTED, MASKED
 from secure_fl.crypto import secret
+from secure_fl.crypto.blind_sum import ENCRYPTED, MASKED
 from secure_fl.crypto.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
 from secure_fl.crypto.envelopes import Envelopes, PartyKeys
 from secure_fl.crypto.identity import Identity

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.algorithms.public_coins import round_up
-from secure_fl.coordinator.sum_steps import MASKED
+from secure_fl.crypto.blind_sum import MASKED
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.noise_ledger import document as noise_document
 from secure_fl.federation.ground_rules import statement, statement_of_some

@@ -23,7 +23,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import NoCheckpoints, RunFolder
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from secure_fl.events import EventLog
 from secure_fl.party.joining import Handover
-from secure_fl.party.members import Members
 from secure_fl.party.rounds import Checkpoints, Stateful
 from secure_fl.party.session import ask
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import PrivacyLayer
+
+if TYPE_CHECKING:
+    from secure_fl.party.cohort import Members
 
 
 class Boundaries:

@@ -9,50 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
+from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError
 from secure_fl.events import Crossing, EventLog
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.protocol import frames, messages
-from secure_fl.protocol.frames import Bulk, Frame
-from secure_fl.protocol.link import Link, Received
+from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
 from secure_fl.protocol.ports import Sums
 
 if TYPE_CHECKING:
     from secure_fl.party.cohort import Cohort
 
-Program: TypeAlias = "Callable[[Cohort], Coroutine[Exchange, Any, None]]"
+Asked: TypeAlias = tuple[FromParty, bytes]  # what a program hands over while it waits
+Program: TypeAlias = "Callable[[Cohort], Coroutine[Asked, Any, None]]"
 M = TypeVar("M", bound=Message)
 
 
-class Exchange:
-    """An awaitable that gives the session a message and comes back with the answer."""
-
-    __slots__ = ("bulk", "message")
-
-    def __init__(self, message: FromParty, bulk: bytes = b"") -> None:
-        self.message, self.bulk = message, bulk
-
-    def __await__(self) -> Generator[Exchange, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
-        return (yield self)
+@coroutine
+def exchange(
+    message: FromParty, bulk: bytes = b""
+) -> Generator[Asked, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
+    """Give the session a message, and come back with the answer."""
+    return (yield message, bulk)
 
 
 async def ask(message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M, bytes]:
     """Send a message; return its answer, which must be of this kind, and the answer's bulk."""
-    answer, data = await Exchange(message, bulk)
-    return expected(answer, expect), data
-
-
-def expected(answer: object, expect: type[M]) -> M:
-    """The answer, if it is of this kind."""
+    answer, data = await exchange(message, bulk)
     if not isinstance(answer, expect):
-        raise CohortError(
-            f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
-            fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
-        )
-    return answer
+        raise unexpected(answer, expect)
+    return answer, data
+
+
+def unexpected(answer: object, expect: type[Message]) -> CohortError:
+    """The error of an answer that is not of the kind that belongs here."""
+    return CohortError(
+        f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
+        fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
+    )
 
 
 class Session:
@@ -77,7 +74,7 @@ class Session:
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
         self._surroundings = surroundings
-        self._running: Coroutine[Exchange, Any, None] | None = None
+        self._running: Coroutine[Asked, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
 
     def step(self, frame: Frame) -> Frame:
@@ -149,14 +146,13 @@ class Session:
         if self._running is None:
             raise CohortError("a message came before the run began or after it ended")
         try:
-            asked = self._running.send(answer)
+            return self._running.send(answer)
         except StopIteration:
             self._running, self.done = None, True
             return messages.Done(), b""
         except BaseException:
             self._running = None
             raise
-        return asked.message, asked.bulk
 
     def _close(self) -> None:
         if self._running is not None:

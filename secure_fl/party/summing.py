@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,8 @@ from numpy.typing import NDArray
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog
 from secure_fl.party.groups import declare
-from secure_fl.party.members import Members
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.party.session import Exchange, ask, expected
+from secure_fl.party.session import ask, exchange, unexpected
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -50,6 +49,9 @@ from secure_fl.protocol.messages import (
     UnmaskShares,
 )
 from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
+
+if TYPE_CHECKING:
+    from secure_fl.party.cohort import Members
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -134,14 +136,16 @@ class Summing:
         with self._recorder.phase("seal"):
             under_way = self._sums.begin(groups, rule, at)
         upload = under_way.upload
-        answer, data = await Exchange(
+        answer, data = await exchange(
             SumInput(rule.audience, upload.segments, scales, at), upload.data
         )
         admitted = self._admit(groups, getattr(answer, "survivors", ()))
         if isinstance(answer, Unmask):
             unmask = self._unmask if admitted else self._withhold
             answer, data = await unmask(under_way, answer)
-        total = expected(answer, Total)
+        if not isinstance(answer, Total):
+            raise unexpected(answer, Total)
+        total = answer
         if total.survivors != self.survivors:
             raise CohortError(
                 "the coordinator changed its mind about who took part in a sum", fix=DISTRUST
@@ -166,11 +170,11 @@ class Summing:
         with self._recorder.phase("unmask"):
             shares = under_way.shares(confirmed)
             keys = self._sums.next_keys(lists.survivors)
-        return await Exchange(UnmaskShares(shares.seeds, shares.keys, keys))
+        return await exchange(UnmaskShares(shares.seeds, shares.keys, keys))
 
     async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
         """Reveal nothing: the sum stays masked for good. Keys for the next one are needed still."""
-        return await Exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
+        return await exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
 
     def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> bool:
         """Let a sum over these survivors be opened, or not, before anything is revealed: step 4."""

@@ -16,7 +16,7 @@ from secure_fl.events import EventLog
 from secure_fl.pilot.lobby import rules_of_roster, run_id
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
 LOBBY = 60.0  # seconds for an answer to an invitation, or to a gathering

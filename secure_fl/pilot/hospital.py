@@ -22,8 +22,7 @@ from secure_fl.pilot.plan import read_plan
 from secure_fl.pilot.site import Memory
 from secure_fl.pilot.site_run import Home, Records, SiteRun
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link, Received
+from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 
 MAX_WHY = 20_000  # characters of a refusal in the site's own log

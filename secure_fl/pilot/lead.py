@@ -24,7 +24,7 @@ from secure_fl.federation.ground_rules import require_masks
 from secure_fl.pilot.gathering import Gathering, HubEngine
 from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 

@@ -18,7 +18,7 @@ from secure_fl.pilot.lobby import rules_of_roster
 from secure_fl.pilot.plan import terms_of
 from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
 
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses

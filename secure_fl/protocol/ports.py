@@ -8,13 +8,11 @@ that both ends can be read, typed and tested alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import (
     Audience,
     Confirm,
@@ -32,8 +30,7 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Vectors that the same parties contribute: one segment of a sum."""
 
     owners: tuple[str, ...]
@@ -62,8 +59,7 @@ class Noise(Protocol):
         """Refuse to open a sum that lost too much of its noise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """How one sum is encoded, and for whom."""
 
     audience: Audience = Audience.PARTIES
@@ -72,17 +68,7 @@ class Rule:
     noise: Noise | None = None
 
 
-def require_masks(audience: Audience, *, masks: bool) -> None:
-    """Refuse a sum for the host alone without masks: all parties hold the key to ciphertexts."""
-    if audience == Audience.HOST and not masks:
-        raise CohortError(
-            "a sum for the host alone needs masks, and this run has none",
-            fix='set protection.mode = "he+secagg"',
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(NamedTuple):
     """A party's contribution, ready to leave: public sizes, and bytes nobody else can read."""
 
     segments: tuple[Segment, ...]
@@ -186,13 +172,12 @@ class PrivacyLayer(NamedTuple):
     transcript: Transcript
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(NamedTuple):
     """The offers of one exchange, the members they were made for, and for which masked sum."""
 
     members: tuple[str, ...] = ()
-    offers: Mapping[str, Offer] = field(default_factory=dict)
-    index: int = 0  # masked sums are counted from 1, as at the parties
+    offers: Mapping[str, Offer] = {}
+    number: int = 0  # masked sums are counted from 1, as at the parties
 
 
 class BlindTotal(Protocol):

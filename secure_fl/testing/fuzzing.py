@@ -21,8 +21,7 @@ from typing import Any
 from secure_fl.errors import RunError, SecureFLError
 from secure_fl.pilot.gathering import Gathering
 from secure_fl.pilot.lead import RunLeader
-from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Frame, Link, peek
 from secure_fl.testing.mutants import MUTATORS, Mutator
 from secure_fl.testing.pilot import LocalPilot
 

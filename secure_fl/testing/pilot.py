@@ -27,8 +27,7 @@ from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.site_run import Records
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Frame, Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos
 

@@ -110,7 +110,7 @@ def test_known_answers() -> None:
     sealed = seal_to(NORTH, SOUTH.public, b"forty-two", b"ctx", _ephemeral=ephemeral)
     assert sealed[:1] == b"\x01" and len(sealed) == 1 + 32 + 9 + 16
     assert hashlib.sha256(sealed).hexdigest() == SEALED
-    small = channel(NORTH, SOUTH.public, b"run")._seal(b"forty-two", b"ctx", bytes(12))
+    small = channel(NORTH, SOUTH.public, b"run").seal(b"forty-two", b"ctx", _nonce=bytes(12))
     assert hashlib.sha256(small).hexdigest() == CHANNEL
     assert NORTH.public.fingerprint() == FINGERPRINT
 

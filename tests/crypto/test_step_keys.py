@@ -24,7 +24,7 @@ def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
     """What the coordinator computes from the inputs and shares of those who stayed."""
     alive = [p for p in step.names if p not in lost]
     reveals = step.tell(dict.fromkeys(alive, lost))
-    left = RemainingMasks.recover(step.numbers, step.threshold, step.publics, alive, reveals)
+    left = RemainingMasks(step.numbers, step.threshold, step.publics, alive, reveals)
     masks = left.masks(step.names, dict.fromkeys(alive, ()), STREAM, LENGTH, COHORT.modulus)
     whole = sum((step.sent[p] for p in alive), np.zeros(LENGTH, np.uint64)) % M
     return (whole + (M - masks)) % M
@@ -175,9 +175,7 @@ def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
     share = bad.keys["p03"]
     wrong = replace_share(bad, "p03", bytes([share[0]]) + bytes([share[1] ^ 1]) + share[2:])
     with raises(CryptoError, party="p03"):
-        RemainingMasks.recover(
-            step.numbers, step.threshold, step.publics, alive, reveals | {"p00": wrong}
-        )
+        RemainingMasks(step.numbers, step.threshold, step.publics, alive, reveals | {"p00": wrong})
 
 
 def replace_share(reveal: UnmaskShares, party: str, share: bytes) -> UnmaskShares:

@@ -20,8 +20,7 @@ from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
-from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.messages import Agreed
 from tests.support.hubs import free_url
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.sum_steps import blind_totals
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.clear_sum import ClearTotal
 from secure_fl.crypto.segments import from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
@@ -138,7 +137,7 @@ SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
 
 def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
     total = blind_totals(
-        ProtectionSettings(mode="secagg"), ("a", "b"), Rules(None, 2, 2), bytes(16)
+        ProtectionSettings(mode="secagg"), ("a", "b"), host=None, threshold=2, run=bytes(16)
     )(Audience.PARTIES, Offered())
     one, large = from_slots(np.ones(4, np.uint64)), from_slots(np.full(4, 2**47, np.uint64))
     total.add("a", SEGMENTS, one + one)

@@ -12,8 +12,7 @@ from secure_fl.coordinator.assembly import links_to
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
-from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Frame, Link, peek
 from secure_fl.testing.fuzzing import Found, Fuzzer
 from secure_fl.testing.mutants import MUTATORS
 from secure_fl.testing.pilot import local_pilot

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto import public, secret
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.raw import _planes, _words
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
@@ -76,8 +76,8 @@ def change(totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def forging(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:
-    def totals(*arguments: Any) -> Any:
-        return tampering(blind_totals(*arguments), change)
+    def totals(*arguments: Any, **named: Any) -> Any:
+        return tampering(blind_totals(*arguments, **named), change)
 
     monkeypatch.setattr("secure_fl.coordinator.assembly.blind_totals", totals)
     with pytest.raises(SecureFLError):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from secure_fl.crypto.identity import Identity
 from secure_fl.errors import CryptoError, SecureFLError, WireError
 from secure_fl.protocol import frames, messages
-from secure_fl.protocol.frames import Bulk, Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Bulk, Frame, Link
 from tests.support.raising import raises
 
 

@@ -18,8 +18,9 @@ from secure_fl.coordinator.step import Reply, Step
 from secure_fl.coordinator.steps import AgreeStep
 from secure_fl.crypto import masking, public, secret, tags
 from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.public import from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import from_parts, to_parts, to_slots
+from secure_fl.crypto.segments import to_slots
 from secure_fl.crypto.transcript import Seen
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.keys import make_keys

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ProtectedTotal
+from secure_fl.crypto.blind_sum import ProtectedTotal, blind_totals
 from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.public import to_parts
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_parts, to_slots
+from secure_fl.crypto.segments import to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol import messages
@@ -29,7 +28,7 @@ from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
 
 BLIND = (
-    "import sys, secure_fl.coordinator.machine, secure_fl.coordinator.sum_steps;"
+    "import sys, secure_fl.coordinator.machine, secure_fl.crypto.blind_sum;"
     "import secure_fl.crypto.blind_sum, secure_fl.crypto.public;"
     "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
     "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', 'secure_fl.federation.keys', "
@@ -174,6 +173,6 @@ def test_ciphertexts_alone_carry_no_host_sum() -> None:
     out = federate(dict.fromkeys((*NAMES, "hub"), program), host="hub", mode="he", catch=True)
     assert isinstance(out.error, SecureFLError) and "hub" not in out.results
     with pytest.raises(CohortError, match="needs masks"):
-        blind_totals(ProtectionSettings(mode="he"), NAMES, Rules("hub", 2, 3), bytes(16))(
+        blind_totals(ProtectionSettings(mode="he"), NAMES, host="hub", threshold=3, run=bytes(16))(
             messages.Audience.HOST, Offered()
         )

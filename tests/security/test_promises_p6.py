@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.shipped.lying import ChangedSum
-from secure_fl.coordinator.step import Rules
-from secure_fl.coordinator.sum_steps import blind_totals
 from secure_fl.crypto import masking, public, tags
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.public import read_sum
+from secure_fl.crypto.public import from_parts, read_sum, to_parts
 from secure_fl.crypto.raw import MemoryFile
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import from_parts, from_slots, to_parts, to_slots
+from secure_fl.crypto.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Program, federate
@@ -95,7 +94,7 @@ CHANGES: dict[tuple[str, Protection], Callable[[bytes], bytes]] = {
 
 def honest(mode: Protection) -> Any:
     protection = ProtectionSettings(mode=mode, bits=16)
-    return lambda run: blind_totals(protection, NAMES, Rules(None, 2, 3), run)
+    return lambda run: blind_totals(protection, NAMES, host=None, threshold=3, run=run)
 
 
 def run_with(

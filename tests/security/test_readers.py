@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def test_a_reader_that_contributes_is_refused(
         if self.context.me != "west":
             return honest(self, groups, rule, at)
         keys = self._keys
-        sealed = honest(self, [replace(g, owners=(*g.owners, "west")) for g in groups], rule, at)
+        sealed = honest(self, [g._replace(owners=(*g.owners, "west")) for g in groups], rule, at)
         self._keys = keys
         under_way = honest(self, groups, rule, at)  # the digests and owners that the others use
         segments = tuple(

@@ -17,8 +17,7 @@ from secure_fl.crypto.secret import SecretKey
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
-from secure_fl.protocol.frames import Bulk, Frame
-from secure_fl.protocol.link import Link
+from secure_fl.protocol.frames import Bulk, Frame, Link
 from secure_fl.protocol.messages import Audience, Segment, Unmask
 from secure_fl.protocol.ports import Group, Rule, Sums, SumUnderWay, TotalFor, Vector
 
