@@ -122,11 +122,10 @@ class ProtectedTotal:
                 "a coordinator was offered something that is not a public context",
                 fix="never hand a key to a coordinator; give it what `public()` of the key returns",
             )
-        self._modulus, self._context, self._masks = modulus, context, masks
+        self._modulus, self._context, self.masked = modulus, context, masks
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
-        self._reveals: dict[str, UnmaskShares] = {}
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's segments."""
@@ -136,8 +135,10 @@ class ProtectedTotal:
         for segment in segments:
             vector = vectors.get(segment.key)
             if vector is None:
-                empty: MaskedInts | SealedInts = MaskedInts(self._modulus)
-                if self._context is not None:
+                empty: MaskedInts | SealedInts
+                if self._context is None:
+                    empty = MaskedInts(self._modulus)
+                else:
                     parties = len(self._numbers) - (self._host is not None)
                     empty = SealedInts(self._context, len(segment.owners) or parties)
                 vector = vectors[segment.key] = _Vector(empty, segment, {})
@@ -155,23 +156,17 @@ class ProtectedTotal:
             add()
             vector.salts[sender] = salts
 
-    def needs_unmasking(self) -> bool:
-        """Masks are there to be removed."""
-        return self._masks
-
-    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
-        """Keep a survivor's shares until all have answered."""
-        self._reveals[sender] = reveal
-
-    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+    def result(
+        self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
+    ) -> Mapping[bytes, bytes]:
         """Remove what is left of the masks and return the totals."""
-        if self._masks:
+        if self.masked:
             index = self._offered.number
             if not index:
                 raise CohortError("a masked sum began although no keys were exchanged")
             publics = {p: o.public for p, o in self._offered.offers.items() if p != self._host}
             alive = [p for p in survivors if p != self._host]
-            left = RemainingMasks(self._numbers, self._threshold, publics, alive, self._reveals)
+            left = RemainingMasks(self._numbers, self._threshold, publics, alive, shares)
             for key, vector in self._vectors.items():
                 masks = left.masks(
                     vector.segment.owners or tuple(publics),

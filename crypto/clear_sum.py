@@ -75,6 +75,8 @@ def require_summable(values: NDArray[np.float32]) -> None:
 class ClearTotal:
     """The coordinator's half for `protect = "none"`."""
 
+    masked = False
+
     def __init__(self) -> None:
         self._totals: dict[bytes, ExactFloats] = {}
 
@@ -95,15 +97,9 @@ class ClearTotal:
             total.add(values[start:end])
             start = end
 
-    def needs_unmasking(self) -> bool:
-        """Clear sums have no masks."""
-        return False
-
-    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
-        """Clear sums have no masks."""
-        raise CohortError("a clear sum has no masks to remove", party=sender)
-
-    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
+    def result(
+        self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
+    ) -> Mapping[bytes, bytes]:
         """The totals."""
         return {key: total.total().tobytes() for key, total in self._totals.items()}
 

@@ -37,10 +37,18 @@ LIMB = 22
 BLOCK = 8192
 
 
-def make(key: bytes, slots: Slots, member: int, modulus: int, stream: StreamId) -> int:
-    """Tag one member's slots, all below `modulus`, before they are masked."""
-    total = _combination(key, slots, modulus, stream)
-    return (total + _constants(key, [member], modulus, stream)) % modulus
+def make(
+    key: bytes, slots: Slots, contributors: Collection[int], modulus: int, stream: StreamId
+) -> int:
+    """Work out the tag of unmasked slots, all below `modulus`: of one member, or summed."""
+    if slots.dtype != np.uint64 or not slots.size or int(slots.max()) >= modulus:
+        raise CryptoError(
+            "tags need a non-empty vector of slots below the modulus",
+            fix="reduce the slots mod the scheme's modulus first",
+        )
+    weights = uniform(stream_key(key, stream, "tag"), slots.size, modulus)
+    combination = dot(slots, weights, modulus)
+    return (combination + _constants(key, contributors, modulus, stream)) % modulus
 
 
 def check(
@@ -52,9 +60,7 @@ def check(
     stream: StreamId,
 ) -> None:
     """Refuse opened slots that are not the sum of exactly these contributors' slots."""
-    total = _combination(key, slots, modulus, stream)
-    expected = (total + _constants(key, contributors, modulus, stream)) % modulus
-    if tag != expected:
+    if tag != make(key, slots, contributors, modulus, stream):
         raise TamperError(
             f"the sum over {len(contributors)} contributors was changed on its way",
             fix="stop the run, compare transcripts with the coordinator, and rotate the keys",
@@ -81,16 +87,6 @@ def dot(left: Slots, right: Slots, modulus: int) -> int:
         x1 += x0
         middle += int(np.sum(x1))
     return ((high << 2 * LIMB) + (middle << LIMB) + low) % modulus
-
-
-def _combination(key: bytes, slots: Slots, modulus: int, stream: StreamId) -> int:
-    if slots.dtype != np.uint64 or not slots.size or int(slots.max()) >= modulus:
-        raise CryptoError(
-            "tags need a non-empty vector of slots below the modulus",
-            fix="reduce the slots mod the scheme's modulus first",
-        )
-    weights = uniform(stream_key(key, stream, "tag"), slots.size, modulus)
-    return dot(slots, weights, modulus)
 
 
 def _constants(key: bytes, members: Collection[int], modulus: int, stream: StreamId) -> int:

@@ -26,7 +26,7 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
-from secure_fl.protocol.messages import Audience, Segment
+from secure_fl.protocol.messages import Audience, Segment, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
@@ -128,14 +128,16 @@ class LyingTotals:
 class _Total:
     def __init__(self, honest: BlindTotal, trick: Trick) -> None:
         self._honest, self._trick = honest, trick
-        self.needs_unmasking, self.unmask = honest.needs_unmasking, honest.unmask
+        self.masked = honest.masked
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if self._trick.counts(sender, segments):
             self._honest.add(sender, segments, data)
 
-    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
-        return self._trick.answer(dict(self._honest.result(survivors)))
+    def result(
+        self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
+    ) -> Mapping[bytes, bytes]:
+        return self._trick.answer(dict(self._honest.result(survivors, shares)))
 
 
 PARTIES = ("east", "north", "south", "west")

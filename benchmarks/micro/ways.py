@@ -94,13 +94,13 @@ def _one_sum(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule) 
         if name != halves.host:
             up = len(upload.data)
             adding += cpu(total.add, name, upload.segments, upload.data)[0]
-    if halves.masked:
-        for name in halves.members:
-            seconds, shares = cpu(halves.reveal, begun[name])
-            spent[name] += seconds
-            if name != halves.host:
-                adding += cpu(total.unmask, name, shares)[0]
-    seconds, result = cpu(total.result, halves.members)
+    shares = {}
+    for name in halves.members if halves.masked else ():
+        seconds, revealed = cpu(halves.reveal, begun[name])
+        spent[name] += seconds
+        if name != halves.host:
+            shares[name] = revealed
+    seconds, result = cpu(total.result, halves.members, shares)
     reader, (data,) = halves.host or halves.parties[0], result.values()
     opening, opened = cpu(begun[reader].open, [data], halves.members)
     return Sample(

@@ -121,24 +121,25 @@ class SumStep(Step):
         assert self.total is not None  # noqa: S101 - set by the first answer
         self._check_contributors(members)
         self.survivors = members
-        if self.total.needs_unmasking():
+        if self.total.masked:
             # Also who was lost since the keys came: everybody masked with everybody's keys.
             here = set(members)
             dropped = tuple(m for m in sorted(self.context.offered.offers) if m not in here)
             return Reply({m: Unmask(members, dropped) for m in members}, waiting_sum=self)
-        return self.totals(members, members, {})
+        return self.totals(members, members, {}, {})
 
     def totals(
         self,
         survivors: tuple[str, ...],
         members: tuple[str, ...],
         offers: Mapping[str, Offer],
+        shares: Mapping[str, UnmaskShares],  # of the parties', by holder
         *,
         withheld: bool = False,  # the parties do not let it be opened over those who are left
     ) -> Reply:
         """Send each party the totals of its own segments; a host sum goes to the host only."""
         assert self.total is not None  # noqa: S101 - set by the first answer
-        result = {} if withheld else self.total.result(survivors)
+        result = {} if withheld else self.total.result(survivors, shares)
         for_host, scales = self.audience == Audience.HOST, bool(self.scales)
         totals: dict[str, Total] = {}
         bulks: dict[str, Bulk] = {}
@@ -206,16 +207,16 @@ class RevealStep(Step):
         self.sum = context.waiting_sum
         self.survivors = context.waiting_sum.survivors
         self.offers: dict[str, Offer] = {}
-        self.revealed = False
+        self.shares: dict[str, UnmaskShares] = {}
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, UnmaskShares)  # noqa: S101
-        self.revealed |= bool(message.seeds)
-        if self.sum.total is not None and party != self.context.rules.host:
-            self.sum.total.unmask(party, message)
+        if party != self.context.rules.host:
+            self.shares[party] = message
         if message.offer:
             self.offers[party] = message.offer
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         self.offered = Offered(self.survivors, self.offers, self.context.offered.number + 1)
-        return self.sum.totals(self.survivors, members, self.offers, withheld=not self.revealed)
+        withheld = not any(shares.seeds for shares in self.shares.values())
+        return self.sum.totals(self.survivors, members, self.offers, self.shares, withheld=withheld)

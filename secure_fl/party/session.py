@@ -108,6 +108,8 @@ class Session:
         return messages.Failed(problem.code), b""  # a code, never the text: it may be private
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
+        """Begin the program or let it go on, up to what it asks next."""
+        answer: tuple[FromCoordinator, bytes] | None = (message, data)
         match message:
             case messages.Stop(code=code, party=party):
                 self._close()
@@ -126,10 +128,17 @@ class Session:
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
-                self._running = self._program(self._cohort)
-                return self._resume(None)
-            case _:
-                return self._resume((message, data))
+                self._running, answer = self._program(self._cohort), None
+        if self._running is None:
+            raise CohortError("a message came before the run began or after it ended")
+        try:
+            return self._running.send(answer)
+        except StopIteration:
+            self._running, self.done = None, True
+            return messages.Done(), b""
+        except BaseException:
+            self._running = None
+            raise
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
         """Who does not have the round to continue after; of itself, this party knows better."""
@@ -141,18 +150,6 @@ class Session:
                 fix=DISTRUST,
             )
         return message.newcomers
-
-    def _resume(self, answer: tuple[FromCoordinator, bytes] | None) -> tuple[FromParty, bytes]:
-        if self._running is None:
-            raise CohortError("a message came before the run began or after it ended")
-        try:
-            return self._running.send(answer)
-        except StopIteration:
-            self._running, self.done = None, True
-            return messages.Done(), b""
-        except BaseException:
-            self._running = None
-            raise
 
     def _close(self) -> None:
         if self._running is not None:

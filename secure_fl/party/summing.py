@@ -6,7 +6,7 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
        that the same parties contribute. Where somebody lacks the scale of a
        vector, norms are summed first: a sum of its own.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.secure_sum`). Its upload
+       exchanged before: a `SumUnderWay` (`crypto.sum_under_way`). Its upload
        leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2

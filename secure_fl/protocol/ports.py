@@ -1,8 +1,8 @@
 """What a sum needs from the privacy layer: the party's half and the coordinator's half.
 
-`crypto.secure_sum` and `crypto.clear_sum` implement the party's half, `crypto.blind_sum` (and
-`clear_sum`) the coordinator's. This file only fixes the shape between them and the two machines, so
-that both ends can be read, typed and tested alone.
+`crypto.secure_sum`, `crypto.sum_under_way` and `crypto.clear_sum` implement the party's half,
+`crypto.blind_sum` (and `clear_sum`) the coordinator's. This file only fixes the shape between them
+and the two machines, so that both ends can be read, typed and tested alone.
 """
 
 from __future__ import annotations
@@ -183,17 +183,17 @@ class Offered(NamedTuple):
 class BlindTotal(Protocol):
     """The coordinator's half of one sum: it adds what it cannot read, as it arrives."""
 
+    @property
+    def masked(self) -> bool:
+        """Whether the parties must answer an `Unmask` before there is a result."""
+
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's contribution; nothing of it is kept apart."""
 
-    def needs_unmasking(self) -> bool:
-        """Whether the parties must answer an `Unmask` before there is a result."""
-
-    def unmask(self, sender: str, reveal: UnmaskShares) -> None:
-        """One survivor's shares."""
-
-    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
-        """The total of each segment, by its key."""
+    def result(
+        self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
+    ) -> Mapping[bytes, bytes]:
+        """The total of each segment, by its key; `shares` of the survivors remove the masks."""
 
 
 TotalFor: TypeAlias = Callable[[Audience, Offered], BlindTotal]

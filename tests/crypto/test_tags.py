@@ -28,7 +28,7 @@ def total(*parts):
 
 
 def make(slots, member, stream=STREAM):
-    return tags.make(KEY, slots, member, T, stream)
+    return tags.make(KEY, slots, [member], T, stream)
 
 
 def check(slots, tag, contributors=MEMBERS, stream=STREAM):
@@ -149,7 +149,7 @@ def test_bad_input_is_refused():
         lambda: make(x.astype(np.int64), 1),
         lambda: tags.dot(x, x[1:], T),
         lambda: tags.dot(x, x, 1 << 45),
-        lambda: tags.make(bytes(8), x, 1, T, STREAM),
+        lambda: tags.make(bytes(8), x, [1], T, STREAM),
     ):
         with pytest.raises(CryptoError):
             refused()

@@ -156,7 +156,7 @@ def test_of_a_clear_answer_that_cannot_be_read_nothing_is_added() -> None:
     total.add("a", parts, ones + ones)
     with raises(WireError, "NaN"):
         total.add("b", parts, ones + np.full(4, np.nan, "<f4").tobytes())
-    assert set(total.result(("a",)).values()) == {ones}
+    assert set(total.result(("a",), {}).values()) == {ones}
 
 
 def refusing(plan: Any) -> None:

@@ -167,7 +167,7 @@ class Deceiver(Liar):
             np.zeros_like(slots),
             [self._colluder.context.numbers[one] for one in owners],
         )
-        tag = sum(tags.make(keys.tag_key, zeros, k, t, sent.stream) for k in members)
+        tag = tags.make(keys.tag_key, zeros, members, t, sent.stream)
         tag += tags.dot(slots, _weights(keys.tag_key, slots, sent.stream), t)
         total = public.Sum(public.load(keys.cohort.public()))
         total.add(secret.seal(keys.cohort, np.append(slots, np.uint64(tag % t))))

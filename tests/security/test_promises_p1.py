@@ -31,7 +31,8 @@ BLIND = (
     "import sys, secure_fl.coordinator.machine, secure_fl.crypto.blind_sum;"
     "import secure_fl.crypto.blind_sum, secure_fl.crypto.public;"
     "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
-    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', 'secure_fl.federation.keys', "
+    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', "
+    "'secure_fl.crypto.sum_under_way', 'secure_fl.federation.keys', "
     "'secure_fl.algorithms', 'secure_fl.learning.models'} & set(sys.modules)))"
 )
 

@@ -187,11 +187,7 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
             add = total.add
 
             class Counting:
-                needs_unmasking, unmask, result = (
-                    total.needs_unmasking,
-                    total.unmask,
-                    total.result,
-                )
+                masked, result = total.masked, total.result
 
                 def add(self, sender: str, segments: Any, data: bytes) -> None:
                     for _ in range(often if sender == "north" else 1):
@@ -208,7 +204,7 @@ def test_a_tag_without_constants_would_let_scaling_pass() -> None:
     slots = rng.integers(0, COHORT.modulus, (3, SIZE), dtype=np.uint64)
     weights = masking.uniform(masking.stream_key(key, stream, "tag"), SIZE, COHORT.modulus)
     linear = [tags.dot(x, weights, COHORT.modulus) for x in slots]
-    affine = [tags.make(key, x, i, COHORT.modulus, stream) for i, x in enumerate(slots, 1)]
+    affine = [tags.make(key, x, [i], COHORT.modulus, stream) for i, x in enumerate(slots, 1)]
     total = slots.sum(axis=0) % M
     scaled = total * np.uint64(7) % M
     # The linear tag of the sum, scaled alike, is the right one for the scaled sum.

@@ -16,7 +16,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.messages import Audience, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.testing.harness import Program
 
@@ -113,11 +113,12 @@ class Tampering:
         self, honest: BlindTotal, change: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]
     ) -> None:
         self._honest, self._change = honest, change
-        self.add, self.unmask = honest.add, honest.unmask
-        self.needs_unmasking = honest.needs_unmasking
+        self.add, self.masked = honest.add, honest.masked
 
-    def result(self, survivors: Sequence[str]) -> Mapping[bytes, bytes]:
-        return self._change(dict(self._honest.result(survivors)))
+    def result(
+        self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
+    ) -> Mapping[bytes, bytes]:
+        return self._change(dict(self._honest.result(survivors, shares)))
 
 
 def tampering(

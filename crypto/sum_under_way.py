@@ -1,0 +1,228 @@
+"""One protected sum at one party: encode, tag, mask, seal; and back.
+
+    x  ->  slots in Z_t (segments)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
+
+`he+secagg` does all of it. `secagg` leaves out the ciphertexts, so the coordinator sees the sum;
+`he` leaves out the masks, so any party could open another's upload if it got hold of it.
+
+A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.crypto import secret, tags
+from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.crypto.masking import Slots, StreamId
+from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.public import from_parts, to_parts
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.segments import (
+    Layout,
+    check_bound,
+    from_slots,
+    salts_by_digest,
+    segment_key,
+    to_slots,
+)
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.transcript import Transcript, audience_of
+from secure_fl.errors import DISTRUST, CohortError, TamperError
+from secure_fl.protocol.messages import (
+    Audience,
+    Confirm,
+    Confirmed,
+    Salt,
+    Segment,
+    SumId,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.protocol.ports import Group, Noise, Rule, Upload, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class SumContext:
+    """What all sums of one run share at one party."""
+
+    me: str
+    keys: PartyKeys
+    digest_key: bytes
+    transcript: Transcript
+    run: str
+    host: str | None
+    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
+    parties: int  # how many contribute to sums: all members but the host
+
+
+class _Part(NamedTuple):
+    """One segment of a sum, as this party sent it."""
+
+    group: Group
+    layout: Layout
+    stream: StreamId
+    leftovers: Mapping[str, Vector]
+
+
+class SumUnderWay:
+    """One sum at one party, from its upload to its opening, with the keys that serve it alone."""
+
+    def __init__(
+        self,
+        context: SumContext,
+        index: int,
+        keys: StepKeys | None,  # None: without masks
+        groups: Sequence[Group],
+        rule: Rule,
+        at: SumId,
+    ) -> None:
+        self._context, self._index, self._keys, self._rule = context, index, keys, rule
+        self._parts: list[_Part] = []
+        self._opened = False
+        sealed = [self._seal(group, at) for group in groups]
+        segments = tuple(segment for segment, _ in sealed)
+        self.upload = Upload(segments, b"".join(data for _, data in sealed))
+        self.layouts = tuple(part.layout for part in self._parts)
+
+    # --- there: docs/protocol.md, a sum, row 1 ----------------------------------------------------
+
+    def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
+        """One group as a segment; empty where this party only reads the sum."""
+        context, rule = self._context, self._rule
+        transcript, me = context.transcript, context.me
+        if rule.bound is not None:
+            check_bound(group, rule.bound)
+        common = transcript.seen.by(
+            (*group.owners, *group.readers), host=rule.audience == Audience.HOST
+        )
+        # Keyed: what was opened could be few values, which the coordinator might guess.
+        key = segment_key(group, rule, at, keyed_digest(context.digest_key, common, b"seen"))
+        layout = transcript.scales.layout(group, rule, context.parties)
+        # The key in it keeps two segments of one sum from sharing a key stream, and the masks of
+        # parties that are in different rounds, or saw different things, from cancelling.
+        stream = StreamId(context.run, key.hex(), self._index)
+        data, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
+        if me in group.owners:
+            vectors = {n: transcript.scales.whole(n, v, rule) for n, v in group.vectors.items()}
+            slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
+            tag = tags.make(
+                context.keys.tag_key, slots, [context.numbers[me]], COHORT.modulus, stream
+            )
+            slots = np.append(slots, np.uint64(tag))
+            if self._keys is not None:
+                salts = self._mask(self._keys, slots, group, stream)
+            cohort = None if rule.audience == Audience.HOST else context.keys.cohort
+            data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
+        self._parts.append(_Part(group, layout, stream, leftovers))
+        owners = () if len(group.owners) == context.parties else group.owners
+        return Segment(key, len(data), layout.slots + 1, owners, salts), data
+
+    def _mask(
+        self, keys: StepKeys, slots: Slots, group: Group, stream: StreamId
+    ) -> tuple[Salt, ...]:
+        """Add this party's masks; returns what those with single peers are bound to."""
+        context, host = self._context, self._rule.audience == Audience.HOST
+        peers = keys.peers(group.owners)
+        seen = context.transcript.seen.beyond(
+            context.me, peers, (*group.owners, *group.readers), host=host
+        )
+        salts = {
+            peer: keyed_digest(context.digest_key, both, b"seen by two")
+            for peer, both in seen.items()
+        }
+        slots += keys.mask(
+            group.owners, stream, slots.size, COHORT.modulus, for_host=host, salts=salts
+        )
+        modulus = np.uint64(COHORT.modulus)
+        np.minimum(slots, slots - modulus, out=slots)  # below 0 wraps to the top
+        return salts_by_digest(salts, peers) if salts else ()
+
+    # --- and back: rows 2, 2b and 3 ---------------------------------------------------------------
+
+    def settle(self, lists: Unmask) -> Confirm | None:
+        """Check who is said to survive and hold on to it; sign it if anybody is said to be gone."""
+        if self._rule.noise is not None:
+            for part in self._parts:
+                _check_noise(self._rule.noise, part.group, lists.survivors)
+        if self._keys is None:
+            raise self._unmasked()
+        statement = self._keys.settle(lists.survivors, lists.dropped)
+        return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
+
+    def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
+        """Reveal what removes the masks of this sum."""
+        signatures = confirmed.signatures if confirmed else {}
+        if self._keys is None:
+            raise self._unmasked()
+        return self._keys.reveal(signatures, self._context.keys.peers)
+
+    def open(
+        self, parts: Sequence[bytes], survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Open every segment, check its tag, decode it, and remember scales and leftovers."""
+        context, rule = self._context, self._rule
+        me, host = context.me, context.host
+        if self._opened or (self._keys is not None and not self._keys.revealed):
+            raise CohortError(
+                "the coordinator sent a total before the masks were removed, or twice",
+                fix=DISTRUST,
+                party=me,
+            )
+        for_me = rule.audience == Audience.PARTIES or me == host
+        if for_me and len(parts) != len(self._parts):
+            raise TamperError("the coordinator sent back another number of sums", party=me)
+        self._opened = True
+        opened: dict[str, NDArray[np.float64]] = {}
+        for sent, data in zip(self._parts, parts, strict=False):
+            opened |= self._open(sent, data, survivors)
+        if rule.carry:
+            for sent in self._parts:
+                if me in sent.group.owners:
+                    context.transcript.scales.keep(sent.group.vectors, sent.leftovers)
+        return opened
+
+    def _open(
+        self, sent: _Part, data: bytes, survivors: Sequence[str]
+    ) -> dict[str, NDArray[np.float64]]:
+        """One segment's sum, and what it says of the next scales."""
+        context, rule, transcript = self._context, self._rule, self._context.transcript
+        if rule.noise is not None:
+            _check_noise(rule.noise, sent.group, survivors)
+        alive = set(survivors)
+        owners = [party for party in sent.group.owners if party in alive]
+        count, cohort = sent.layout.slots + 1, context.keys.cohort
+        if rule.audience == Audience.HOST:  # take off what the owners added for the host
+            if self._keys is None:
+                raise self._unmasked()
+            modulus = np.uint64(COHORT.modulus)
+            masks = self._keys.host_masks(owners, sent.stream, count, COHORT.modulus)
+            slots = (to_slots(data, count) + (modulus - masks)) % modulus
+        elif cohort is None:
+            slots = to_slots(data, count)
+        else:
+            slots = secret.open(cohort, to_parts(data), count, len(owners))
+        numbers, tag = [context.numbers[party] for party in owners], int(slots[-1])
+        tags.check(context.keys.tag_key, slots[:-1], tag, numbers, COHORT.modulus, sent.stream)
+        values, norms = sent.layout.decode(slots[:-1], len(owners), rule.noise)
+        if rule.audience == Audience.PARTIES:
+            readers = (*sent.group.owners, *sent.group.readers)
+            audience = audience_of(readers, alive - {context.host or ""})
+            transcript.seen.note(audience, "\n".join(survivors).encode(), slots[:-1].tobytes())
+        transcript.scales.opened(sent.layout, norms, len(owners), rule)
+        return values
+
+    def _unmasked(self) -> CohortError:
+        return CohortError(
+            "the coordinator asked to unmask a sum without masks", party=self._context.me
+        )
+
+
+def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
+    """Refuse to go on with a sum that lost too much of its noise."""
+    noise.check_survivors(len(set(group.owners) & set(survivors)))
