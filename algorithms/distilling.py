@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated, Self, TypeAlias
 
 from pydantic import Field, model_validator
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.ensembles import Counted, Ensemble
 from secure_fl.algorithms.public_records import PublicRecords, cross_entropy
+from secure_fl.learning.schedule import pace
 from secure_fl.learning.site import Site
 from secure_fl.learning.training import Optimizer, make_optimizer, public_step
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round, Stateful
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of logits against targets
@@ -78,6 +81,25 @@ def optimizer_of(site: Site, cfg: Distilling, model: nn.Module) -> Optimizer:
     return make_optimizer(model, settings)
 
 
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A model that never leaves its member; its optimisers live through the run as it does."""
+
+    model: nn.Module
+    own: Optimizer  # of steps on the member's labelled records
+    public: Optimizer  # of steps on public records
+
+    @classmethod
+    def of(cls, site: Site, cfg: Distilling, model: nn.Module) -> Learner:
+        """A member's model, which has learned nothing so far."""
+        return cls(model, site.optimizer(model), optimizer_of(site, cfg, model))
+
+    @property
+    def keep(self) -> dict[str, Stateful]:
+        """What a checkpoint holds of it."""
+        return {"model": self.model, "own": self.own, "public": self.public}
+
+
 async def agree_on_ground(
     cohort: Cohort, site: Site, cfg: Distilling, ensemble: Ensemble, *, same_model: bool = False
 ) -> None:
@@ -113,15 +135,18 @@ def distil(
     model: nn.Module,
     records: PublicRecords,
     targets: Tensor,
-    round: int,
+    round: Round,
+    optimizer: Optimizer | None = None,  # None: a fresh one
     loss: Loss = cross_entropy,
 ) -> None:
     """Eqs. 7 and 8 of FedID: passes over D⁰, towards these targets."""
-    optimizer = optimizer_of(site, cfg, model)
+    optimizer = optimizer or optimizer_of(site, cfg, model)
+    passes = [records.batches(round.number, epoch) for epoch in range(cfg.distill_epochs)]
+    batches = list(chain.from_iterable(passes))
     targets = targets.to(site.device)
     model.train()
     with site.recorder.phase("train"):
-        for epoch in range(cfg.distill_epochs):
-            for rows in records.batches(round, epoch):
-                x, y = records.read(rows), targets[rows.to(site.device)]
-                public_step(site, optimizer, lambda: loss(site.task.forward(model, x), y))  # noqa: B023 - called at once
+        for done, rows in enumerate(batches):
+            x, y = records.read(rows), targets[rows.to(site.device)]
+            pace(optimizer, site.training, round.at(done, len(batches)))
+            public_step(site, optimizer, lambda: loss(site.task.forward(model, x), y))  # noqa: B023 - called at once

@@ -106,7 +106,7 @@ async def fedadam(cohort: Cohort, site: Site, cfg: FedAdam) -> None:
     common, own = common_and_own(site, model)
     shared: dict[str, Stateful] = {"model": common, "server": server}
     async for round in cohort.rounds(cfg.rounds, keep={"head": own}, shared=shared):
-        Δ = local_update(site, model, cfg.epochs)  # lines 4-9
+        Δ = local_update(site, model, cfg.epochs, round)  # lines 4-9
         mean = await weighted_mean(cohort, Δ, site.records)  # line 10
         add_(model, server.step(mean))
         await agree_on(cohort, model, Δ)

@@ -35,7 +35,7 @@ async def fedavg(cohort: Cohort, site: Site, cfg: FedAvg) -> None:
     await cohort.agree(site.fingerprint(), "task")
     common, own = common_and_own(site, model)
     async for round in cohort.rounds(cfg.rounds, keep={"head": own}, shared={"model": common}):
-        Δ = local_update(site, model, cfg.epochs)  # ClientUpdate(k, w_t)
+        Δ = local_update(site, model, cfg.epochs, round)  # ClientUpdate(k, w_t)
         # Differs: moves are averaged, not weights; the same in exact arithmetic, and they
         # quantise better.
         add_(model, await weighted_mean(cohort, Δ, site.records))  # w_{t+1} ← Σ (n_k/n)·w^k_{t+1}

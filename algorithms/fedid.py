@@ -20,10 +20,10 @@ from secure_fl.algorithms import feedback
 from secure_fl.algorithms.base import Demands
 from secure_fl.algorithms.distilling import (
     Distilling,
+    Learner,
     agree_on_ground,
     ensemble_of,
     optimizer_of,
-    rate_of,
 )
 from secure_fl.algorithms.ensembles import Ensemble, as_shares
 from secure_fl.algorithms.feedback import Feedback
@@ -38,10 +38,12 @@ from secure_fl.algorithms.public_records import (
     votes,
 )
 from secure_fl.errors import DataError
+from secure_fl.learning.schedule import pace
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import Optimizer, endless, public_step
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round
 from secure_fl.settings import Positive, TrainingSettings
 
 
@@ -108,22 +110,22 @@ async def party(
 ) -> None:
     """Lines 1, 6-8, 11-14 and 20-22."""
     model = site.model()  # line 1
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):  # line 3
+    learner = Learner.of(site, cfg, model)
+    async for round in cohort.rounds(cfg.rounds, keep=learner.keep):  # line 3
         drawn = await ensemble.begin(round.number)  # lines 4, 5
         if drawn:
-            site.fit(model, cfg.epochs)  # line 7, Eq. 4
-        optimizer = optimizer_of(site, cfg, model)
-        for rows in passes(records, cfg, round.number):  # line 9
+            site.fit(model, cfg.epochs, round, optimizer=learner.own)  # line 7, Eq. 4
+        for rows, progress in passes(records, cfg, round):  # line 9
             z = logits(site, model, records, torch.cat(tuple(rows)))
             own = answers(z, cfg.targets)  # line 12, Eq. 9
             await ensemble.send(own)  # line 13
             told = {name: torch.as_tensor(v) for name, v in (await cohort.broadcast()).items()}
             if not drawn:
                 continue
-            steps = zip(rows, torch.split(own, records.batch), told["y"], told["h"], strict=True)
-            for x0, mine, y, h in steps:  # line 21, Eq. 15
-                if cfg.fresh_optimizers:
-                    optimizer = optimizer_of(site, cfg, model)
+            each = torch.split(own, records.batch)
+            steps = zip(rows, progress, each, told["y"], told["h"], strict=True)
+            for x0, at, mine, y, h in steps:  # line 21, Eq. 15
+                optimizer = paced(site, cfg, learner, at)
                 given = y.to(site.device), mine, h.to(site.device)
                 rectify(site, model, optimizer, records.read(x0), given, ensemble.weight, cfg)
         site.score(model, round.number, "local")
@@ -166,17 +168,16 @@ async def host(
     size = labelled_batch(site, cfg)
     # The derivative along a direction is not there for fused attention.
     model = site.model(attention="eager" if cfg.feedback == "exact" else "sdpa")  # line 2
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+    learner = Learner.of(site, cfg, model)
+    async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
         await ensemble.begin(round.number)
         labelled = endless(site, size)
-        optimizer = optimizer_of(site, cfg, model)
-        for rows in passes(records, cfg, round.number):  # lines 9, 10
+        for rows, progress in passes(records, cfg, round):  # lines 9, 10
             Y = torch.split(as_shares(await ensemble.open()), records.batch)  # line 15, Eq. 10
             H = []
             with site.recorder.phase("train"):
-                for x0, y in zip(rows, Y, strict=True):
-                    if cfg.fresh_optimizers:
-                        optimizer = optimizer_of(site, cfg, model)
+                for x0, at, y in zip(rows, progress, Y, strict=True):
+                    optimizer = paced(site, cfg, learner, at)
                     x, y = records.read(x0), y.to(site.device)
                     H.append(step(site, cfg, model, optimizer, x, y, next(labelled)))
             await cohort.broadcast({"y": torch.stack(Y).numpy(), "h": torch.stack(H).cpu().numpy()})
@@ -195,17 +196,30 @@ def step(
 ) -> Tensor:
     """Lines 16-18: Eq. 11, and what Eq. 12 makes of it."""
     if cfg.feedback == "exact":
-        return feedback.exact(site.task, model, rate_of(site, cfg), x, y, val)
+        return feedback.exact(site.task, model, optimizer.param_groups[0]["lr"], x, y, val)
     if cfg.feedback == "scalar":
         return feedback.scalar(site, model, optimizer, x, y, val)
     feedback.learn(site, model, optimizer, x, y)
     return y.new_zeros(())
 
 
-def passes(records: PublicRecords, cfg: FedID, round: int) -> Iterator[Sequence[Rows]]:
-    """The batches of a round, as many at a time as one exchange carries."""
-    for epoch in range(cfg.distill_epochs):
-        yield from lots(records.batches(round, epoch), cfg.batches_per_exchange)
+def paced(site: Site, cfg: FedID, learner: Learner, progress: float) -> Optimizer:
+    """The optimiser of a step on public records, at its rate."""
+    optimizer = optimizer_of(site, cfg, learner.model) if cfg.fresh_optimizers else learner.public
+    pace(optimizer, site.training, progress)
+    return optimizer
+
+
+def passes(
+    records: PublicRecords, cfg: FedID, round: Round
+) -> Iterator[tuple[Sequence[Rows], Sequence[float]]]:
+    """The batches of a round and how far the run is at each, as many as one exchange carries."""
+    every = [records.batches(round.number, epoch) for epoch in range(cfg.distill_epochs)]
+    found = [lot for batches in every for lot in lots(batches, cfg.batches_per_exchange)]
+    steps, done = sum(map(len, found)), 0
+    for lot in found:
+        yield lot, [round.at(done + at, steps) for at in range(len(lot))]
+        done += len(lot)
 
 
 def labelled_batch(site: Site, cfg: FedID) -> int:

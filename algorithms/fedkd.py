@@ -8,8 +8,9 @@ exchanges gradients at every step, as Algorithm 1 is printed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -24,10 +25,12 @@ from secure_fl.algorithms.lowrank import energy_threshold
 from secure_fl.algorithms.pairing import make_pair, shared_fingerprint
 from secure_fl.algorithms.updates import Update, add_, agree_on, common_and_own, moved
 from secure_fl.learning.models import trainable
+from secure_fl.learning.schedule import pace
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, backward, clip, endless, make_optimizer
+from secure_fl.learning.training import Optimizer, backward, clip, endless, lots, make_optimizer
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -102,12 +105,14 @@ async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
         T = energy_threshold(cfg.energy_start, cfg.energy_end, round.progress)  # Eq. 9
         if cfg.exchange == "epoch":
             # Differs: what travels is how an epoch moved the student, as in the authors' code.
-            g = moved(pair.student, lambda: site.fit(pair, cfg.epochs, objective=losses), own.names)
+            g = moved(pair.student, partial(descent.fit, cfg.epochs, round), own.names)
             add_(pair.student, await way.mean(g, weight, T))  # lines 8-22
         else:
-            for batch in islice(endless(site), cfg.steps):
-                g = descent.gradients(batch)  # line 6
-                descent.step(await way.mean(g, weight, T))  # lines 7-22
+            batches = lots(endless(site), site.training.accumulate)
+            for done, lot in enumerate(islice(batches, cfg.steps)):
+                g = descent.gradients(lot)  # line 6
+                g = await way.mean(g, weight, T)  # lines 7-22
+                descent.step(g, round.at(done, cfg.steps))
         await agree_on(cohort, pair.student, Θ)
         site.score(pair.student, round.number, "student")
         site.score(pair.teacher, round.number)  # "the teacher model is used for label inference"
@@ -127,6 +132,11 @@ class Moments:
     def __init__(self, optimizer: Optimizer, weights: Iterable[Tensor]) -> None:
         self._optimizer, self._weights = optimizer, list(weights)
 
+    def forget(self) -> None:
+        """Begin afresh: what other weights these become, by a sum, is not what was followed."""
+        for weight in self._weights:
+            self._optimizer.state.pop(weight, None)
+
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints; empty before the first step."""
         state = self._optimizer.state
@@ -139,7 +149,7 @@ class Moments:
 
 
 class Descent:
-    """One optimiser for a pair, that takes the shared weights' gradients from the cohort."""
+    """One optimiser for a pair, that may take the shared weights' gradients from the cohort."""
 
     def __init__(self, site: Site, pair: nn.Module, shared: Mapping[str, Tensor]) -> None:
         self._site, self._pair, self._shared = site, pair, shared
@@ -149,19 +159,24 @@ class Descent:
         self.shared = Moments(self._optimizer, shared.values())
         self.home = Moments(self._optimizer, home)
 
-    def gradients(self, batch: Batch) -> Update:
+    def fit(self, epochs: int, round: Round) -> None:
+        """Train the pair alone; what a sum will replace is followed through this round only."""
+        self._site.fit(self._pair, epochs, round, objective=losses, optimizer=self._optimizer)
+        self.shared.forget()
+
+    def gradients(self, batches: Sequence[Batch]) -> Update:
         """The gradients of the shared weights; all others' wait in place for `step`."""
         with self._site.recorder.phase("train"):
             self._pair.train()
             self._optimizer.zero_grad(set_to_none=True)
-            backward(self._site, self._pair, batch, lambda pair, b: pair(b))
+            backward(self._site, self._pair, batches, losses)
             clip(self._site, self._optimizer)
             return {
                 name: torch.zeros_like(w) if w.grad is None else w.grad.detach().clone()
                 for name, w in self._shared.items()
             }
 
-    def step(self, g: Update) -> None:
+    def step(self, g: Update, progress: float) -> None:
         """Move everything: the shared weights by the cohort's gradients, the others by their own.
 
         Every party takes the same step with the same optimiser, so shared weights stay equal.
@@ -169,4 +184,5 @@ class Descent:
         with self._site.recorder.phase("train"):
             for name, weight in self._shared.items():
                 weight.grad = g[name]
+            pace(self._optimizer, self._site.training, progress)
             self._optimizer.step()

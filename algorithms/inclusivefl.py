@@ -85,7 +85,7 @@ async def by_tiers(
         require_large(turn, site.name)
         g = None
         if model is not None and mixing.trains(turn):  # lines 10-13
-            Δ = local_update(site, model, cfg.epochs, cfg.steps)
+            Δ = local_update(site, model, cfg.epochs, round, cfg.steps)
             g = {name: δ.cpu() for name, δ in Δ.items()}
         moves = await mixing.step(cohort, turn, g, weight)  # lines 14-29
         drawn.parties = turn.trained

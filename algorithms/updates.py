@@ -15,16 +15,19 @@ from secure_fl.errors import Disagreement
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round
 
 RECORDS = "records"  # the name under which sample counts are summed
 
 Update = dict[str, Tensor]
 
 
-def local_update(site: Site, model: nn.Module, epochs: int, steps: int | None = None) -> Update:
+def local_update(
+    site: Site, model: nn.Module, epochs: int, round: Round, steps: int | None = None
+) -> Update:
     """Train on the local records and return how the shared weights moved; these are put back."""
     own = kept_at_home(site, model)
-    return moved(model, lambda: site.fit(model, epochs, steps=steps), own)
+    return moved(model, lambda: site.fit(model, epochs, round, steps=steps), own)
 
 
 def kept_at_home(site: Site, model: nn.Module) -> set[str]:

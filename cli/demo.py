@@ -29,6 +29,7 @@ size = 240
 layers = 2
 [training]
 learning_rate = 1.5e-3
+schedule = "constant"
 batch_size = 16
 device = "cpu"
 [protection]

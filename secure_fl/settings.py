@@ -97,8 +97,14 @@ class TrainingSettings(Section):
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
+    schedule: Literal["linear", "constant"] = "linear"  # linear: down to 0 at the run's end
+    warmup: Annotated[float, Field(ge=0, lt=1)] | None = None  # share of the run in which the rate
+    # rises from 0; None: 0.1 if linear, else 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     batch_size: Positive = 32
+    accumulate: Positive = 1  # batches to a step of local training, one after the other in memory
+    class_weights: Literal["balanced"] | None = None  # balanced: classes count alike in the loss,
+    # by this party's own counts, which it tells nobody
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -108,6 +114,17 @@ class TrainingSettings(Section):
     def _exact_norms(self) -> TrainingSettings:
         if self.dp is not None and self.precision == "bfloat16":
             raise ValueError("precision float32 with dp: bfloat16 norms miss the bound by 1%")
+        return self
+
+    @model_validator(mode="after")
+    def _accounted_for(self) -> TrainingSettings:
+        if self.dp is not None and self.accumulate > 1:
+            raise ValueError("accumulate = 1 with dp: dp.physical_batch takes a batch in parts")
+        if self.dp is not None and self.class_weights is not None:
+            raise ValueError(
+                "no class_weights with dp: they are counts of records, which no noise hides, and "
+                "one record's would change the gradients of all others"
+            )
         return self
 
 

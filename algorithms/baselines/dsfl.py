@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import Learner, WholeSets, agree_on_ground, distil, ensemble_of
 from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.public_records import PublicRecords, answers, logits
 from secure_fl.learning.site import Site
@@ -33,20 +33,21 @@ async def dsfl(cohort: Cohort, site: Site, cfg: DSFL) -> None:
     ensemble = ensemble_of(cohort, site, cfg, records)
     await agree_on_ground(cohort, site, cfg, ensemble)
     model, host = site.model(), cohort.is_host
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+    learner = Learner.of(site, cfg, model)
+    async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
         drawn = await ensemble.begin(round.number)
         if host:
             y = sharpened(as_shares(await ensemble.open()), cfg.temperature)
             await cohort.broadcast({"y": y.numpy()})
             if cfg.labelled:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round, optimizer=learner.own)
         else:
             if drawn:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round, optimizer=learner.own)
             await ensemble.send(answers(logits(site, model, records, records.every()), "soft"))
             y = torch.as_tensor((await cohort.broadcast())["y"])
         if host or drawn:
-            distil(site, cfg, model, records, y, round.number)
+            distil(site, cfg, model, records, y, round, learner.public)
         site.score(model, round.number, "" if host else "local")
     site.deliver(model, "model" if host else "local", shared=host)
 

@@ -40,13 +40,15 @@ async def feddf(cohort: Cohort, site: Site, cfg: FedDF) -> None:
             add_(model, await mean_at_host(cohort, model))  # line 7: the mean of the models
             z = await ensemble.open()
             if cfg.labelled:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round)
             y = (z / cfg.temperature).softmax(-1)
-            distil(site, cfg, model, records, y, round.number)  # lines 8-11
+            distil(site, cfg, model, records, y, round)  # lines 8-11
             await send_weights(cohort, model)
             site.score(model, round.number)
         else:
-            Δ = local_update(site, model, cfg.epochs) if drawn else still(model)  # lines 4, 5
+            Δ = (
+                local_update(site, model, cfg.epochs, round) if drawn else still(model)
+            )  # lines 4, 5
             await send_update(cohort, Δ, ensemble.weight)
             add_(model, Δ)
             z = logits(site, model, records, records.every())

@@ -99,7 +99,7 @@ async def feddropout(cohort: Cohort, site: Site, cfg: FedDropout) -> None:
     await cohort.agree(site.fingerprint(), "task")
     async for round in cohort.rounds(cfg.rounds, {"unsent": unsent}, {"model": model}):
         units = draw(model, cfg.keep, seed_for(site.seed, cfg.name, round.number))
-        Δ = local_update(site, shrink(model, units), cfg.epochs)
+        Δ = local_update(site, shrink(model, units), cfg.epochs, round)
         mean = await weighted_mean(cohort, unsent.join(Δ, units), site.records)
         unsent.collect(cohort, units, trainable(model), site.records)
         move_(model, units, mean)

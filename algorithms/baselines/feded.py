@@ -36,13 +36,13 @@ async def feded(cohort: Cohort, site: Site, cfg: FedED) -> None:
         if cohort.is_host:
             y = as_shares(await ensemble.open())
             if cfg.labelled:
-                site.fit(model, cfg.epochs)
-            distil(site, cfg, model, records, y, round.number)  # KL: its gradient is this
+                site.fit(model, cfg.epochs, round)
+            distil(site, cfg, model, records, y, round)  # KL: its gradient is this
             await send_weights(cohort, model)
             site.score(model, round.number)
         else:
             if drawn:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round)
             await ensemble.send(answers(logits(site, model, records, records.every()), "soft"))
             await take_weights(cohort, model)
     site.deliver(model)

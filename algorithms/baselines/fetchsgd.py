@@ -138,7 +138,7 @@ async def fetchsgd(cohort: Cohort, site: Site, cfg: FetchSGD) -> None:
     async for round in cohort.rounds(cfg.rounds, shared=replicated):
         # Differs: what is sketched is how the weights moved in local training, which is -g of
         # line 7 times the local learning rate where `steps` is 1 and the optimiser is SGD.
-        Δ = local_update(site, model, cfg.epochs, cfg.steps)
+        Δ = local_update(site, model, cfg.epochs, round, cfg.steps)
         S = {SKETCH: torch.from_numpy(sketch.of(flat(Δ)))}  # line 8
         # The sum adds to this sketch what rounding the last one left over. That is right here: a
         # cell means the same in every round, and S is linear, so nothing is lost but time.

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from pydantic import Field
 from torch import Tensor
 
-from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import Learner, WholeSets, agree_on_ground, distil, ensemble_of
 from secure_fl.algorithms.public_records import PublicRecords, logits
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -34,17 +34,18 @@ async def gong(cohort: Cohort, site: Site, cfg: Gong) -> None:
     ensemble = ensemble_of(cohort, site, cfg, records, bound=cfg.logit_bound + 1)
     await agree_on_ground(cohort, site, cfg, ensemble)
     model, host = site.model(), cohort.is_host
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+    learner = Learner.of(site, cfg, model)
+    async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
         drawn = await ensemble.begin(round.number)
         if host:
             z = await ensemble.open()
             if cfg.labelled:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round, optimizer=learner.own)
             loss = F.mse_loss if cfg.distance == "mse" else F.l1_loss
-            distil(site, cfg, model, records, z, round.number, loss)
+            distil(site, cfg, model, records, z, round, learner.public, loss)
         else:
             if drawn:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round, optimizer=learner.own)
             await ensemble.send(bounded(logits(site, model, records, records.every()), cfg))
         site.score(model, round.number, "" if host else "local")
     site.deliver(model, "model" if host else "local", shared=host)

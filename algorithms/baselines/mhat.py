@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import Learner, WholeSets, agree_on_ground, distil, ensemble_of
 from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.public_records import PublicRecords, Targets, answers, logits
 from secure_fl.learning.site import Site
@@ -31,22 +31,23 @@ async def mhat(cohort: Cohort, site: Site, cfg: MHAT) -> None:
     ensemble = ensemble_of(cohort, site, cfg, records)
     await agree_on_ground(cohort, site, cfg, ensemble)
     model, host = site.model(), cohort.is_host
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+    learner = Learner.of(site, cfg, model)
+    async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
         drawn = await ensemble.begin(round.number)
         if host:
             votes = as_shares(await ensemble.open())
             if cfg.labelled:
-                site.fit(model, cfg.epochs)
-            distil(site, cfg, model, records, votes, round.number)
+                site.fit(model, cfg.epochs, round, optimizer=learner.own)
+            distil(site, cfg, model, records, votes, round, learner.public)
             y = answers(logits(site, model, records, records.every()), "soft")
             await cohort.broadcast({"y": y.cpu().numpy()})
         else:
             if drawn:
-                site.fit(model, cfg.epochs)
+                site.fit(model, cfg.epochs, round, optimizer=learner.own)
             y = answers(logits(site, model, records, records.every()), cfg.targets)
             await ensemble.send(y)
             taught = torch.as_tensor((await cohort.broadcast())["y"])
             if drawn:
-                distil(site, cfg, model, records, taught, round.number)
+                distil(site, cfg, model, records, taught, round, learner.public)
         site.score(model, round.number, "" if host else "local")
     site.deliver(model, "model" if host else "local", shared=host)

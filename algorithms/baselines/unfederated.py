@@ -32,8 +32,9 @@ class Local(Algorithm):
 async def local(cohort: Cohort, site: Site, cfg: Algorithm) -> None:
     """The party program."""
     model = site.model()
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
-        site.fit(model, cfg.epochs)
+    optimizer = site.optimizer(model)
+    async for round in cohort.rounds(cfg.rounds, {"model": model, "optimizer": optimizer}):
+        site.fit(model, cfg.epochs, round, optimizer=optimizer)
         site.score(model, round.number)
     site.deliver(model, shared=False)
 

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from secure_fl.algorithms.layers import head_names
 from secure_fl.audits.attacks.geometry import span_of
 from secure_fl.audits.attacks.inputs import array, attention_names
-from secure_fl.audits.attacks.span_check import row_values
+from secure_fl.audits.attacks.span_check import first_rate, row_values
 from secure_fl.audits.attacks.words import (
     RECALL,
     Score,
@@ -216,7 +216,7 @@ def _length(values: Arrays, prior: Prior, model: nn.Module) -> int:
     usual = [len(row) for row in sequences(prior.outsiders, prior)]
     length = round(median(usual)) if usual else prior.task.max_length // 2
     if rows:
-        basis = span_of(rows, weights, prior.training.learning_rate * prior.training.weight_decay)
+        basis = span_of(rows, weights, first_rate(prior) * prior.training.weight_decay)
         rank = basis.shape[1]
         length = rank if 3 <= rank <= max([length, *usual]) else length
     return max(3, min(length, prior.task.max_length))

@@ -39,6 +39,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Encoded
 from secure_fl.learning.tasks.table import Table
+from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 
 MEMBERSHIP, LABELS = "membership (predictions)", "label distribution (predictions)"
@@ -225,7 +226,8 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
     site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, EventLog("host"))
     site.tokenizer = prior.tokenizer
     records = PublicRecords(site, prior.algorithm.public_batch)
-    return [torch.cat(tuple(lot)).numpy() for lot in passes(records, prior.algorithm, round)]
+    exchanges = passes(records, prior.algorithm, Round(round, prior.algorithm.rounds))
+    return [torch.cat(tuple(lot)).numpy() for lot, _ in exchanges]
 
 
 def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:

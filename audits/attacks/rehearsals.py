@@ -14,9 +14,11 @@ from secure_fl.audits.base import Arrays, CoordinatorView, Prior, Reading, Truth
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.fetching import seeded
+from secure_fl.learning.schedule import pace
 from secure_fl.learning.tasks import Encoded
 from secure_fl.learning.tasks.text import label_name
 from secure_fl.learning.training import make_optimizer
+from secure_fl.party.rounds import Round
 
 CALIBRATION = "a public record"  # whom a control on public records is about
 MOST = 256  # records of a rehearsal
@@ -35,21 +37,23 @@ def drawn(prior: Prior, weight: Array, *purpose: object) -> list[Example]:
 
 
 def rehearse(prior: Prior, records: Sequence[Example], at: int, *, dropout: bool = True) -> Arrays:
-    """Train as a party does, on these records; return how all weights moved."""
+    """Train as a party does in the first round, on these records; return how all weights moved."""
     model = prior.model().train(dropout)
     before = {name: array(weight) for name, weight in trainable(model).items()}
     encoded: Encoded = prior.task.encode(records, prior.tokenizer)
     optimizer = make_optimizer(model, prior.training)
     order = torch.Generator().manual_seed(at)
     with seeded(prior.seed + at):
-        for _ in range(prior.algorithm.epochs):
-            for batch in encoded.batches(prior.training.batch_size, order):
-                optimizer.zero_grad(set_to_none=True)
-                loss = prior.task.loss(prior.task.forward(model, batch), batch)
-                loss.backward()  # type: ignore[no-untyped-call]
-                if (bound := prior.training.max_grad_norm) is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), bound)
-                optimizer.step()
+        passes = range(prior.algorithm.epochs)
+        batches = [b for _ in passes for b in encoded.batches(prior.training.batch_size, order)]
+        for done, batch in enumerate(batches):
+            optimizer.zero_grad(set_to_none=True)
+            loss = prior.task.loss(prior.task.forward(model, batch), batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if (bound := prior.training.max_grad_norm) is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), bound)
+            pace(optimizer, prior.training, Round(1, prior.algorithm.rounds).at(done, len(batches)))
+            optimizer.step()
     return {name: array(weight) - before[name] for name, weight in trainable(model).items()}
 
 
@@ -60,6 +64,7 @@ def best_case(prior: Prior, records: int = 1) -> tuple[CoordinatorView, Prior]:
     protection. The records are public ones; the prior that comes along has them as its truth.
     """
     fields = {"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0, "max_grad_norm": None}
+    fields |= {"schedule": "constant", "warmup": None, "accumulate": 1, "class_weights": None}
     fields |= {"batch_size": records, "dp": None}
     known, held = prior.outsiders[records:], prior.outsiders[:records]
     changed = replace(

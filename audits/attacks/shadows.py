@@ -25,6 +25,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Encoded, Task
 from secure_fl.learning.tasks.base import device_of, inference
 from secure_fl.learning.training import Objective, fit
+from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
 
 AT_ONCE = 64  # records that are looked at together
@@ -118,14 +119,15 @@ def imitate(prior: Prior, site: Site) -> nn.Module:
     """Train a fresh model as the run does: as many rounds, a fresh optimiser in each."""
     model = prior.model().to(site.device)
     with site.surroundings():
-        for _ in range(prior.algorithm.rounds):
-            fit(site, model, prior.algorithm.epochs)
+        rounds = prior.algorithm.rounds
+        for number in range(1, rounds + 1):
+            fit(site, model, prior.algorithm.epochs, Round(number, rounds))
     return model
 
 
 def learn(site: Site, model: nn.Module, passes: int, objective: Objective) -> nn.Module:
     """Train for some passes towards something else than the labels."""
-    fit(site, model, passes, objective)
+    fit(site, model, passes, objective=objective)
     return model
 
 

@@ -39,7 +39,9 @@ from secure_fl.audits.attacks.words import (
 )
 from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, depth
+from secure_fl.learning.schedule import factor
 from secure_fl.learning.tasks.base import inference
+from secure_fl.party.rounds import Round
 
 NAME = "span check"
 __all__ = ["ABOUT", "NAME", "Guess", "guess_texts", "span_check", "time_span_check"]
@@ -115,7 +117,13 @@ def _basis(
     weights = {n: array(w) for n, w in model.named_parameters() if n in names}
     if not names or not (rows := row_values(values, names, weights[names[0]].shape[1])):
         return None
-    return span_of(rows, weights, prior.training.learning_rate * prior.training.weight_decay)
+    return span_of(rows, weights, first_rate(prior) * prior.training.weight_decay)
+
+
+def first_rate(prior: Prior) -> float:
+    """The learning rate of a run's first step, where there is one step to a round."""
+    begun = Round(1, prior.algorithm.rounds).at(0, 1)
+    return prior.training.learning_rate * factor(prior.training, begun)
 
 
 def row_values(values: Arrays, names: Sequence[str], width: int) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from benchmarks.evidence.tables import Table
 SEEDS = 3  # that a whole table has
 ANY = Checkpoint(BUILT_IN, BUILT_IN)  # stands for the checkpoint, which a table does not name
 
+BEFORE = {"schedule": "constant"}  # of [training], where an outcome does not say
 SAID = ("seed", "spread", "depths", "algorithm", "settings")
 
 Place = tuple[str, str, str]  # group, data, method
@@ -114,8 +115,10 @@ def wanted(cell: Cell) -> Wanted:
 
 
 def said(outcome: Outcome) -> dict[str, Any]:
-    """What an outcome says of its run."""
-    return {name: outcome[name] for name in SAID}
+    """What an outcome says of its run, or what was so before there was a setting for it."""
+    found = {name: outcome[name] for name in SAID}
+    training = BEFORE | found["settings"].get("training", {})
+    return found | {"settings": found["settings"] | {"training": training}}
 
 
 def _fits(found: Any, every: Any, own: Any) -> bool:

@@ -25,6 +25,7 @@ from secure_fl import corpora
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import labels_of, make_task
 from secure_fl.party.cohort import Cohort
@@ -132,7 +133,7 @@ def _bare(sites: Mapping[str, Site], models: Mapping[str, torch.nn.Module], roun
     for _ in range(rounds):
         updates = []
         for name, site in sites.items():
-            seconds, update = cpu(local_update, site, models[name], 1)
+            seconds, update = cpu(local_update, site, models[name], 1, ALONE)
             trained += seconds
             updates.append((site.records, update))
         total = sum(weight for weight, _ in updates)
@@ -153,7 +154,7 @@ def _federated(
     async def program(cohort: Cohort) -> None:
         site, model = sites[cohort.me], models[cohort.me]
         async for round in cohort.rounds(rounds):
-            seconds, update = cpu(local_update, site, model, 1)
+            seconds, update = cpu(local_update, site, model, 1, round)
             trained[round.number] = trained.get(round.number, 0.0) + seconds
             add_(model, await weighted_mean(cohort, update, site.records))
             await agree_on(cohort, model)

@@ -17,6 +17,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.scope import sampling_units
+from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
@@ -67,7 +68,7 @@ def _rows(weights: str, frozen: bool, records: int, repeats: int) -> list[Row]:
     for turn in range(repeats + 1):
         for way, site in sites.items():
             before = time.process_time()
-            site.fit(models[way], 1)
+            site.fit(models[way], 1, ALONE)
             if turn:  # the first turn warms up
                 taken[way].append(time.process_time() - before)
     plain = taken["plain"]

@@ -13,6 +13,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
 from secure_fl.events import EventLog
 from secure_fl.learning.randomness import Randomness
+from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TrainingSettings
 
@@ -80,8 +81,9 @@ class Site:
 
     @cached_property
     def train(self) -> Encoded:
-        """The training records, tokenised once."""
-        return self._encode(self.silo, "train")
+        """The training records, tokenised once, and weighted as the settings ask for."""
+        encoded = self._encode(self.silo, "train")
+        return self.task.balanced(encoded) if self.training.class_weights else encoded
 
     @cached_property
     def public(self) -> Encoded:
@@ -131,21 +133,30 @@ class Site:
         self,
         model: torch.nn.Module,
         epochs: int,
+        round: Round,
         *,
         objective: Objective | None = None,
         steps: int | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> float:
-        """Train on the local records with a fresh optimiser; return the mean loss (DP-SGD: NaN).
+        """Train on the local records; return the mean loss (DP-SGD: NaN).
 
-        `objective` takes the place of the task's loss, `steps` that of whole passes.
+        `objective` takes the place of the task's loss, `steps` that of whole passes, `optimizer`
+        that of a fresh one: for what never leaves this party.
         """
         from secure_fl.learning.dp.training import fit_privately
         from secure_fl.learning.training import fit
 
         with self.recorder.phase("train"):
             if self.training.dp is None:
-                return fit(self, model, epochs, objective, steps)
-            return fit_privately(self, model, epochs, objective, steps)
+                return fit(self, model, epochs, round, objective, steps, optimizer)
+            return fit_privately(self, model, epochs, round, objective, steps, optimizer)
+
+    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+        """An optimiser of a model's local training, for who keeps it through the run."""
+        from secure_fl.learning.training import make_optimizer
+
+        return make_optimizer(model, self.training)
 
     def score(self, model: torch.nn.Module, round: int, label: str = "") -> None:
         """Evaluate on the dev and test records and write the metrics down, here."""

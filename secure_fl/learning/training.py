@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError, SettingsError, TrainingError
+from secure_fl.learning.schedule import ALONE, pace
 from secure_fl.learning.tasks import Batch
+from secure_fl.party.rounds import Round
 from secure_fl.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -50,7 +52,11 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
     """
     parts = model.parts() if isinstance(model, InParts) else [(model, settings.learning_rate)]
     groups = [
-        {"params": [p for p in part.parameters() if p.requires_grad], "lr": rate}
+        {
+            "params": [p for p in part.parameters() if p.requires_grad],
+            "lr": rate,
+            "initial_lr": rate,  # what `pace` multiplies
+        }
         for part, rate in parts
     ]
     make = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.AdamW
@@ -68,21 +74,27 @@ def fit(
     site: Site,
     model: nn.Module,
     epochs: int,
+    round: Round = ALONE,
     objective: Objective | None = None,
     steps: int | None = None,
+    optimizer: Optimizer | None = None,
 ) -> float:
     """Train for whole passes over the site's records, or for so many steps; return the mean loss.
 
-    `objective`: what is minimised, in place of the task's own loss.
+    `round`: where the run is, which sets the rates. `objective`: what is minimised, in place of the
+    task's own loss. `optimizer`: one that outlives the round; else a fresh one is made.
     """
     settings, objective = site.training, objective or task_loss(site)
-    optimizer = make_optimizer(model, settings)
-    planned = steps or epochs * -(-len(site.train) // settings.batch_size)
+    optimizer = optimizer or make_optimizer(model, settings)
+    batches = epochs * -(-len(site.train) // settings.batch_size)
+    planned = steps or -(-batches // settings.accumulate)
+    stream = islice(endless(site), (steps and steps * settings.accumulate) or batches)
     report_every = max(1, planned // REPORTS_PER_ROUND)
     total = torch.zeros((), device=site.device)
     model.train()
-    for done, batch in enumerate(islice(endless(site), planned), 1):
-        total += step(site, model, optimizer, batch, objective)
+    for done, lot in enumerate(lots(stream, settings.accumulate), 1):
+        pace(optimizer, settings, round.at(done - 1, planned))
+        total += step(site, model, optimizer, lot, objective)
         if done % report_every == 0:
             loss = float(total) / done
             _require_finite(loss, done)
@@ -101,29 +113,48 @@ def endless(site: Site, batch_size: int | None = None) -> Iterator[Batch]:
         yield from site.train.batches(size, site.batches_rng, site.device)
 
 
+def lots(batches: Iterable[Batch], size: int) -> Iterator[Sequence[Batch]]:
+    """The batches of each step; the last may have fewer."""
+    stream = iter(batches)
+    while lot := list(islice(stream, size)):
+        yield lot
+
+
 def step(
-    site: Site, model: nn.Module, optimizer: Optimizer, batch: Batch, objective: Objective
+    site: Site,
+    model: nn.Module,
+    optimizer: Optimizer,
+    batches: Sequence[Batch],
+    objective: Objective,
 ) -> Tensor:
     """One optimiser step; returns the loss without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
-    loss = backward(site, model, batch, objective)
+    loss = backward(site, model, batches, objective)
     clip(site, optimizer)
     optimizer.step()
     return loss
 
 
-def backward(site: Site, model: nn.Module, batch: Batch, objective: Objective) -> Tensor:
-    """Leave the gradients of the mean loss in the model; return that loss."""
+def backward(
+    site: Site, model: nn.Module, batches: Sequence[Batch], objective: Objective
+) -> Tensor:
+    """Leave the gradients of the mean loss over all records in the model; return that loss."""
     if site.training.dp is not None:
         raise SettingsError(
             "this algorithm makes steps of its own, which DP-SGD does not protect",
             fix="remove training.dp, or use an algorithm that trains by site.fit",
             field="training.dp",
         )
-    with autocast(site):
-        loss = objective(model, batch).mean()
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+    total, records = torch.zeros((), device=site.device), 0
+    for batch in batches:
+        with autocast(site):
+            losses = objective(model, batch)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        total, records = total + losses.detach().sum(), records + len(losses)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= records
+    return total / records
 
 
 def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) -> None:

@@ -19,6 +19,10 @@ class Round:
         """The share of the run that is over when this round ends, in (0, 1]."""
         return self.number / self.total
 
+    def at(self, step: int, steps: int) -> float:
+        """The share of the run that is over amid a step (from 0) of so many in this round."""
+        return (self.number - 1 + (step + 0.5) / steps) / self.total
+
 
 class Stateful(Protocol):
     """Anything whose state a checkpoint can keep: modules, optimisers, our own servers."""

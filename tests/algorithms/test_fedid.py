@@ -15,6 +15,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.learning.models import trainable
+from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
 from tests.support.equality import equal, weights
@@ -165,8 +166,9 @@ def test_without_distillation_and_with_weightless_feedback_parties_only_train_al
         site = site_of(silo, sgd(batch_size=8))
         model = site.model()
         with site.surroundings():
-            for _ in range(cfg.rounds):
-                site.fit(model, cfg.epochs)
+            optimizer = site.optimizer(model)
+            for number in range(1, cfg.rounds + 1):
+                site.fit(model, cfg.epochs, Round(number, cfg.rounds), optimizer=optimizer)
                 for rows in order(1, 0, 16, 8):  # steps on nothing, which draw dropout all the same
                     site.task.forward(model.train(), site.public.batch(rows))
         assert equal(weights(result, name), dict(detached(model)))

@@ -49,6 +49,7 @@ SGD = TrainingSettings(
     batch_size=1000,
     max_grad_norm=None,
     device="cpu",
+    schedule="constant",
 )
 
 SLOW = pytest.mark.slow
@@ -247,7 +248,7 @@ def test_exchanged_gradients_train_with_dropout_like_epochs() -> None:
     pair = make_pair(site, kd(exchange="gradient"))
     descent = Descent(site, pair, trainable(pair.student))
     batch = site.train.batch(range(8))
-    once, again = descent.gradients(batch), descent.gradients(batch)
+    once, again = descent.gradients([batch]), descent.gradients([batch])
     assert not equal(once, again)
     assert pair.teacher.training and pair.student.training
 
@@ -256,7 +257,7 @@ def test_exchanged_gradients_are_clipped_model_by_model() -> None:
     training = SGD.model_copy(update={"max_grad_norm": 1e-3})
     site = site_of(silos()[0], ModelSettings(layers=2), training)
     pair = make_pair(site, kd(exchange="gradient"))
-    g = Descent(site, pair, trainable(pair.student)).gradients(site.train.batch(range(8)))
+    g = Descent(site, pair, trainable(pair.student)).gradients([site.train.batch(range(8))])
     for found in (g.values(), (w.grad for w in trainable(pair.teacher).values())):
         norm = torch.stack([v.norm() for v in found if v is not None]).norm()
         assert float(norm) == pytest.approx(1e-3, rel=1e-2)
@@ -363,7 +364,7 @@ def test_a_pair_trains_privately_as_one_module(clipping: Any, tmp_path: Path) ->
     site.shared_model_settings = site.model_settings = ModelSettings(layers=2)
     pair = make_pair(site, kd(adaptive="sample"))
     before = {n: w.detach().clone() for n, w in trainable(pair).items()}
-    fit_privately(site, pair, 2, losses, generator=seeded())
+    fit_privately(site, pair, 2, objective=losses, generator=seeded())
     assert site.privacy is not None
     assert site.privacy.statement()["steps"] == 2 * 4  # two passes of 40 / 10, not four
     for name, weight in trainable(pair).items():

@@ -35,7 +35,7 @@ def corpus(seed: int, size: int) -> tuple[Example, ...]:
 def prior_of(members: tuple[Example, ...], outsiders: tuple[Example, ...]) -> Prior:
     tokenizer = load_tokenizer(SPEC)
     task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
-    training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
+    training = TrainingSettings(learning_rate=4e-3, batch_size=8, device="cpu")
     return Prior(
         lambda: load_model(SPEC, task, tokenizer, 1),
         tokenizer,

@@ -134,7 +134,7 @@ def test_a_central_model_that_learns_no_label_itself_learns_what_the_parties_kno
     made: Any = ALGORITHMS[name].settings
     own = {} if name == "fedid" else {"labelled": False}
     rounds = {} if name == "gong" else {"rounds": 2}
-    cfg = made(epochs=4, distill_epochs=4, **own, **rounds)
+    cfg = made(epochs=8, distill_epochs=8, **own, **rounds)
     public = notes(40, "public")
     silos = [Silo(n, notes(20, n), public=public) for n in NAMES]
     host = Silo(HOST, notes(8, HOST), notes(20, "dev"), role="host", public=public)

@@ -13,6 +13,7 @@ from secure_fl.algorithms.public_records import PublicRecords, logits
 from secure_fl.corpora import make, public
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import AT_ONCE, Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.base import Task
@@ -70,11 +71,11 @@ def test_models_are_looked_at_in_batches_that_the_site_allows(batches: list[int]
 
 def test_what_dp_sgd_draws_at_random_is_held_in_parts(batches: list[int]) -> None:
     place = make_site(batch_size=10)
-    place.fit(place.model(), 3)
+    place.fit(place.model(), 3, ALONE)
     assert max(batches) > 10  # a Poisson batch has ten records on average
     place.max_batch = MOST
     batches.clear()
-    place.fit(place.model(), 3)
+    place.fit(place.model(), 3, ALONE)
     assert max(batches) <= MOST and sum(batches) > 60
 
 

@@ -33,6 +33,7 @@ def sgd(**changes: Any) -> TrainingSettings:
         "batch_size": 1000,
         "max_grad_norm": None,
         "device": "cpu",
+        "schedule": "constant",
     }
     return TrainingSettings(**plain | changes)
 

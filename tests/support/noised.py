@@ -84,7 +84,7 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Hook]:
         noise = cohort.prediction_noise(examples, CLASSES, releases)
         async for round in cohort.rounds(cfg.rounds, keep={"site": site}):
             if site.training.dp is not None and not cohort.is_host:
-                site.fit(site.model(), 1)
+                site.fit(site.model(), 1, round)
             if noise is not None:
                 cohort.reserve(noise, SUMS)
             if "reserved" in found:

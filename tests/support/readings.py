@@ -19,6 +19,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task, labels_of, make_task
+from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 
 Values = Mapping[str, NDArray[Any]]
@@ -38,6 +39,7 @@ def sgd(**fields: Any) -> TrainingSettings:
     """Plain gradient descent, of which all these papers speak."""
     given: dict[str, Any] = {
         "optimizer": "sgd",
+        "schedule": "constant",
         "learning_rate": 0.1,
         "batch_size": 64,
         "device": "cpu",
@@ -106,7 +108,8 @@ def moved(
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
     with site.surroundings():
-        return {n: δ.numpy() for n, δ in local_update(site, model, epochs).items()}
+        Δ = local_update(site, model, epochs, Round(1, prior.algorithm.rounds))
+        return {name: δ.numpy() for name, δ in Δ.items()}
 
 
 def view_of(*readings: tuple[Sequence[str], Values], round: int = 1) -> CoordinatorView:

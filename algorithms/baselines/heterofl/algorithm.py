@@ -162,7 +162,7 @@ async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
     async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
         owned = await owners(cohort, tier, sizes)
         sent = travelling(cohort, cfg, owned)
-        Δ = regions.cut(local_update(site, model, cfg.epochs, cfg.steps))
+        Δ = regions.cut(local_update(site, model, cfg.epochs, round, cfg.steps))
         mean = await mean_by_owners(cohort, {t: Δ[t] for t in regions.tiers if t in sent}, weight)
         kept = {name: δ for t in regions.tiers if t not in sent for name, δ in Δ[t].items()}
         regions.add_(trainable(model), mean | kept)

@@ -11,6 +11,7 @@ from benchmarks.evidence.cells import Cell
 Budget: TypeAlias = Literal["cpu", "gpu"]  # two cores and an hour or two, or one large GPU
 
 ATTACKED = 96  # training records of a run that is audited
+CONSTANT = {"schedule": "constant"}  # what the kept cells were measured with
 
 
 @dataclass(frozen=True, slots=True)

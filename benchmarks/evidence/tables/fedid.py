@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import Budget, Table, audited
+from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
 from benchmarks.evidence.tables.fedid_sizes import BATCHES, MORE, SCALES, SWEEPS, WITH_MORE, Scale
 
 Method = dict[str, Any]
@@ -205,7 +205,7 @@ def _cell(
         ),
         rates | algorithm | epochs,
         {"layers": scale.depth, "pooling": "attentive"},
-        {"learning_rate": RATE, "batch_size": scale.batch, "precision": "bfloat16"},
+        CONSTANT | {"learning_rate": RATE, "batch_size": scale.batch, "precision": "bfloat16"},
         {},
         size.max_length,
         group,

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import Budget, Table, audited
+from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
 
 PARTIES = 4
 NONE, SEALED = {"mode": "none"}, {"mode": "he+secagg", "bits": 4}
@@ -139,7 +139,8 @@ def _cells(
             Spread((data,), PARTIES, size.train, True, size.dev, size.test),
             {"rounds": size.rounds} | settings["algorithm"],
             {"pooling": "attentive"} | settings.get("model", {}),
-            {"learning_rate": size.learning_rate, "batch_size": 8, "precision": "bfloat16"},
+            CONSTANT
+            | {"learning_rate": size.learning_rate, "batch_size": 8, "precision": "bfloat16"},
             settings.get("protection", {}),
             size.max_length,
             group,

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import Budget, Table, audited
+from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
 from secure_fl.settings import ProtectionSettings
 
 DEPTHS = {"weak": 2, "medium": 4, "strong": 6}  # of a model of six layers
@@ -152,7 +152,7 @@ def _cell(
         spread,
         settings["algorithm"] | {"rounds": ROUNDS[budget]},
         settings.get("model", {}),
-        {"learning_rate": 5e-4, "batch_size": 16, "precision": "bfloat16"},
+        CONSTANT | {"learning_rate": 5e-4, "batch_size": 16, "precision": "bfloat16"},
         settings.get("protection", {}),
         48 if budget == "cpu" else 128,
         group,

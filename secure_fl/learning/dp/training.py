@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.learning.dp.model import Bounds, PrivateModel, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches, secret_dropout
-from secure_fl.learning.training import REPORTS_PER_ROUND, Objective, make_optimizer, task_loss
+from secure_fl.learning.schedule import ALONE, pace
+from secure_fl.learning.training import (
+    REPORTS_PER_ROUND,
+    Objective,
+    Optimizer,
+    make_optimizer,
+    task_loss,
+)
+from secure_fl.party.rounds import Round
 
 if TYPE_CHECKING:
     from secure_fl.learning.dp.account import DpAccount, Spending
@@ -30,8 +38,10 @@ def fit_privately(
     site: Site,
     model: nn.Module,
     epochs: int,
+    round: Round = ALONE,
     objective: Objective | None = None,
     steps: int | None = None,
+    optimizer: Optimizer | None = None,
     *,
     generator: torch.Generator | None = None,
 ) -> float:
@@ -39,7 +49,9 @@ def fit_privately(
 
     `objective`: what is minimised, in place of the task's loss; one value per record, from that
     record alone. Returns NaN: no ε covers the loss, so nothing that is sent may depend on it. The
-    party's own log has it. A generator makes noise that can be repeated, which is for tests only.
+    party's own log has it. An optimiser may outlive the round: all that it remembers are gradients
+    with their noise, so its state costs no ε; nor do rates, which follow from public progress. A
+    generator makes noise that can be repeated, which is for tests only.
     """
     privacy = site.privacy
     if steps is not None:
@@ -63,13 +75,13 @@ def fit_privately(
         _announce(site, spending, dp.delta)
         σ = spending.event.noise_multiplier
         bounds = Bounds(dp.max_grad_norm, σ, dp.accountant, dp.clipping)
-        optimizer = make_optimizer(model, site.training)
+        optimizer = optimizer or make_optimizer(model, site.training)
         model.train()
         with (
             secret_dropout(coins, site.device),
             privately(model, optimizer, loss, bounds, batches, state=privacy.opacus) as private,
         ):
-            _run(site, private, epochs, privacy)
+            _run(site, private, epochs, round, privacy)
             privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
     _require_finite(model, site)
     return math.nan
@@ -88,12 +100,13 @@ def _announce(site: Site, spending: Spending, delta: float) -> None:
     )
 
 
-def _run(site: Site, private: PrivateModel, epochs: int, privacy: DpAccount) -> None:
+def _run(site: Site, private: PrivateModel, epochs: int, round: Round, privacy: DpAccount) -> None:
     steps = epochs * privacy.steps_per_pass
     report_every = max(1, steps // REPORTS_PER_ROUND)
     total, seen, done = torch.zeros((), device=site.device), 0, 0
     for _ in range(epochs):
         for drawn in private.batches:
+            pace(private.optimizer, site.training, round.at(done, steps))
             losses = _step(site, private, drawn, privacy)
             total, seen, done = total + losses.sum(), seen + len(losses), done + 1
             if done % report_every == 0:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.data.examples import Example
-from secure_fl.errors import DataError
+from secure_fl.errors import DataError, SettingsError
 from secure_fl.settings import Kind
 
 Batch: TypeAlias = dict[str, Tensor]
@@ -107,6 +107,14 @@ class Task(ABC):
     @abstractmethod
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Return the loss against the labels; "none": one value per example, "mean": their mean."""
+
+    def balanced(self, encoded: Encoded) -> Encoded:
+        """Give records weights, with a mean of 1, by which all classes count alike in the loss."""
+        raise SettingsError(
+            f"a {self.kind} task has no one class per record whose share could be balanced",
+            fix="remove training.class_weights",
+            field="training.class_weights",
+        )
 
     @abstractmethod
     def decode(self, logits: Tensor, batch: Batch) -> list[Any]:

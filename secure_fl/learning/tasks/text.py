@@ -14,8 +14,10 @@ from torch import Tensor
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
-from secure_fl.learning.tasks.base import Batch, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.base import Batch, Encoded, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.table import Table, token_columns, tokenise
+
+WEIGHTS = "weights"  # of a batch's records in the loss
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,21 @@ class Classification(Task):
         return Table(table.tokens, table.lengths, {"labels": torch.tensor(found)})
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
-        """Cross-entropy."""
-        return F.cross_entropy(logits.float(), batch["labels"], reduction=reduction)
+        """Cross-entropy, by the records' weights where they have some."""
+        losses = F.cross_entropy(logits.float(), batch["labels"], reduction="none")
+        if WEIGHTS in batch:
+            losses = losses * batch[WEIGHTS]
+        return losses if reduction == "none" else losses.mean()
+
+    def balanced(self, encoded: Encoded) -> Table:
+        """Weigh each record by n/(C·n_c): its class c has n_c of n records, and C classes occur."""
+        assert isinstance(encoded, Table)  # noqa: S101 - for the type checker
+        labels = encoded.values["labels"]
+        counts = labels.bincount(minlength=len(self.labels))
+        each = len(labels) / (int((counts > 0).sum()) * counts.clamp(min=1))
+        return Table(
+            encoded.tokens, encoded.lengths, {**encoded.values, WEIGHTS: each[labels].float()}
+        )
 
     def decode(self, logits: Tensor, batch: Batch) -> list[str]:
         """Return the likeliest label of each text."""

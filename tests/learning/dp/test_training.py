@@ -22,6 +22,7 @@ from secure_fl.learning.dp.randomness import Coins, PoissonBatches
 from secure_fl.learning.dp.scope import require_private, sampling_units
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.models import freeze_embeddings, trainable
+from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.learning.training import make_optimizer, step, task_loss
@@ -203,7 +204,7 @@ def test_three_rounds_leave_the_model_as_it_was_and_learn(clipping: Any) -> None
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     first = site.task.evaluate(model, site.train)["loss"]
     for _ in range(3):
-        assert math.isnan(site.fit(model, 3))  # no ε covers a loss
+        assert math.isnan(site.fit(model, 3, ALONE))  # no ε covers a loss
     assert site.task.evaluate(model, site.train)["loss"] < first / 2
     assert [name for name, _ in model.named_parameters()] == names
     assert hooks == sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
@@ -300,7 +301,7 @@ def test_what_cannot_be_bounded_is_refused() -> None:
     model = site.model()
     with pytest.raises(SettingsError, match="steps of its own"):
         optimizer = make_optimizer(model, site.training)
-        step(site, model, optimizer, site.train.batch([0, 1]), task_loss(site))
+        step(site, model, optimizer, [site.train.batch([0, 1])], task_loss(site))
     model.classifier = nn.Sequential(nn.BatchNorm1d(64).requires_grad_(False), nn.Linear(64, 2))
     with pytest.raises(ModelError, match="batch normalisation"):
         fit_privately(site, model, 1)
@@ -344,7 +345,7 @@ def test_what_privacy_costs_in_time() -> None:
         model, best = site.model(), math.inf
         for _ in range(3):
             start = time.perf_counter()
-            site.fit(model, 1)
+            site.fit(model, 1, ALONE)
             best = min(best, time.perf_counter() - start)
         return best
 
