@@ -163,11 +163,13 @@ def read(file: Path) -> AuditDocument:
         return msgspec.json.decode(file.read_bytes(), type=AuditDocument)
     except FileNotFoundError:
         fix = "audit the run first: secure-fl audit RUN"
-        raise RunError("this run was not audited yet", fix=fix, file=file.parent) from None
+        raise RunError(
+            "this run was not audited yet", fix=fix, file=file.parent, reason="missing"
+        ) from None
     except (OSError, msgspec.MsgspecError) as error:
         fix = "audit the run again with this version"
         raise RunError(
-            f"the audit does not read as {SCHEMA}: {error}", fix=fix, file=file
+            f"the audit does not read as {SCHEMA}: {error}", fix=fix, file=file, reason="form"
         ) from None
 
 

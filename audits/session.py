@@ -59,7 +59,9 @@ class Audit:
         file = self.folder / "result.json"
         if not file.exists():
             fix = "finish it first: secure-fl train ... --resume"
-            raise RunError("this run is not finished", fix=fix, file=self.folder)
+            raise RunError(
+                "this run is not finished", fix=fix, file=self.folder, reason="unfinished"
+            )
         try:
             document: Any = json.loads(file.read_text())
         except (OSError, ValueError) as error:
@@ -67,10 +69,13 @@ class Audit:
                 f"this does not read as a result: {error}",
                 fix="give the folder of a run as `secure-fl train` left it",
                 file=file,
+                reason="form",
             ) from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             fix = "audit it with the version that it was trained with, or train it again"
-            raise RunError(f"this is no result as {SCHEMA} describes it", fix=fix, file=file)
+            raise RunError(
+                f"this is no result as {SCHEMA} describes it", fix=fix, file=file, reason="form"
+            )
         found: dict[str, Any] = document
         return found
 

@@ -61,7 +61,9 @@ def budget(context: click.Context, /, config: Path | None, as_json: bool, **opti
     if config is not None and (reasons := [a.refused for a in answers if a.refused]):
         from secure_fl.errors import BudgetError
 
-        raise BudgetError("; ".join(reasons), fix="change the plan, as the table says")
+        raise BudgetError(
+            "; ".join(reasons), fix="change the plan, as the table says", reason="plan"
+        )
 
 
 def _of_options(options: Options) -> Answer:

@@ -130,9 +130,11 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
             stream.write(template(task, algorithm, parties, file))
     except FileExistsError:
         fix = "add --force to replace it, or name another folder"
-        raise RunError("the file is there already", fix=fix, file=file) from None
+        raise RunError("the file is there already", fix=fix, file=file, reason="exists") from None
     except OSError as error:
-        raise RunError(f"cannot be written: {error.strerror}", file=file) from None
+        raise RunError(
+            f"cannot be written: {error.strerror}", file=file, reason="unwritable"
+        ) from None
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
     if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
         click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)

@@ -46,6 +46,7 @@ def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False
         raise KeyringError(
             f"the passphrase is shorter than {SHORTEST} characters",
             fix="choose four words or more: it alone protects the keys of a stolen disk",
+            reason="passphrase",
         )
     return KeyRing(folder, passphrase, _cost())
 
@@ -57,14 +58,18 @@ def _passphrase(file: Path | None, *, confirm: bool) -> str:
             return read_bounded(file).decode().rstrip("\r\n")
         except UnicodeDecodeError:
             fix = "write the passphrase into it again, as plain text"
-            raise KeyringError("is not UTF-8 text", file=file, fix=fix) from None
+            raise KeyringError(
+                "is not UTF-8 text", file=file, fix=fix, reason="passphrase"
+            ) from None
     if (value := os.environ.get(PASSPHRASE)) is not None:
         return value
     try:
         return str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm))
     except click.Abort:
         raise KeyringError(
-            "no passphrase was given", fix=f"set {PASSPHRASE} or pass --passphrase-file"
+            "no passphrase was given",
+            fix=f"set {PASSPHRASE} or pass --passphrase-file",
+            reason="passphrase",
         ) from None
 
 
@@ -72,5 +77,9 @@ def _cost() -> Cost:
     # stated in the environment, so that a small machine or a test can choose; files record it
     text = os.environ.get("SECURE_FL_SCRYPT_LOG_N", str(DEFAULT_COST.log_n))
     if not text.isdigit() or not 10 <= int(text) <= 20:
-        raise KeyringError(f"SECURE_FL_SCRYPT_LOG_N is {text!r}", fix="take 10 to 20; 15 is usual")
+        raise KeyringError(
+            f"SECURE_FL_SCRYPT_LOG_N is {text!r}",
+            fix="take 10 to 20; 15 is usual",
+            reason="setting",
+        )
     return Cost(log_n=int(text))

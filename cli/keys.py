@@ -89,7 +89,7 @@ def _write(bundles: Mapping[str, bytes], output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KeyringError(
-            f"cannot be made: {error.strerror}", file=output, fix=OWN_FOLDER
+            f"cannot be made: {error.strerror}", file=output, fix=OWN_FOLDER, reason="unwritable"
         ) from None
     for name, bundle in bundles.items():
         write_atomic(output / f"{name}.bundle", bundle, mode=0o600)

@@ -116,6 +116,7 @@ def _load(file: Path, card: Path | None, head: str | None) -> Chain:
             f"the ledger names {owner.name!r} with other keys than the card of {expected.name!r}",
             file=file,
             fix="it is another site's ledger, or was forged; compare fingerprints",
+            reason="owner",
         )
     chain.check_all(owner, pinned=pinned)
     return chain

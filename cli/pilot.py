@@ -69,7 +69,12 @@ def init(
     found = load_roster(roster)
     found.verify()
     if output.exists() and any(output.iterdir()):
-        raise RunError("there are kits already", fix="take another folder with -o", file=output)
+        raise RunError(
+            "there are kits already",
+            fix="take another folder with -o",
+            file=output,
+            reason="exists",
+        )
     kits = write_kits(found, output, hosts, port, days=days)
     for name, kit in kits.items():
         click.echo(f"{name}: {kit}")
@@ -96,7 +101,9 @@ def local(parties: int, rounds: int, size: int, out: Path) -> None:
     from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
     if out.exists():
-        raise RunError("there is something here already", fix="take another --out", file=out)
+        raise RunError(
+            "there is something here already", fix="take another --out", file=out, reason="exists"
+        )
     plan = Plan(
         algorithm=FedAvg(rounds=rounds, epochs=3),
         task=TaskSettings(labels=("ade", "no-ade"), max_length=64),

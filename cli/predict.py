@@ -89,7 +89,7 @@ def model_folder(run: Path, party: str | None) -> Path:
         what, fix = f"{party!r} has no model of its own here", "leave out --party"
     else:
         what, fix = "this run has no model yet", "finish it with secure-fl train ... --resume"
-    raise RunError(what, fix=fix, file=run)
+    raise RunError(what, fix=fix, file=run, reason="missing")
 
 
 def _examples(

@@ -64,7 +64,9 @@ def sign(file: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> N
     read = load_roster(file)
     _print(read)
     if not yes and not click.confirm("Are these the right sites and fingerprints?"):
-        raise KeyringError("not signed", fix="compare the fingerprints with the other sites")
+        raise KeyringError(
+            "not signed", fix="compare the fingerprints with the other sites", reason="unsigned"
+        )
     signed = read.sign(open_ring(folder, passphrase_file).identity())
     write_atomic(file, roster_bytes(signed))
     _print_missing(signed)
@@ -120,10 +122,16 @@ def _members(
     for text in tiers:
         name, equals, tier = text.partition("=")
         if not equals or not tier:
-            raise KeyringError(f"--tier {text!r} is not NAME=TIER", fix="--tier north=strong")
+            raise KeyringError(
+                f"--tier {text!r} is not NAME=TIER", fix="--tier north=strong", reason="setting"
+            )
         wanted[name] = tier
     if unknown := sorted((set(wanted) | ({host} if host else set())) - names):
-        raise KeyringError(f"no card is of {', '.join(unknown)}", fix="give that member's card too")
+        raise KeyringError(
+            f"no card is of {', '.join(unknown)}",
+            fix="give that member's card too",
+            reason="stranger",
+        )
     return tuple(
         Member(card.name, "host" if card.name == host else "party", wanted.get(card.name), card)
         for card in cards

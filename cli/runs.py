@@ -63,7 +63,7 @@ def list_(folder: Path, as_json: bool) -> None:
 
     if not folder.is_dir():
         fix = "name the folder that holds runs; secure-fl train makes them"
-        raise RunError("there is no such folder", fix=fix, file=folder)
+        raise RunError("there is no such folder", fix=fix, file=folder, reason="missing")
     found = [summary(run) for run in find(folder)]
     if as_json:
         show.print_json([asdict(run) for run in found])
@@ -98,7 +98,7 @@ def show_(run: Path, as_json: bool) -> None:
 
     if not (run / "settings.toml").is_file():
         fix = "secure-fl runs FOLDER lists the runs of a folder"
-        raise RunError("there is no run in this folder", fix=fix, file=run)
+        raise RunError("there is no run in this folder", fix=fix, file=run, reason="missing")
     document = read_json(run / "result.json")
     if as_json:
         show.print_json(document or asdict(summary(run)))

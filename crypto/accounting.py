@@ -55,13 +55,17 @@ def orders() -> list[float]:
 def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "auto") -> float:
     """Compose events into ε at δ; without any event nothing is promised: ε = ∞."""
     if not 0 < delta < 1:
-        raise BudgetError(f"δ is {delta}", fix="take δ below one over the number of records")
+        raise BudgetError(
+            f"δ is {delta}", fix="take δ below one over the number of records", reason="delta"
+        )
     _check_accountant(accountant)
     steps, skellam = _merge(events)
     if not steps and not skellam:
         return math.inf
     if accountant == "prv" and skellam:
-        raise BudgetError("PRV cannot compose Skellam releases", fix="use auto or rdp")
+        raise BudgetError(
+            "PRV cannot compose Skellam releases", fix="use auto or rdp", reason="accountant"
+        )
     bound = _rdp(steps, skellam, delta)
     if accountant == "rdp" or skellam or not _in_prv_range(steps, bound):
         return bound
@@ -83,6 +87,7 @@ def calibrate(
         raise BudgetError(
             f"even noise {high:g} exceeds ε = {target:g} at δ = {delta:g}",
             fix="allow a larger ε, or fewer releases",
+            reason="out-of-reach",
         )
     if epsilon(make(low), delta, accountant=accountant) <= target:
         return low
@@ -101,9 +106,12 @@ def _check_accountant(name: str) -> None:
             "the GDP accountant is refused: its central limit theorem under-reports at a sample "
             "rate below 1 (0.215 where 1.03 is exact)",
             fix="use auto, prv or rdp",
+            reason="accountant",
         )
     if name not in ("auto", "prv", "rdp"):
-        raise BudgetError(f"{name!r} is not an accountant", fix="use auto, prv or rdp")
+        raise BudgetError(
+            f"{name!r} is not an accountant", fix="use auto, prv or rdp", reason="accountant"
+        )
 
 
 def _merge(events: Iterable[Event]) -> tuple[Steps, list[tuple[SkellamRelease, int]]]:

@@ -48,7 +48,7 @@ class MaskedInts:
         """Check one party's slots; what comes back adds them."""
         slots = to_slots(data, count)
         if int(slots.max(initial=0)) >= self._modulus:
-            raise WireError("a masked value is not below the modulus")
+            raise WireError("a masked value is not below the modulus", field="slots")
         return bind(self._add, slots)
 
     def _add(self, slots: Slots) -> None:

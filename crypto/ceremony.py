@@ -45,11 +45,13 @@ class CohortKeys:
                 f"given (version {roster.version})",
                 fix="use the roster of the last ceremony, or run `secure-fl keys accept` with the "
                 "bundle made for this roster",
+                reason="other-roster",
             )
         if (now or datetime.now(UTC)) >= self.expires:
             raise KeyringError(
                 f"the cohort's keys expired on {self.expires:%Y-%m-%d %H:%M} UTC",
                 fix="assemble and sign a new roster version, then `secure-fl keys rotate`",
+                reason="expired",
             )
 
 
@@ -92,9 +94,13 @@ def decode_keys(data: bytes) -> CohortKeys:
     try:
         k = msgspec.msgpack.decode(data, type=_Keys)
     except msgspec.MsgspecError:
-        raise KeyringError("these are not a cohort's keys", fix="ask the dealer again") from None
+        raise KeyringError(
+            "these are not a cohort's keys", fix="ask the dealer again", reason="form"
+        ) from None
     if k.format != FORMAT or {len(k.tag_key), len(k.channel_key)} != {KEY_BYTES} or not k.secret:
-        raise KeyringError("cohort keys of an unknown form", fix="install the dealer's version")
+        raise KeyringError(
+            "cohort keys of an unknown form", fix="install the dealer's version", reason="version"
+        )
     return CohortKeys(k.roster, k.version, k.expires, k.dealer, k.secret, k.tag_key, k.channel_key)
 
 
@@ -128,21 +134,26 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
         read = msgspec.msgpack.decode(bundle, type=_Bundle)
     except msgspec.MsgspecError:
         raise KeyringError(
-            "is not a ceremony bundle, or is cut short", fix="ask the dealer for it again"
+            "is not a ceremony bundle, or is cut short",
+            fix="ask the dealer for it again",
+            reason="form",
         ) from None
     if read.format != FORMAT:
         raise KeyringError(
-            f"the bundle has format {read.format}", fix="install the dealer's version"
+            f"the bundle has format {read.format}",
+            fix="install the dealer's version",
+            reason="version",
         )
     if read.recipient != identity.name:
         raise KeyringError(
             f"the bundle is for {read.recipient[:64]!r}, this site is {identity.name!r}",
             fix="take the file that carries this site's name",
+            reason="recipient",
         )
     keys = _open(identity, roster.member(read.dealer).identity, roster, read.sealed)
     keys.check(roster)
     if keys.dealer != read.dealer:
-        raise KeyringError("the bundle was dealt by somebody else than its sender")
+        raise KeyringError("the bundle was dealt by somebody else than its sender", reason="dealer")
     return keys
 
 
@@ -156,6 +167,7 @@ def _open(identity: Identity, dealer: PublicIdentity, roster: Roster, sealed: by
             f"the bundle of {dealer.name!r} does not open: it was changed, or made for another "
             "roster",
             fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
+            reason="sealed",
         ) from None
 
 

@@ -17,11 +17,16 @@ def read_bounded(path: Path) -> bytes:
         return files.read_bounded(path, LIMIT)
     except files.TooLarge:
         raise KeyringError(
-            f"is larger than the {LIMIT >> 20} MiB that such a file may have", file=path
+            f"is larger than the {LIMIT >> 20} MiB that such a file may have",
+            file=path,
+            reason="form",
         ) from None
     except OSError as error:
         raise KeyringError(
-            f"cannot be read: {error.strerror or error}", file=path, fix="check the path"
+            f"cannot be read: {error.strerror or error}",
+            file=path,
+            fix="check the path",
+            reason="unreadable",
         ) from None
 
 
@@ -31,5 +36,8 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         files.replace_whole(path, data, mode=mode)
     except OSError as error:
         raise KeyringError(
-            f"cannot be written: {error.strerror or error}", file=path, fix=OWN_FOLDER
+            f"cannot be written: {error.strerror or error}",
+            file=path,
+            fix=OWN_FOLDER,
+            reason="unwritable",
         ) from None

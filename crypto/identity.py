@@ -69,6 +69,7 @@ class PublicIdentity:
             raise CryptoError(
                 "the signature does not belong to this site and content",
                 party=self.name,
+                field="signature",
                 fix="compare fingerprints with that site; do not use what was signed",
             ) from None
 
@@ -209,11 +210,14 @@ def _no_digest() -> CryptoError:
 
 def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:
     if len(blob) < least:
-        raise CryptoError("a sealed message is cut short", party=sender.name, fix="send it again")
+        raise CryptoError(
+            "a sealed message is cut short", party=sender.name, field="length", fix="send it again"
+        )
     if blob[:1] != VERSION:
         raise CryptoError(
             f"a sealed message has version {blob[0]}, this program reads {VERSION[0]}",
             party=sender.name,
+            field="version",
             fix="install the same secure_fl version at all sites",
         )
 
@@ -222,5 +226,6 @@ def _unopened(sender: PublicIdentity) -> CryptoError:
     return CryptoError(
         "a sealed message does not open: changed, meant for somebody else, or out of context",
         party=sender.name,
+        field="seal",
         fix="check that both sites use the same roster, run and step",
     )

@@ -44,6 +44,7 @@ class KeyRing:
                 "an identity exists here already",
                 file=path,
                 fix="take another folder: a new identity would lock this site out of its roster",
+                reason="exists",
             )
         self._private_folder(self.folder)
         save(path, Kind.IDENTITY, identity.to_private_bytes(), self.passphrase, self.cost)
@@ -62,6 +63,7 @@ class KeyRing:
                 "this site has no cohort keys yet",
                 file=path,
                 fix="run `secure-fl keys accept` with the dealer's bundle",
+                reason="missing",
             )
         return _check_cohort(self._cohort(path), roster, path, now)
 
@@ -83,6 +85,7 @@ class KeyRing:
             raise KeyringError(
                 f"this roster has version {roster.version}, the keys here {old.version}",
                 fix="assemble the new one with `secure-fl keys roster --after OLD`",
+                reason="older",
             )
         return self.ceremony(roster, secret)
 
@@ -112,6 +115,7 @@ class KeyRing:
                     file=path,
                     fix="a new ceremony needs a roster with a higher version: "
                     "`secure-fl keys roster --after OLD`",
+                    reason="held",
                 )
             self._archive(path, f"cohort-{old.version}.key")
         save(path, Kind.COHORT, encode_keys(keys), self.passphrase, self.cost)
@@ -141,7 +145,10 @@ class KeyRing:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise KeyringError(
-                f"cannot be made: {error.strerror}", file=folder, fix=OWN_FOLDER
+                f"cannot be made: {error.strerror}",
+                file=folder,
+                fix=OWN_FOLDER,
+                reason="unwritable",
             ) from None
         check_private(folder, 0o700)
 

@@ -113,7 +113,11 @@ class Ledger:
             chain.check(self.identity.public, pinned=self.pinned)
             at = reservation.sequence
             if not 0 < at < len(chain.entries) or chain.entries[at].state != "reserved":
-                raise BudgetError(f"row {at} of the ledger is not a reservation", file=self.path)
+                raise BudgetError(
+                    f"row {at} of the ledger is not a reservation",
+                    file=self.path,
+                    reason="reservation",
+                )
             row = replace(
                 chain.entries[at],
                 time=_now(),
@@ -175,7 +179,9 @@ def events_of(chain: Chain, dataset: str, unit: str) -> list[Event]:
 def required(chain: Chain | None, path: Path) -> Chain:
     """Refuse a file without a ledger's tables."""
     if chain is None:
-        raise BudgetError("the file holds no ledger", file=path, fix="check the path")
+        raise BudgetError(
+            "the file holds no ledger", file=path, fix="check the path", reason="no-ledger"
+        )
     return chain
 
 
@@ -184,14 +190,18 @@ def _check_account(account: Account, event: Event) -> None:
         raise BudgetError(
             f"unit {account.unit!r} with adjacency {account.adjacency!r} is not known",
             fix=f"units: {', '.join(get_args(Unit))}; adjacency: {', '.join(get_args(Adjacency))}",
+            reason="account",
         )
     if not account.dataset:
-        raise BudgetError("the dataset has no name", fix="name it, the same in all runs")
+        raise BudgetError(
+            "the dataset has no name", fix="name it, the same in all runs", reason="account"
+        )
     sampled = isinstance(event, DpSgdSteps) and event.sample_rate < 1
     if sampled and account.adjacency != "add-remove":
         raise BudgetError(
             "amplification by sampling is accounted for add-remove neighbours only",
             fix="use adjacency add-remove for DP-SGD",
+            reason="neighbours",
         )
 
 
@@ -203,6 +213,7 @@ def _check_adjacency(chain: Chain, account: Account) -> None:
                 f"{account.dataset!r} is accounted per {account.unit} as {e.adjacency}, this event "
                 f"as {account.adjacency}: they do not compose",
                 fix=f"state this event's noise for {e.adjacency} neighbours",
+                reason="neighbours",
             )
 
 
@@ -217,6 +228,7 @@ def _check_unit(chain: Chain, account: Account, event: Event) -> None:
                 f"DP-SGD on {account.dataset!r} is accounted per {e.unit} here, this training per "
                 f"{account.unit}: it would spend from a second budget for the same records",
                 fix=f'keep unit = "{e.unit}" for these records',
+                reason="second-budget",
             )
 
 
@@ -226,6 +238,7 @@ def _overspent(account: Account, budget: Budget, before: float, spent: float) ->
         f"at δ = {budget.delta:g}; {before:.4g} is spent, and this step would make it {spent:.4g}",
         fix="stop here, or plan fewer steps or more noise with `secure-fl budget`; a larger budget "
         "is a decision of those who answer for the data. Nothing was computed",
+        reason="spent",
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.crypto.primitives import digest_of
-from secure_fl.errors import BudgetError, CryptoError, TamperError
+from secure_fl.errors import BudgetError, CryptoError, TamperError, TamperReason
 
 FORMAT = 1
 BUSY_SECONDS = 60.0
@@ -88,7 +88,9 @@ class Chain:
             keys = bytes.fromhex(said["signing"]), bytes.fromhex(said["agreement"])
             return PublicIdentity(said["name"], *keys)
         except (ValueError, KeyError, TypeError, IndexError, CryptoError):
-            raise TamperError("the ledger's first row does not name its owner") from None
+            raise TamperError(
+                "the ledger's first row does not name its owner", reason="owner"
+            ) from None
 
     def check(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:
         """Raise TamperError unless all rows are chained and the owner signed the anchor.
@@ -98,18 +100,24 @@ class Chain:
         previous = NOTHING
         for i, (entry, found) in enumerate(zip(self.entries, self.hashes, strict=True)):
             if entry.sequence != i:
-                raise _tampered(f"row {i} is missing (row {entry.sequence} follows)")
+                raise _tampered(f"row {i} is missing (row {entry.sequence} follows)", "row-missing")
             if entry.chained(previous) != found:
-                raise _tampered(f"row {i} was changed, or a row before it was replaced")
+                raise _tampered(
+                    f"row {i} was changed, or a row before it was replaced",
+                    "row-changed",
+                )
             previous = found
         if self.anchor is None or not self.entries:
-            raise _tampered("the ledger has no rows or no anchor")
+            raise _tampered("the ledger has no rows or no anchor", "cut-off")
         sequence, head, signature = self.anchor
         if (sequence, head) != (len(self.entries) - 1, previous):
-            raise _tampered(f"rows after {len(self.entries) - 1} were cut off or added")
+            raise _tampered(f"rows after {len(self.entries) - 1} were cut off or added", "cut-off")
         _check_signature(owner, head_digest(sequence, head), signature, "anchor")
         if pinned is not None and pinned not in self.hashes:
-            raise _tampered("the head kept elsewhere is not in it: an older copy was put back")
+            raise _tampered(
+                "the head kept elsewhere is not in it: an older copy was put back",
+                "older-copy",
+            )
 
     def check_all(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:
         """Check every row's signature too."""
@@ -143,6 +151,7 @@ def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connectio
             f"the ledger cannot be used: {error}",
             file=path,
             fix="check the path and its permissions; without its ledger nothing may be released",
+            reason="unusable",
         ) from None
 
 
@@ -189,12 +198,13 @@ def _check_signature(owner: PublicIdentity, digest: bytes, signature: bytes, wha
     try:
         owner.verify(digest, signature)
     except CryptoError:
-        raise _tampered(f"the signature of {what} is not {owner.name!r}'s") from None
+        raise _tampered(f"the signature of {what} is not {owner.name!r}'s", "signature") from None
 
 
-def _tampered(what: str) -> TamperError:
+def _tampered(what: str, reason: TamperReason) -> TamperError:
     return TamperError(
         f"the ledger is not as it was written: {what}",
         fix="release nothing more from this silo; restore the newest copy and compare its head "
         "with the one kept elsewhere",
+        reason=reason,
     )

@@ -68,6 +68,7 @@ class NoiseLedger:
             raise BudgetError(
                 f"what {type(noise).__name__} spends is not known",
                 fix="use crypto.noise.SkellamNoise",
+                reason="event",
             )
         event = noise.event(releases)
         account = Account(self.account.dataset, UNIT, noise.adjacency)
@@ -75,7 +76,10 @@ class NoiseLedger:
             self.ledger.reserve(event, account, self.budget, run=self.run, round=round or None)
             return
         if account != self.account:
-            raise BudgetError(f"this account is for {ADJACENCY} neighbours, not {noise.adjacency}")
+            raise BudgetError(
+                f"this account is for {ADJACENCY} neighbours, not {noise.adjacency}",
+                reason="neighbours",
+            )
         self._require([*self._unkept, event], f"{releases} more sums")
         self._unkept.append(event)
 
@@ -115,6 +119,7 @@ class NoiseLedger:
                 fix="plan fewer rounds or more noise with `secure-fl budget`; a larger budget is a "
                 "decision of those who answer for the data. Nothing was sent",
                 party=self.account.dataset,
+                reason="spent",
             )
 
     def _epsilon(self, events: Sequence[Event]) -> float | None:

@@ -44,6 +44,7 @@ class Predictions:
             raise BudgetError(
                 "this plan has no parties, examples, rounds or classes, or too large a batch",
                 fix="counts are 1 or more, classes 2 or more, a batch at most all examples",
+                reason="plan",
             )
 
     @property
@@ -111,7 +112,9 @@ def size_noise(
 ) -> SkellamNoise:
     """Find the noise of one exchange: the least within ε, or of a guaranteed std on the sum."""
     if (epsilon is None) == (std is None):
-        raise BudgetError("give either ε or the noise", fix="--epsilon or --noise-std")
+        raise BudgetError(
+            "give either ε or the noise", fix="--epsilon or --noise-std", reason="plan"
+        )
     if epsilon is None:
         assert std is not None  # noqa: S101 - checked above
         return plan.noise((std * plan.scale) ** 2)
@@ -164,9 +167,13 @@ def plan_training(
     As Opacus' loader does it: 1/⌈N/B⌉ is the sample rate, and an epoch has ⌈N/B⌉ steps.
     """
     if min(records, batch, epochs, rounds) < 1 or batch > records:
-        raise BudgetError("records, batch, epochs and rounds must be 1 or more, batch <= records")
+        raise BudgetError(
+            "records, batch, epochs and rounds must be 1 or more, batch <= records", reason="plan"
+        )
     if (noise_multiplier is None) == (epsilon_target is None):
-        raise BudgetError("give either ε or the noise", fix="--epsilon or --noise-multiplier")
+        raise BudgetError(
+            "give either ε or the noise", fix="--epsilon or --noise-multiplier", reason="plan"
+        )
     per_epoch = math.ceil(records / batch)
     rate, steps = 1 / per_epoch, per_epoch * epochs * rounds
 

@@ -90,7 +90,11 @@ class Roster:
         for m in self.members:
             if m.name == name:
                 return m
-        raise KeyringError(f"{name!r} is not on the roster", fix=f"members: {listed(self.names)}")
+        raise KeyringError(
+            f"{name!r} is not on the roster",
+            fix=f"members: {listed(self.names)}",
+            reason="stranger",
+        )
 
     def require(self, identity: PublicIdentity) -> None:
         """Raise KeyringError unless these very keys are on the roster under this name."""
@@ -98,6 +102,7 @@ class Roster:
             raise KeyringError(
                 f"the roster lists other keys for {identity.name!r}",
                 fix="use the identity whose card the roster was assembled from",
+                reason="other-keys",
             )
 
     def canonical(self) -> bytes:
@@ -131,6 +136,7 @@ class Roster:
             raise KeyringError(
                 "two different rosters cannot be merged",
                 fix="every site must sign the same file; compare `secure-fl keys show` of both",
+                reason="merge",
             )
         return replace(self, signatures=tuple(dict(other.signatures + self.signatures).items()))
 
@@ -148,11 +154,13 @@ class Roster:
                 f"a threshold of {self.threshold} does not fit {n} parties",
                 fix=f"take {n // 2 + 1} to {n}: with half or fewer, a coordinator that lies about "
                 "dropouts could unmask everybody",
+                reason="threshold",
             )
         if self.expires <= self.created or self.version < 1:
             raise KeyringError(
                 "the roster expires before it begins, or has version 0",
                 fix="make it again, with a later last day",
+                reason="dates",
             )
 
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
@@ -161,12 +169,15 @@ class Roster:
         signed = dict(self.signatures)
         if foreign := sorted(set(signed) - set(self.names)):
             raise KeyringError(
-                f"signed by {listed(foreign)}, not on the roster", fix="start from the cards again"
+                f"signed by {listed(foreign)}, not on the roster",
+                fix="start from the cards again",
+                reason="stranger",
             )
         if missing := self.missing():
             raise KeyringError(
                 f"the signature of {listed(missing)} is missing",
                 fix="run `secure-fl keys sign` there and merge the files",
+                reason="unsigned",
             )
         for m in self.members:
             try:
@@ -176,6 +187,7 @@ class Roster:
                     f"the signature of {m.name!r} is not for this roster",
                     fix="the roster was changed after it was signed, or the key is foreign: "
                     "compare fingerprints and sign again",
+                    reason="signature",
                 ) from None
         if me is not None:
             self.require(me)
@@ -183,6 +195,7 @@ class Roster:
             raise KeyringError(
                 f"the roster expired on {self.expires:%Y-%m-%d %H:%M} UTC",
                 fix="assemble and sign a new version, then `secure-fl keys rotate`",
+                reason="expired",
             )
 
 
@@ -198,7 +211,9 @@ def make_roster(
     now = datetime.now(UTC)
     if not 0 < days <= LONGEST:
         raise KeyringError(
-            f"a roster cannot hold {days} days", fix=f"take more than 0, and {LONGEST} at most"
+            f"a roster cannot hold {days} days",
+            fix=f"take more than 0, and {LONGEST} at most",
+            reason="dates",
         )
     until = now + timedelta(days=days)
     roster = Roster(members, coordinator, threshold, now, until, version)
@@ -217,21 +232,30 @@ def _check_members(roster: Roster) -> None:
         raise KeyringError(
             f"{listed(twice)} name more than one member",
             fix="names must differ by more than upper and lower case",
+            reason="names",
         )
     for m in roster.members:
         if m.role not in get_args(Role):
-            raise KeyringError(f"{m.name!r} has role {m.role!r}", fix="take party or host")
+            raise KeyringError(
+                f"{m.name!r} has role {m.role!r}", fix="take party or host", reason="role"
+            )
         if m.name != m.identity.name:
             what = f"member {m.name!r} has the card of {m.identity.name!r}"
-            raise KeyringError(what, fix="fetch that site's own card again")
+            raise KeyringError(what, fix="fetch that site's own card again", reason="card")
     hosts = [m.name for m in roster.members if m.role == "host"]
     if len(hosts) > 1:
-        raise KeyringError(f"{listed(hosts)} are all hosts", fix="a roster has one host at most")
+        raise KeyringError(
+            f"{listed(hosts)} are all hosts", fix="a roster has one host at most", reason="hosts"
+        )
     if not roster.parties:
-        raise KeyringError("the roster has no party", fix="add the card of every hospital")
+        raise KeyringError(
+            "the roster has no party", fix="add the card of every hospital", reason="no-party"
+        )
     cards = [roster.coordinator, *(m.identity for m in roster.members)]
     keys = [key for card in cards for key in (card.signing, card.agreement)]
     if len(set(keys)) != len(keys):
         raise KeyringError(
-            "two cards hold the same key", fix="each site and the coordinator make their own"
+            "two cards hold the same key",
+            fix="each site and the coordinator make their own",
+            reason="shared-key",
         )

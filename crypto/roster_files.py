@@ -76,7 +76,10 @@ def read_card(data: bytes, *, file: str = "card") -> PublicIdentity:
         public.verify(_card_digest(public), read.signature)
     except CryptoError as error:
         raise KeyringError(
-            f"the card is not valid: {error.what}", file=file, fix="ask the site for it again"
+            f"the card is not valid: {error.what}",
+            file=file,
+            fix="ask the site for it again",
+            reason="card",
         ) from None
     _same_fingerprint(public.fingerprint(), read.fingerprint, file)
     return public
@@ -107,9 +110,9 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
         members = tuple(Member(m.card.name, m.role, m.tier, m.card.public()) for m in read.members)
         coordinator = read.coordinator.public()
     except CryptoError as error:
-        raise KeyringError(error.what, file=file, fix=error.fix) from None
+        raise KeyringError(error.what, file=file, fix=error.fix, reason="card") from None
     if not all((m.tier or "").isprintable() for m in members):  # people read it before they sign
-        raise KeyringError("holds a tier that cannot be printed", file=file)
+        raise KeyringError("holds a tier that cannot be printed", file=file, reason="form")
     try:
         roster = Roster(
             members,
@@ -121,7 +124,7 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
             tuple(read.signatures.items()),
         )
     except OverflowError:  # near year 1 or 9999, whose instant in UTC does not exist
-        raise KeyringError("holds a date that no clock shows", file=file) from None
+        raise KeyringError("holds a date that no clock shows", file=file, reason="dates") from None
     _same_fingerprint(roster.fingerprint(), read.fingerprint, file)
     return roster
 
@@ -152,7 +155,10 @@ def _same_fingerprint(computed: str, printed: str, file: str) -> None:
     # people compare the printed one, so it must not say something else
     if computed != printed:
         raise KeyringError(
-            "the fingerprint in the file is not the content's", file=file, fix="ask for it again"
+            "the fingerprint in the file is not the content's",
+            file=file,
+            fix="ask for it again",
+            reason="changed",
         )
 
 
@@ -161,12 +167,16 @@ def _decode(data: bytes, kind: type[_File], file: str) -> _File:
         read = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise KeyringError(
-            f"is not such a file: {error}", file=file, fix="was another file meant, or was it cut?"
+            f"is not such a file: {error}",
+            file=file,
+            fix="was another file meant, or was it cut?",
+            reason="form",
         ) from None
     if read.format != FORMAT:
         raise KeyringError(
             f"has format {read.format}, this program reads {FORMAT}",
             file=file,
             fix="install the same secure_fl version at all sites",
+            reason="version",
         )
     return read

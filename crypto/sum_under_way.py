@@ -176,7 +176,9 @@ class SumUnderWay:
             )
         for_me = rule.audience == Audience.PARTIES or me == host
         if for_me and len(parts) != len(self._parts):
-            raise TamperError("the coordinator sent back another number of sums", party=me)
+            raise TamperError(
+                "the coordinator sent back another number of sums", party=me, reason="sum"
+            )
         self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
         for sent, data in zip(self._parts, parts, strict=False):

@@ -65,6 +65,7 @@ def check(
             f"the sum over {len(contributors)} contributors was changed on its way",
             fix="stop the run, compare transcripts with the coordinator, and rotate the keys",
             sum=stream.sum,
+            reason="sum",
         )
 
 

@@ -71,6 +71,7 @@ def decrypt(kind: Kind, data: bytes, passphrase: str, *, file: object = None) ->
             f"has key file version {data[0]}, this program reads {VERSION}" if data else "is empty",
             file=file,
             fix="install the matching secure_fl version, or restore the file from its backup",
+            reason="version",
         )
     if len(data) < HEADER.size:
         raise _truncated(file)
@@ -81,7 +82,12 @@ def decrypt(kind: Kind, data: bytes, passphrase: str, *, file: object = None) ->
         raise _changed(kind, file)
     key, expected = _stretch(passphrase, salt, Cost(log_n, r, p))
     if not compare_digest(check, expected):
-        raise KeyringError("the passphrase is wrong", file=file, fix="try the passphrase again")
+        raise KeyringError(
+            "the passphrase is wrong",
+            file=file,
+            fix="try the passphrase again",
+            reason="passphrase",
+        )
     try:
         return AESGCM(key).decrypt(nonce, data[HEADER.size :], data[: HEADER.size])
     except InvalidTag:
@@ -108,25 +114,33 @@ def check_private(path: Path, mode: int) -> None:
             f"cannot be read: {error.strerror or error}",
             file=path,
             fix="check --keys, or make it with `secure-fl keys identity`",
+            reason="unreadable",
         ) from None
     if found & 0o077:
         raise KeyringError(
             f"others may open it (mode {found:04o})",
             file=path,
             fix=f"chmod {mode:o} it; if others could have read it, rotate the keys",
+            reason="exposed",
         )
 
 
 def _stretch(passphrase: str, salt: bytes, cost: Cost) -> tuple[bytes, bytes]:
     if not passphrase:
-        raise KeyringError("the passphrase is empty", fix="choose one of 12 characters or more")
+        raise KeyringError(
+            "the passphrase is empty",
+            fix="choose one of 12 characters or more",
+            reason="passphrase",
+        )
     kdf = Scrypt(salt=salt, length=48, n=1 << cost.log_n, r=cost.r, p=cost.p)
     both = kdf.derive(passphrase.encode())
     return both[:32], both[32:]
 
 
 def _truncated(file: object) -> KeyringError:
-    return KeyringError("is cut short, or has extra bytes", file=file, fix="restore its backup")
+    return KeyringError(
+        "is cut short, or has extra bytes", file=file, fix="restore its backup", reason="form"
+    )
 
 
 def _changed(kind: Kind, file: object) -> KeyringError:
@@ -134,4 +148,5 @@ def _changed(kind: Kind, file: object) -> KeyringError:
         f"was changed, or is not a file of kind {kind.name.lower()}",
         file=file,
         fix="restore its backup, and find out who could write here",
+        reason="changed",
     )

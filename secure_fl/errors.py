@@ -23,7 +23,97 @@ what leaves a hospital is the class's `code`, never the text.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
+
+KeyringReason: TypeAlias = Literal[
+    # a file
+    "unreadable",
+    "unwritable",
+    "missing",
+    "exists",
+    "exposed",  # others may open it
+    "form",  # it is cut short, or another kind of file
+    "version",  # of another program
+    "changed",
+    "passphrase",
+    "certificate",
+    "mixed",  # files of different kits
+    "setting",
+    # what a roster says
+    "names",
+    "role",
+    "card",
+    "hosts",
+    "no-party",
+    "shared-key",
+    "threshold",
+    "dates",
+    "merge",
+    # whom it is for, and until when
+    "stranger",  # not on the roster
+    "other-keys",
+    "other-roster",
+    "unsigned",
+    "signature",
+    "early",
+    "expired",
+    "older",
+    "retired",
+    # a dealer's bundle
+    "recipient",
+    "dealer",
+    "sealed",
+    "held",  # keys of this version, or a later one, are here
+]
+BudgetReason: TypeAlias = Literal[
+    "spent",
+    "plan",
+    "accountant",
+    "delta",
+    "out-of-reach",  # no noise is enough
+    "event",  # of a kind that is not accounted for
+    "no-promise",  # its numbers protect nobody
+    "neighbours",
+    "account",
+    "second-budget",
+    "no-ledger",
+    "unusable",
+    "owner",
+    "reservation",
+    "steps",
+    "nobody-left",  # to add noise
+    "too-noisy",
+    "drowned",  # by noise
+    "lost-noise",
+    "unreserved",
+    "unprotected",
+]
+TamperReason: TypeAlias = Literal[
+    "sum",
+    "relayed",
+    # of a ledger
+    "owner",
+    "row-changed",
+    "row-missing",
+    "cut-off",
+    "signature",
+    "older-copy",
+]
+RunReason: TypeAlias = Literal[
+    "missing",
+    "exists",
+    "in-use",  # another process works in this folder
+    "unreadable",
+    "unwritable",
+    "form",
+    "unfinished",
+    "changed",
+    "no-folder",  # the run keeps nothing, so it cannot be resumed or joined
+    "other-program",
+    "other-settings",
+    "address",
+    "extra",  # of the installation
+]
 
 DISTRUST = "stop the run: the coordinator is not to be trusted"
 
@@ -34,6 +124,8 @@ class SecureFLError(Exception):
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
     advice: ClassVar[str] = ""  # what to do where nothing better is known
+
+    reason: str = ""  # of a closed list, in classes that have several
 
     def __init__(self, what: str, *, fix: str = "", **where: object) -> None:
         super().__init__(what)
@@ -141,12 +233,20 @@ class KeyringError(CryptoError):
     advice = "use the file as it was made, or make it again with `secure-fl keys`"
     code = "keyring"
 
+    def __init__(self, what: str, *, reason: KeyringReason, fix: str = "", **where: object) -> None:
+        super().__init__(what, fix=fix, **where)
+        self.reason = reason
+
 
 class TamperError(CryptoError):
-    """An aggregate was changed, scaled, injected or replayed on its way."""
+    """An aggregate was changed, scaled, injected or replayed on its way, or a ledger rewritten."""
 
     advice = DISTRUST
     code = "tamper"
+
+    def __init__(self, what: str, *, reason: TamperReason, fix: str = "", **where: object) -> None:
+        super().__init__(what, fix=fix, **where)
+        self.reason = reason
 
 
 class BudgetError(SecureFLError):
@@ -156,6 +256,10 @@ class BudgetError(SecureFLError):
     code = "budget"
     exit_status = 7
 
+    def __init__(self, what: str, *, reason: BudgetReason, fix: str = "", **where: object) -> None:
+        super().__init__(what, fix=fix, **where)
+        self.reason = reason
+
 
 class RunError(SecureFLError):
     """A run's folder cannot be written, read or resumed."""
@@ -163,3 +267,7 @@ class RunError(SecureFLError):
     advice = "check that the folder is there, belongs to this user, and has space left"
     code = "run"
     exit_status = 4
+
+    def __init__(self, what: str, *, reason: RunReason, fix: str = "", **where: object) -> None:
+        super().__init__(what, fix=fix, **where)
+        self.reason = reason

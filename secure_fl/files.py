@@ -58,7 +58,9 @@ def write_whole(file: Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_whole(file, text.encode())
     except OSError as error:
-        raise RunError(f"the file cannot be written ({error.strerror})", file=file) from error
+        raise RunError(
+            f"the file cannot be written ({error.strerror})", file=file, reason="unwritable"
+        ) from error
 
 
 class Lines:
@@ -85,6 +87,7 @@ class Lines:
                 f"{self._what} cannot be written down ({error.strerror})",
                 fix="free disk space, then resume; nothing was revealed",
                 file=self._file,
+                reason="unwritable",
             ) from error
 
     def _make(self) -> None:

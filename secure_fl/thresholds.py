@@ -65,6 +65,8 @@ class CollusionBound:
 def collusion_bound(n: int, t: int) -> CollusionBound:
     """P3 of the design: c <= min(t-1, n-2), and c < 2t-n when the coordinator lies as well."""
     if not 1 <= t <= n:
-        raise KeyringError(f"a threshold of {t} does not fit {n} parties", fix=f"take 1 to {n}")
+        raise KeyringError(
+            f"a threshold of {t} does not fit {n} parties", fix=f"take 1 to {n}", reason="threshold"
+        )
     honest = min(t - 1, n - 2)
     return CollusionBound(n, t, honest, max(-1, min(2 * t - n, honest + 1) - 1))

@@ -56,7 +56,9 @@ def results(folder: Path, page: Path, check: bool) -> None:
                 file.write_text(text)
         except OSError as error:
             what = f"the page cannot be {'read' if check else 'written'} ({error.strerror})"
-            raise RunError(what, fix="name another with --write or --from", file=file) from error
+            raise RunError(
+                what, fix="name another with --write or --from", file=file, reason="form"
+            ) from error
 
 
 def _compare(found: str, text: str, page: Path) -> None:

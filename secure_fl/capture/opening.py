@@ -57,6 +57,7 @@ class RecordedRun:
                 "only digests of what crossed the wires were recorded in this run, no views",
                 fix="train again with --record: attacks need the bytes themselves",
                 file=folder,
+                reason="missing",
             )
 
     @property
@@ -109,7 +110,7 @@ class RecordedRun:
     def _incomplete(self, what: str) -> RunError:
         """Without it less could be read, and that would look like protection."""
         said = f"{what} is missing from what was recorded"
-        return RunError(said, fix="train again with --record", file=self.folder)
+        return RunError(said, fix="train again with --record", file=self.folder, reason="missing")
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

@@ -90,4 +90,4 @@ def _write(file: Path, data: bytes) -> None:
         replace_whole(file, data, mode=0o600)
     except OSError as error:
         what = f"a view's key cannot be written ({error.strerror})"
-        raise RunError(what, file=file) from error
+        raise RunError(what, file=file, reason="unwritable") from error

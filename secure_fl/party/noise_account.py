@@ -47,6 +47,7 @@ class Reserved:
                 "this party has no ledger, so it may not release anything under noise",
                 fix="give the run a ledger and a budget",
                 party=self._me,
+                reason="no-ledger",
             )
         self._account.enter(noise, releases, round)
         self._left[noise] = self._left.get(noise, 0) + releases
@@ -61,17 +62,20 @@ class Reserved:
                 "a sum without noise, in a run that protects hospitals by noise",
                 fix="pass noise=cohort.prediction_noise(...), or remove protection.noise",
                 party=self._me,
+                reason="unprotected",
             )
         if rule.audience != Audience.HOST or rule.bound is None or rule.carry:
             raise BudgetError(
                 "a noised sum whose scale would leave without noise",
                 fix="noised sums are for the host, with a public bound, and carry nothing",
                 party=self._me,
+                reason="unprotected",
             )
         if not self._left.get(noise):
             raise BudgetError(
                 "a noised sum was to be sent that is not in the ledger",
                 fix="call cohort.reserve(noise, releases) before the sums of a round",
                 party=self._me,
+                reason="unreserved",
             )
         self._left[noise] -= 1

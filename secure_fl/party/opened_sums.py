@@ -41,6 +41,7 @@ class OpenedSumsLog:
                 f"somebody joined after round {joined}; this one is over for good",
                 fix="resume after the newest round",
                 round=round,
+                field="round",
             )
         before = [(who, of) for at, sum, who, of in entries if (at, sum) == (round, number)]
         if not before:
@@ -52,6 +53,7 @@ class OpenedSumsLog:
                 "difference would show somebody's input",
                 fix="resume with exactly those parties",
                 round=round,
+                field="survivors",
             )
         elif before[0][1] != what:
             raise CohortError(
@@ -60,6 +62,7 @@ class OpenedSumsLog:
                 fix="resume with the same settings; if these are the same, the coordinator is not "
                 "to be trusted",
                 round=round,
+                field="sum",
             )
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:

@@ -102,16 +102,20 @@ def load_kit(folder: Path) -> Kit:
             f"is not a kit's connection: {error}",
             file=folder / CONNECTION,
             fix="copy the whole kit that `secure-fl pilot init` wrote for this machine",
+            reason="form",
         ) from None
     roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
         what, fix = f"the roster does not list {connection.name!r}", "take this machine's own kit"
-        raise KeyringError(what, file=folder, fix=fix)
+        raise KeyringError(what, file=folder, fix=fix, reason="stranger")
     if connection.hub != roster.coordinator.name:
         what = f"the roster's coordinator is not {connection.hub!r}"
         raise KeyringError(
-            what, file=folder, fix="fetch the kit again: its files do not belong together"
+            what,
+            file=folder,
+            fix="fetch the kit again: its files do not belong together",
+            reason="mixed",
         )
     kit = Kit(folder, connection, roster)
     if (found := kit.tls.common_name()) != connection.name:
@@ -119,6 +123,7 @@ def load_kit(folder: Path) -> Kit:
             f"the certificate is of {found!r}, and the kit of {connection.name!r}",
             file=folder,
             fix="take each file from the kit that was made for this machine",
+            reason="mixed",
         )
     _require_valid(kit.tls, datetime.now(UTC))
     return kit
@@ -132,10 +137,12 @@ def _require_valid(tls: TlsFiles, now: datetime) -> None:
             f"the certificates of this kit ended on {end:%Y-%m-%d %H:%M} UTC",
             file=tls.certificate,
             fix=RENEW["certificates"],
+            reason="expired",
         )
     if now < begin:
         raise KeyringError(
             f"the certificates of this kit begin on {begin:%Y-%m-%d %H:%M} UTC",
             file=tls.certificate,
             fix="set this machine's clock right",
+            reason="early",
         )

@@ -147,6 +147,7 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
         raise RunError(
             "--metrics needs prometheus_client, which is not installed",
             fix="pip install 'secure-fl[metrics]', or leave --metrics out",
+            reason="extra",
         ) from None
     with listening(meter, port) as at:
         yield at

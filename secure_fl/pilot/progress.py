@@ -20,7 +20,9 @@ def progress(folder: Path) -> dict[str, Any]:
         lines = (folder / EVENTS).read_text().splitlines() if (folder / EVENTS).exists() else []
     except OSError as error:
         fix = "give the folder after --out of `secure-fl coordinate`"
-        raise RunError("there is no pilot's run here", fix=fix, file=folder) from error
+        raise RunError(
+            "there is no pilot's run here", fix=fix, file=folder, reason="missing"
+        ) from error
     members: dict[str, dict[str, Any]] = {}
     round, notes, state = 0, list[str](), "gathering"
     for event in _events(lines):

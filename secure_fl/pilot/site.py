@@ -93,6 +93,7 @@ class Memory:
                     "learn the cohort's key by trying again, so these keys open nothing more",
                     fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
                     "keys roster --after`), new keys (`keys rotate`) and new kits",
+                    reason="retired",
                 )
 
 

@@ -100,6 +100,7 @@ class SiteRun:
                 fix="the last round is kept: free disk space, then let the coordinator start again",
                 file=self._folder.path,
                 party=party,
+                reason="unwritable",
             ) from error
 
     def close(self) -> None:

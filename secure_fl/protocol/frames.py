@@ -122,15 +122,21 @@ def decode(frame: Frame, verify: Callable[[bytes, bytes], None]) -> Envelope:
     """
     head, bulk = frame
     if not SIGNATURE_BYTES < len(head) <= MAX_HEAD + SIGNATURE_BYTES or len(bulk) > MAX_BULK:
-        raise WireError("a frame's size is out of bounds", fix="check both sides' versions")
+        raise WireError(
+            "a frame's size is out of bounds", field="size", fix="check both sides' versions"
+        )
     if head[0] != VERSION:
-        raise WireError(f"unknown wire version {head[0]}", fix="install equal versions everywhere")
+        raise WireError(
+            f"unknown wire version {head[0]}",
+            field="version",
+            fix="install equal versions everywhere",
+        )
     unsigned = memoryview(head)[:-SIGNATURE_BYTES]
     verify(sha256(unsigned).digest(), head[-SIGNATURE_BYTES:])
     try:
         envelope = _decoder.decode(unsigned[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("a frame does not decode into a known message") from error
+        raise WireError("a frame does not decode into a known message", field="message") from error
     if len(bulk) != envelope.size or digest(bulk) != envelope.digest:
         raise WireError("a frame's bulk is not the one its head pins", party=envelope.sender)
     return envelope

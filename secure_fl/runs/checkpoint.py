@@ -55,6 +55,7 @@ def save(folder: Path, state: Mapping[str, Any]) -> None:
             fix="free disk space or choose another folder, then run again with --resume; "
             "the last good checkpoint is untouched",
             file=folder,
+            reason="unwritable",
         ) from error
 
 
@@ -90,12 +91,14 @@ def load(folder: Path) -> dict[str, Any]:
             f"the checkpoint cannot be read ({error})",
             fix="delete this folder; --resume then continues from the round before",
             file=folder,
+            reason="unreadable",
         ) from error
     if document.get("format") != FORMAT:
         raise RunError(
             f"unknown checkpoint format {document.get('format')!r}",
             fix="resume with the version of secure_fl that the run began with",
             file=folder,
+            reason="form",
         )
     state = _unflatten(document["state"], tensors)
     assert isinstance(state, dict)  # noqa: S101 - save() takes a mapping
@@ -118,6 +121,7 @@ def from_bytes(data: bytes) -> dict[str, Any]:
         raise RunError(
             "a state handed over by another party cannot be read",
             fix="install the same version at all sites",
+            reason="unreadable",
         ) from error
     assert isinstance(state, dict)  # noqa: S101 - to_bytes() takes a mapping
     return state
@@ -144,6 +148,7 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
             raise RunError(
                 f"a checkpoint cannot hold a {type(value).__name__}",
                 fix="return tensors, arrays, numbers, texts, lists and mappings from state_dict",
+                reason="form",
             )
 
 

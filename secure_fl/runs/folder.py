@@ -51,7 +51,9 @@ class RunFolder:
             lock = (path / ".lock").open("w")
         except OSError as error:
             raise RunError(
-                f"the run's folder cannot be written ({error.strerror})", file=path
+                f"the run's folder cannot be written ({error.strerror})",
+                file=path,
+                reason="unwritable",
             ) from error
         try:
             _claim(path, lock, settings, resume=resume)
@@ -85,6 +87,7 @@ class RunFolder:
                 f"what happened cannot be written down ({error.strerror})",
                 fix="free disk space, then run again with --resume",
                 file=file,
+                reason="unwritable",
             ) from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -133,6 +136,7 @@ class PartyCheckpoints:
             raise RunError(
                 "the state handed over by another party is of another program",
                 fix="install the same version at all sites, and give them the same settings",
+                reason="other-program",
             )
         for name, thing in shared.items():
             thing.load_state_dict(state["shared"][name])
@@ -159,6 +163,7 @@ class PartyCheckpoints:
                 "the checkpoint is of another program",
                 fix="resume with the algorithm and version that the run began with",
                 file=self._path(round),
+                reason="other-program",
             )
         for name, thing in keep.items():
             thing.load_state_dict(state["keep"][name])
@@ -193,22 +198,30 @@ class NoCheckpoints:
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:
         """Nobody can join: there is nothing to give."""
-        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
+        raise RunError(
+            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
+        )
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
         """Nothing can be given."""
-        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
+        raise RunError(
+            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
+        )
 
     def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Nothing can be taken."""
-        raise RunError("this run has no folder, so nobody can join it late", fix=NO_FOLDER)
+        raise RunError(
+            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
+        )
 
     def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
         """Write nothing."""
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Nothing can be restored."""
-        raise RunError("this run has no folder, so it cannot be resumed", fix=NO_FOLDER)
+        raise RunError(
+            "this run has no folder, so it cannot be resumed", fix=NO_FOLDER, reason="no-folder"
+        )
 
     def roll_back(self, round: int) -> None:
         """Nothing is kept."""
@@ -227,7 +240,9 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         fix = "wait until it has ended, or take another folder"
-        raise RunError("another process is working in this run", file=path, fix=fix) from None
+        raise RunError(
+            "another process is working in this run", file=path, fix=fix, reason="in-use"
+        ) from None
     found = path / SETTINGS
     if resume and found.exists() and not _begun(path):
         (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
@@ -241,6 +256,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
             "there is a run in this folder already",
             fix="choose another folder, or add --resume to go on with it",
             file=path,
+            reason="exists",
         )
     else:
         write_whole(found, settings)
@@ -268,5 +284,6 @@ def _require_same(found: Path, settings: str) -> None:
             f"the settings that this run began with cannot be read ({error})",
             fix="start a new run in another folder",
             file=found,
+            reason="unreadable",
         ) from error
     resuming.require_same(before, tomllib.loads(settings), JOINING, found.parent)

@@ -15,7 +15,9 @@ def require_run(settings: Path) -> None:
     """Refuse to resume what never began."""
     if not settings.exists():
         fix = "start it without --resume, or name its folder with --out"
-        raise RunError("there is no run to resume here", fix=fix, file=settings.parent)
+        raise RunError(
+            "there is no run to resume here", fix=fix, file=settings.parent, reason="missing"
+        )
 
 
 def require_same(before: Tree, after: Tree, ignored: tuple[str, ...], folder: Path) -> None:
@@ -25,6 +27,7 @@ def require_same(before: Tree, after: Tree, ignored: tuple[str, ...], folder: Pa
             "the settings are not those this run began with:\n  " + "\n  ".join(changed),
             fix="put these back to resume, or start a new run in another folder",
             file=folder,
+            reason="other-settings",
         )
 
 

@@ -71,7 +71,10 @@ class Fuzzer:
             answers = list(self._deliver({party: frame}, deadline))
             if not answers:
                 raise RunError(
-                    "a genuine frame was not answered", party=party, fix="read that party's log"
+                    "a genuine frame was not answered",
+                    party=party,
+                    fix="read that party's log",
+                    reason="unfinished",
                 )
             self._last[party] = frame.head, answers[0][1]
             self._seen += [frame, answers[0][1]]

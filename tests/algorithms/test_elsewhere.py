@@ -122,12 +122,12 @@ def test_a_site_runs_it_only_if_it_is_installed_there_and_named(install: Install
     install(mine="faraway:ENTRY")
     asked = plan().model_copy(update={"algorithm": ALGORITHMS["mine"].settings(name="mine")})
     text = write_plan(asked)
-    with pytest.raises(PolicyRefusal, match=r"site\.algorithms"):
+    with raises(PolicyRefusal, "site.algorithms"):
         check(policy(), read_plan(text), COMPANY, today=TODAY)
     check(policy(algorithms=("mine",)), read_plan(text), COMPANY, today=TODAY)
     vars(ALGORITHMS)["elsewhere"] = {}  # at a site without the package
     ALGORITHMS.data.pop("mine")
-    with pytest.raises(SettingsError, match="found 'mine'"):
+    with raises(SettingsError, "'mine'"):
         read_plan(text)
 
 
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_an_entry_point_is_said(
 def test_two_packages_cannot_share_a_name(install: Install) -> None:
     install(mine="faraway:ENTRY")
     install("nearby", mine="nearby:ENTRY")
-    with pytest.raises(SettingsError, match="two algorithms are called 'mine'"):
+    with raises(SettingsError, "'mine'"):
         list(Registry(BUILT_IN))
 
 
@@ -207,5 +207,5 @@ def test_a_program_passes_its_own_class(tmp_path: Path) -> None:
 def test_a_class_that_nobody_knows_is_told_both_ways() -> None:
     with raises(SettingsError, "Lost is not registered", "Lost.entry()", GROUP):
         small(Lost())
-    with pytest.raises(SettingsError, match="another algorithm is registered as 'fedadam'"):
+    with raises(SettingsError, "'fedadam'"):
         small(Taken())

@@ -194,7 +194,7 @@ def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path):
     assert list(lines(tmp_path / "run", SessionLine)) == [line]
     with (tmp_path / "run.jsonl").open("a") as handle:
         handle.write('\n{"session": 3}\n')
-    with pytest.raises(RunError, match="line 2"):
+    with raises(RunError, "line 2", reason="form"):
         list(lines(tmp_path / "run", SessionLine))
 
 

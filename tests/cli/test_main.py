@@ -110,7 +110,7 @@ def fail(kind: str) -> None:
         raise KeyboardInterrupt
     if kind == "bug":
         raise ZeroDivisionError("by nothing")
-    raise errors.BudgetError("ε is spent", fix="stop here", silo="north")
+    raise errors.BudgetError("ε is spent", reason="spent", fix="stop here", silo="north")
 
 
 PROGRAM = Program(

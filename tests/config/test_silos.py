@@ -199,7 +199,7 @@ def test_a_missing_file_names_its_party(tmp_path: Path) -> None:
 def test_resuming_with_other_settings_lists_them(study: Path, tmp_path: Path) -> None:
     found = config.load(study)
     run = tmp_path / "run"
-    with pytest.raises(RunError, match="no run to resume"):
+    with raises(RunError, reason="missing"):
         Federation.of(found, run, resume=True)
     run.mkdir()
     (run / "settings.toml").write_text(config.dump(found))

@@ -86,25 +86,25 @@ def test_no_event_means_no_promise() -> None:
 def test_gdp_and_unknown_accountants_are_refused() -> None:
     with raises(BudgetError, "0.215", "1.03"):
         epsilon([GaussianRelease(1.0)], DELTA, accountant="gdp")  # type: ignore[arg-type]
-    with pytest.raises(BudgetError, match="not an accountant"):
+    with raises(BudgetError, reason="accountant"):
         epsilon([GaussianRelease(1.0)], DELTA, accountant="pld")  # type: ignore[arg-type]
 
 
 def test_unknown_events_are_unsupported() -> None:
     with raises(BudgetError, "'str'"):
         epsilon(["laplace"], DELTA)  # type: ignore[list-item]
-    with pytest.raises(BudgetError, match="not an event"):
+    with raises(BudgetError, reason="event"):
         encode_event("laplace")  # type: ignore[arg-type]
     for text in ("", "[]", "{}", '{"kind":"laplace","scale":1}', '{"kind":"gaussian","count":1}'):
-        with pytest.raises(BudgetError, match="not an event"):
+        with raises(BudgetError, reason="event"):
             decode_event(text)
-    with pytest.raises(BudgetError, match="not an event"):
+    with raises(BudgetError, reason="event"):
         decode_event('{"count":1,"kind":"gaussian","noise_multiplier":1.0,"scale":1}')
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
 def test_impossible_deltas(delta: float) -> None:
-    with pytest.raises(BudgetError, match="δ is"):
+    with raises(BudgetError, reason="delta"):
         epsilon([GaussianRelease(1.0)], delta)
 
 
@@ -115,10 +115,10 @@ def test_impossible_noise(noise: float) -> None:
         lambda: DpSgdSteps(noise, 0.1, 1),
         lambda: SkellamRelease(noise, 1.0, 1.0),
     ):
-        with pytest.raises(BudgetError, match="promises nothing"):
+        with raises(BudgetError, reason="no-promise"):
             make()
     for rate, steps in ((0.0, 1), (1.5, 1), (0.1, 0)):
-        with pytest.raises(BudgetError, match="promises nothing"):
+        with raises(BudgetError, reason="no-promise"):
             DpSgdSteps(1.0, rate, steps)
 
 
@@ -148,5 +148,5 @@ def test_calibration_round_trips(accountant: Accountant) -> None:
     found = calibrate(lambda z: [GaussianRelease(z, 4)], 3.0, DELTA, accountant=accountant)
     spent = epsilon([GaussianRelease(found, 4)], DELTA, accountant=accountant)
     assert 3.0 - 1e-3 <= spent <= 3.0
-    with pytest.raises(BudgetError, match="even noise"):
+    with raises(BudgetError, reason="out-of-reach"):
         calibrate(lambda z: [GaussianRelease(z)], 1e-9, DELTA, accountant="rdp", high=10.0)

@@ -142,7 +142,7 @@ def test_a_sealed_message_opens_only_where_and_as_meant() -> None:
 def test_a_renamed_sender_is_refused() -> None:
     blob = seal_to(NORTH, SOUTH.public, b"secret", b"")
     other = PublicIdentity("west", NORTH.public.signing, NORTH.public.agreement)
-    with pytest.raises(CryptoError, match="does not open"):
+    with raises(CryptoError, field="seal"):
         open_sealed(SOUTH, other, blob, b"")
 
 
@@ -157,7 +157,7 @@ def test_a_channel_binds_direction_run_and_context() -> None:
         (channel(EAST, NORTH.public, b"run"), blob, b"step 1"),
         *((theirs, _flip(blob, i), b"step 1") for i in range(1, len(blob))),
     ):
-        with pytest.raises(CryptoError, match="does not open"):
+        with raises(CryptoError, field="seal"):
             reader.open(data, context)
     assert "root" not in repr(mine)
 
@@ -166,9 +166,9 @@ def test_version_and_length_are_named() -> None:
     blob = seal_to(NORTH, SOUTH.public, b"secret", b"")
     with raises(CryptoError, "9", "1", party="north"):
         open_sealed(SOUTH, NORTH.public, b"\x09" + blob[1:], b"")
-    with pytest.raises(CryptoError, match="cut short"):
+    with raises(CryptoError, field="length"):
         open_sealed(SOUTH, NORTH.public, blob[:40], b"")
-    with pytest.raises(CryptoError, match="cut short"):
+    with raises(CryptoError, field="length"):
         channel(SOUTH, NORTH.public, b"").open(b"", b"")
 
 

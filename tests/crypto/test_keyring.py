@@ -49,9 +49,9 @@ def test_a_file_opens_with_its_passphrase_only() -> None:
     data = encrypt(Kind.IDENTITY, b"secret", "right", CHEAP)
     assert decrypt(Kind.IDENTITY, data, "right") == b"secret"
     assert b"secret" not in data
-    with pytest.raises(KeyringError, match="passphrase is wrong"):
+    with raises(KeyringError, reason="passphrase"):
         decrypt(Kind.IDENTITY, data, "wrong")
-    with pytest.raises(KeyringError, match="passphrase is empty"):
+    with raises(KeyringError, reason="passphrase"):
         encrypt(Kind.IDENTITY, b"secret", "", CHEAP)
 
 
@@ -62,28 +62,29 @@ def test_every_changed_byte_is_found() -> None:
         with pytest.raises(KeyringError):
             decrypt(Kind.COHORT, changed, "right")
     body = data[:-1] + bytes([data[-1] ^ 1])
-    with pytest.raises(KeyringError, match="was changed"):
+    with raises(KeyringError, reason="changed"):
         decrypt(Kind.COHORT, body, "right")
 
 
-BROKEN: dict[str, Callable[[bytes], bytes]] = {
-    "is empty": lambda d: b"",
-    "version 7, this program reads 1": lambda d: b"\x07" + d[1:],
-    "cut short": lambda d: d[:-1],
-    "cut short, or has": lambda d: d[:20],
-    "extra bytes": lambda d: d + b"\x00",
-    "not a file of kind identity": lambda d: d[:1] + b"\x02" + d[2:],
-}
+BROKEN: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
+    ("version", lambda d: b""),
+    ("version", lambda d: b"\x07" + d[1:]),
+    ("form", lambda d: d[:-1]),
+    ("form", lambda d: d[:20]),
+    ("form", lambda d: d + b"\x00"),
+    ("changed", lambda d: d[:1] + b"\x02" + d[2:]),
+)
 
 
-@pytest.mark.parametrize("message", BROKEN)
-def test_broken_files_are_named(message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reason", "broken"), BROKEN)
+def test_broken_files_are_named(
+    reason: str, broken: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     north = ring(tmp_path, "north")
     path = north.folder / "identity.key"
-    write_atomic(path, BROKEN[message](path.read_bytes()), mode=0o600)
-    with pytest.raises(KeyringError, match=message) as caught:
+    write_atomic(path, broken(path.read_bytes()), mode=0o600)
+    with raises(KeyringError, reason=reason, file=path) as caught:
         north.identity()
-    assert caught.value.where["file"] == path
     assert north.passphrase not in str(caught.value)
 
 
@@ -97,7 +98,7 @@ def test_modes_are_narrow_and_wide_ones_refused(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, north.folder.stat().st_mode & 0o777) == (0o600, 0o700)
     for target, wide, narrow in ((path, 0o640, 0o600), (north.folder, 0o750, 0o700)):
         target.chmod(wide)
-        with pytest.raises(KeyringError, match=f"others may open it \\(mode {wide:04o}\\)"):
+        with raises(KeyringError, f"{wide:04o}", reason="exposed"):
             north.identity()
         target.chmod(narrow)
     assert north.identity().public == site("north").public
@@ -105,9 +106,9 @@ def test_modes_are_narrow_and_wide_ones_refused(tmp_path: Path) -> None:
 
 def test_an_identity_is_never_overwritten(tmp_path: Path) -> None:
     north = ring(tmp_path, "north")
-    with pytest.raises(KeyringError, match="exists here already"):
+    with raises(KeyringError, reason="exists"):
         north.create(site("north"))
-    with pytest.raises(KeyringError, match="cannot be read"):
+    with raises(KeyringError, reason="unreadable"):
         KeyRing(tmp_path / "nowhere", "p", CHEAP).identity()
 
 
@@ -121,7 +122,7 @@ def test_a_failed_write_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(KeyringError, match="No space left"):
+    with raises(KeyringError, reason="unwritable"):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
@@ -147,7 +148,7 @@ def test_a_repeated_ceremony_deals_the_same_keys(rings: dict[str, KeyRing]) -> N
     again = rings["north"].ceremony(roster, b"another secret")
     assert rings["south"].accept(roster, again["south"]).secret == SECRET
     rings["south"].accept(roster, first["south"])  # the same keys: nothing to do
-    with pytest.raises(KeyringError, match="already holds keys of roster version 1"):
+    with raises(KeyringError, reason="held"):
         rings["south"].accept(roster, rings["east"].ceremony(roster, b"a second dealer")["south"])
 
 
@@ -157,12 +158,12 @@ def test_bundles_open_only_for_their_member_and_roster(rings: dict[str, KeyRing]
     with raises(KeyringError, "'east'", "'south'"):
         rings["south"].accept(roster, bundles["east"])
     other = signed(*NAMES, version=2)
-    with pytest.raises(KeyringError, match="made for another roster"):
+    with raises(KeyringError, reason="sealed"):
         rings["south"].accept(other, bundles["south"])
     for bad in (b"", bundles["south"][:-9], b"x" * 90):
         with pytest.raises(KeyringError):
             rings["south"].accept(roster, bad)
-    with pytest.raises(KeyringError, match="does not open"):
+    with raises(KeyringError, reason="sealed"):
         rings["south"].accept(roster, bundles["south"][:-1] + b"\x00")
 
 
@@ -172,7 +173,7 @@ def test_an_outsider_cannot_deal(rings: dict[str, KeyRing]) -> None:
         deal(site("eve"), roster, SECRET)
     theirs = signed(*NAMES, "eve")
     forged = seal_bundles(site("eve"), theirs, deal(site("eve"), theirs, SECRET))["south"]
-    with pytest.raises(KeyringError, match="not on the roster"):
+    with raises(KeyringError, reason="stranger"):
         open_bundle(site("south"), roster, forged)
 
 
@@ -187,15 +188,15 @@ def test_no_ceremony_before_all_have_signed(rings: dict[str, KeyRing]) -> None:
         1,
         roster.signatures[:2],
     )
-    with pytest.raises(KeyringError, match="signature of 'south' is missing"):
+    with raises(KeyringError, "'south'", reason="unsigned"):
         rings["north"].ceremony(half, SECRET)
 
 
 def test_a_foreign_roster_is_refused(rings: dict[str, KeyRing]) -> None:
     rings["north"].ceremony(signed(*NAMES), SECRET)
-    with pytest.raises(KeyringError, match="belong to another roster"):
+    with raises(KeyringError, reason="other-roster"):
         rings["north"].cohort(signed("north", "south", "west"))
-    with pytest.raises(KeyringError, match="no cohort keys yet"):
+    with raises(KeyringError, reason="missing"):
         rings["south"].cohort(signed(*NAMES))
 
 
@@ -210,7 +211,7 @@ def test_expired_keys_are_refused() -> None:
 def test_an_expired_roster_closes_the_ring(rings: dict[str, KeyRing]) -> None:
     roster = signed(*NAMES)
     rings["north"].ceremony(roster, SECRET)
-    with pytest.raises(KeyringError, match="expired on"):
+    with raises(KeyringError, reason="expired"):
         rings["north"].cohort(roster, now=roster.expires + timedelta(seconds=1))
 
 
@@ -218,15 +219,15 @@ def test_rotation_archives_and_refuses_the_old_keys(rings: dict[str, KeyRing]) -
     old, new = signed(*NAMES), signed("north", "south", version=2)
     north, south = rings["north"], rings["south"]
     south.accept(old, north.ceremony(old, SECRET)["south"])
-    with pytest.raises(KeyringError, match="has version 1, the keys here 1"):
+    with raises(KeyringError, reason="older"):
         north.rotate(old, SECRET)
     bundles = north.rotate(new, b"a fresh secret")
     assert set(bundles) == {"north", "south"}
     south.accept(new, bundles["south"])
     for member in (north, south):
         assert member.cohort(new).secret == b"a fresh secret"
-        with pytest.raises(KeyringError, match="belong to another roster"):
+        with raises(KeyringError, reason="other-roster"):
             member.cohort(old)
         assert (member.folder / "archive" / "cohort-1.key").exists()
-    with pytest.raises(KeyringError, match="already holds keys of roster version 2"):
+    with raises(KeyringError, reason="held"):
         north.ceremony(old, SECRET)

@@ -180,7 +180,7 @@ def test_scores_lie_between_0_and_5_and_pages_have_clicks_and_skips() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(DataError, match="similarity"):
         corpora.make("similarty", parties=2, seed=0)
-    with pytest.raises(DataError, match="ade, pairs"):
+    with raises(DataError, "ade, pairs"):
         corpora.public("zzz", seed=0, size=1)
 
 

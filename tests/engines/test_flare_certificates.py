@@ -21,6 +21,7 @@ from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError
 from secure_fl.pilot.certificates import Authority, make_kits
 from tests.support.hubs import free_url
+from tests.support.raising import raises
 
 PROJECT = """
 api_version: 3
@@ -82,11 +83,11 @@ def test_certificates_run_out_and_an_incomplete_kit_is_said(tmp_path: Path) -> N
     assert timedelta(days=2) < left <= timedelta(days=3)
     authority.site(tmp_path, "east")
     (tmp_path / "client.key").unlink()
-    with pytest.raises(KeyringError, match="is not there"):
+    with raises(KeyringError, reason="missing"):
         TlsFiles.of_site(tmp_path)
     (tmp_path / "client.key").touch()
     (tmp_path / "client.crt").write_text("no certificate")
-    with pytest.raises(KeyringError, match="is not a certificate"):
+    with raises(KeyringError, reason="certificate"):
         TlsFiles.of_site(tmp_path).common_name()
 
 

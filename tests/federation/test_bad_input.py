@@ -78,7 +78,7 @@ def test_a_diverging_party_is_named_and_nothing_is_half_applied(mode: Protection
 
 
 def test_a_model_that_is_not_there() -> None:
-    with pytest.raises(ModelError, match="no-such-model"):
+    with raises(ModelError, model="somebody/no-such-model"):
         small(model=ModelSettings(name="somebody/no-such-model")).run()
 
 

@@ -41,6 +41,7 @@ from tests.support.noised import (
     played,
 )
 from tests.support.private import notes
+from tests.support.raising import raises
 
 __all__ = ["hooks"]  # a fixture
 
@@ -159,7 +160,7 @@ def test_a_spent_budget_refuses_before_anything_is_sent(hooks: Any, tmp_path: Pa
     files = {name: tmp_path / "ledgers" / name / "ledger.sqlite" for name in NAMES}
     assert all(len(reserved(file)) == 2 for file in files.values())
     events: list[Any] = []
-    with pytest.raises(BudgetError, match=r"8 is spent, and the 4 sums of this run would make it"):
+    with raises(BudgetError, "8 is spent", 4, reason="spent"):
         federation(noise, listener=events.append).run()
     assert "SumInput" not in [e.get("kind") for e in events]
     assert all(len(reserved(file)) == 2 for file in files.values())
@@ -171,7 +172,7 @@ def test_a_run_that_would_not_fit_into_one_ledger_does_not_begin(tmp_path: Path)
     there.ledger.reserve(  # type: ignore[union-attr]
         SkellamRelease(1e4, 10.0, 10.0), there.account, Budget(8.0, DELTA), run="earlier"
     )
-    with pytest.raises(BudgetError, match="per hospital"):
+    with raises(BudgetError, "hospital", reason="spent"):
         there.size(EXAMPLES, CLASSES, 4, 4)
     roomy = NoiseLedger("north", forced(epsilon=8.5, target_epsilon=8.0), 3, ledger=ledger, run="b")
     began, _ = roomy.size(EXAMPLES, CLASSES, 4, 4)
@@ -180,7 +181,7 @@ def test_a_run_that_would_not_fit_into_one_ledger_does_not_begin(tmp_path: Path)
     ledger.reserve(
         SkellamRelease(1e4, 80.0, 80.0), there.account, Budget(50.0, DELTA), run="between"
     )
-    with pytest.raises(BudgetError, match="the 1 sums of this run"):
+    with raises(BudgetError, "1 sums", reason="spent"):
         roomy.size(EXAMPLES, CLASSES, 4, 4)
     other = NoiseLedger("east", forced(), 3, run="a")
     noise, _ = other.size(EXAMPLES, CLASSES, 4, 4)  # the noise itself knows nothing of ledgers
@@ -193,7 +194,7 @@ def test_without_a_folder_spending_is_counted_and_said_not_to_last(hooks: Any) -
     there = account(forced())
     noise, _ = there.size(EXAMPLES, CLASSES, 2, 4)
     there.enter(noise, 2, 1)
-    with pytest.raises(BudgetError, match="1 more sums would make it"):
+    with raises(BudgetError, "1 more sums", reason="spent"):
         there.enter(noise, 1, 2)
     assert there.statement()["releases"] == 2
 

@@ -65,7 +65,7 @@ def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sen
     less = 1 - 1e-9  # at the edge of what is useful, nothing is refused
     edge = found.std_useful * math.sqrt(2 / 4) * less  # all present: 4 shares for 2
     account(NoiseSettings(epsilon=1e9, std=edge)).size(EXAMPLES, CLASSES, 1, 4)
-    with pytest.raises(BudgetError, match="drowns"):
+    with raises(BudgetError, reason="drowned"):
         account(NoiseSettings(epsilon=1e9, std=edge * (1 + 1e-6))).size(EXAMPLES, CLASSES, 1, 4)
 
 
@@ -106,7 +106,7 @@ def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
     protection = ProtectionSettings(noise=NoiseSettings(epsilon=8.0))
     with raises(SettingsError, field="protection.noise"):
         Federation(silos, FedAvg(), protection=protection)
-    with pytest.raises(BudgetError, match="nobody is left"):
+    with raises(BudgetError, reason="nobody-left"):
         account(forced(dropouts=3)).size(EXAMPLES, CLASSES, 1, 4)
 
 

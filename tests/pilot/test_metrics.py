@@ -22,6 +22,7 @@ from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.metrics import Meter, serving
 from secure_fl.pilot.scraping import HERE, registry_of
 from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.raising import raises
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ def test_it_listens_on_this_machine_only_and_ends_with_the_run():
         assert port is not None
         (thread,) = (t for t in threading.enumerate() if t.name == "metrics")
         assert thread.daemon
-        with pytest.raises(RunError, match="metrics on port"), serving(Meter(), port):
+        with raises(RunError, port, reason="address"), serving(Meter(), port):
             pass
         with pytest.raises(OSError, match="refused"):  # loopback, by another address
             socket.create_connection(("127.0.0.2", port), timeout=2)
@@ -267,7 +268,7 @@ def test_it_is_off_unless_asked_for():
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "secure_fl.pilot.scraping")
-    with pytest.raises(RunError, match="not installed") as caught, serving(Meter(), 0):
+    with raises(RunError, reason="extra") as caught, serving(Meter(), 0):
         pass
     assert "secure-fl[metrics]" in caught.value.fix
     with serving(Meter(), None) as port:  # nor is it needed where nothing is shown

@@ -149,13 +149,13 @@ def test_a_note_that_was_cut_short_is_not_there(tmp_path: Path) -> None:
     notes = OpenedSumsLog(tmp_path / "opened.jsonl")
     notes.admit(1, 1, ("a", "b", "c"), "x")
     whole = (tmp_path / "opened.jsonl").stat().st_size
-    with files_of_at_most(whole + 20), pytest.raises(RunError, match="cannot be written down"):
+    with files_of_at_most(whole + 20), raises(RunError, reason="unwritable"):
         notes.admit(1, 2, ("a", "b"), "x")
     assert (tmp_path / "opened.jsonl").stat().st_size == whole + 20
     assert notes.rounds() == ((1, 1, ("a", "b", "c")),)
     notes.admit(1, 2, ("a", "b", "c"), "x")
     assert len((tmp_path / "opened.jsonl").read_text().splitlines()) == 2
-    with pytest.raises(CohortError, match="exactly those parties"):
+    with raises(CohortError, "a, b, c", round=1, field="survivors"):
         notes.admit(1, 2, ("a", "b"), "x")
 
 
@@ -170,7 +170,7 @@ def test_of_sums_in_a_row_over_the_same_parties_the_last_is_told(tmp_path: Path)
 
 
 def test_a_run_that_could_not_begin_on_a_full_disk_begins_later(tmp_path: Path) -> None:
-    with files_of_at_most(4), pytest.raises(RunError, match="cannot be written"):
+    with files_of_at_most(4), raises(RunError, reason="unwritable"):
         RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
     assert not (tmp_path / "settings.toml").exists()
     RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False).close()

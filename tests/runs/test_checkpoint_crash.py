@@ -15,6 +15,7 @@ import torch
 from secure_fl.errors import RunError
 from secure_fl.runs import checkpoint
 from secure_fl.runs.folder import PartyCheckpoints
+from tests.support.raising import raises
 from tests.support.stateless import Stateless
 
 
@@ -122,7 +123,7 @@ def test_an_error_between_the_renames_puts_the_old_one_back(tmp_path: Path) -> N
     with watching(whole):
         checkpoint.save(folder, state(1))
     second = [at for at, name in enumerate(whole.names) if name == "rename"][1]
-    with pytest.raises(RunError, match="could not be written"), watching(Steps(second, OSError)):
+    with raises(RunError, reason="unwritable"), watching(Steps(second, OSError)):
         checkpoint.save(folder, state(2))
     assert checkpoint.load(folder)["number"] == 1
     assert [path.name for path in folder.parent.iterdir()] == ["round-00001"]

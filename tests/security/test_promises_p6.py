@@ -113,7 +113,8 @@ def ones(times: int = 1) -> dict[str, Program]:
 
 def require_refused(out: Any) -> None:
     assert out.results == {} and out.error is not None
-    assert {type(s.error) for s in out.sessions.values()} & {TamperError, CryptoError, WireError}
+    kinds: set[type] = {TamperError, CryptoError, WireError}
+    assert {type(s.error) for s in out.sessions.values()} & kinds
     assert out.error.where["party"] in NAMES  # who noticed is named, to everybody
 
 

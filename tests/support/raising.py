@@ -15,11 +15,13 @@ Kind = TypeVar("Kind", bound=SecureFLError)
 
 @contextmanager
 def raises(
-    kind: type[Kind], *named: object, **where: object
+    kind: type[Kind], *named: object, reason: object = "", **where: object
 ) -> Iterator[pytest.ExceptionInfo[Kind]]:
-    """As pytest's, and the error stands at this place and names these values, or says how to."""
+    """As pytest's; the error has this reason, stands at this place, and names these values."""
     with pytest.raises(kind) as caught:
         yield caught
+    if reason:
+        assert caught.value.reason == reason, f"{caught.value.reason}: {caught.value}"
     require(caught.value, *named, **where)
 
 

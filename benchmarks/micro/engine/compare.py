@@ -136,7 +136,9 @@ def started(names: Collection[str]) -> Iterator[FlareHub]:
             stack.callback(process.kill)
         if missing := hub.wait_for(names, 60):
             raise RunError(
-                f"{len(missing)} party processes did not start", fix="read what they printed above"
+                f"{len(missing)} party processes did not start",
+                fix="read what they printed above",
+                reason="unfinished",
             )
         yield hub
         hub.dismiss()
@@ -203,6 +205,7 @@ def _round_trips(
                 raise RunError(
                     f"{len(names) - len(answers)} parties did not answer",
                     fix="run it again on a machine with nothing else to do",
+                    reason="unfinished",
                 )
         times = times[1:]  # the first one makes room
         rows.append(Row(engine, size, count, median(times), max(times)))

@@ -35,11 +35,17 @@ def first_exchange(parties: int = 3) -> dict[str, float]:
             events = made / HUB / "run" / EVENTS
             while not (events.exists() and '"gathered"' in events.read_text()):
                 if process.poll() is not None or time.perf_counter() - began > LONGEST:
-                    raise RunError("the pilot did not begin", fix="try `secure-fl pilot local`")
+                    raise RunError(
+                        "the pilot did not begin",
+                        fix="try `secure-fl pilot local`",
+                        reason="unfinished",
+                    )
                 time.sleep(0.02)
             first, spent = time.perf_counter() - began, _cpu(process.pid)
             if process.wait(LONGEST):
-                raise RunError("the pilot failed", fix="try `secure-fl pilot local`")
+                raise RunError(
+                    "the pilot failed", fix="try `secure-fl pilot local`", reason="unfinished"
+                )
         finally:
             process.kill()
             process.wait()

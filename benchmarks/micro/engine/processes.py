@@ -103,7 +103,10 @@ class Piped:
             answer = _read(cast(IO[bytes], self._processes[party].stdout))
             if answer is None:
                 raise RunError(
-                    "a hospital's process ended", party=party, fix="read what it printed above"
+                    "a hospital's process ended",
+                    party=party,
+                    fix="read what it printed above",
+                    reason="unfinished",
                 )
             yield party, answer
 
@@ -131,7 +134,9 @@ def join_flare(trial: Trial, stack: ExitStack) -> tuple[HubEngine, tuple[int, ..
         pids.append(process.pid)
     if missing := hub.wait_for(trial.names, START):
         raise RunError(
-            f"{len(missing)} hospitals did not join", fix="read what their processes printed above"
+            f"{len(missing)} hospitals did not join",
+            fix="read what their processes printed above",
+            reason="unfinished",
         )
     return hub, tuple(pids)
 

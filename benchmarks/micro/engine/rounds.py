@@ -163,6 +163,7 @@ def _require_equal(ways: Mapping[str, Way], trial: Trial, run: str) -> None:
                 "another model came out of another engine",
                 party=name,
                 fix="report it: the same seed gives the same model, whatever carries the frames",
+                reason="changed",
             )
 
 

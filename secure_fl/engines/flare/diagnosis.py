@@ -39,7 +39,9 @@ def require_free(url: str) -> None:
             probe.bind(address(url))
         except OSError as error:
             raise RunError(
-                f"cannot listen on {url}: {error.strerror}", fix="is another coordinator running?"
+                f"cannot listen on {url}: {error.strerror}",
+                fix="is another coordinator running?",
+                reason="address",
             ) from None
 
 
@@ -51,7 +53,9 @@ def require_listening(url: str) -> None:
         with suppress(OSError), socket.create_connection((host or "localhost", port), timeout=1.0):
             return
         time.sleep(0.02)
-    raise RunError(f"nothing listens on {url}", fix="check the address and the certificates")
+    raise RunError(
+        f"nothing listens on {url}", fix="check the address and the certificates", reason="address"
+    )
 
 
 PATIENCE = 5.0  # seconds for each answer

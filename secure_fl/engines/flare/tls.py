@@ -40,7 +40,9 @@ class TlsFiles:
         files = cls(folder / ROOT, folder / f"{base}.crt", folder / f"{base}.key")
         for path in (files.root, files.certificate, files.key):
             if not path.is_file():
-                raise KeyringError("is not there", file=path, fix="copy the whole kit")
+                raise KeyringError(
+                    "is not there", file=path, fix="copy the whole kit", reason="missing"
+                )
         return files
 
     def common_name(self) -> str:
@@ -51,7 +53,10 @@ class TlsFiles:
             return str(names[0].value)
         except (ValueError, IndexError):
             raise KeyringError(
-                "is not a certificate with a name", file=self.certificate, fix=NO_CERTIFICATE
+                "is not a certificate with a name",
+                file=self.certificate,
+                fix=NO_CERTIFICATE,
+                reason="certificate",
             ) from None
 
     def validity(self) -> tuple[datetime, datetime]:
@@ -61,6 +66,8 @@ class TlsFiles:
             try:
                 read.append(x509.load_pem_x509_certificate(read_bounded(path)))
             except ValueError:
-                raise KeyringError("is not a certificate", file=path, fix=NO_CERTIFICATE) from None
+                raise KeyringError(
+                    "is not a certificate", file=path, fix=NO_CERTIFICATE, reason="certificate"
+                ) from None
         begin = max(certificate.not_valid_before_utc for certificate in read)
         return begin, min(certificate.not_valid_after_utc for certificate in read)

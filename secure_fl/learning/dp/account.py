@@ -65,6 +65,7 @@ class DpAccount:
                 f"δ = {settings.delta:g} allows giving away one whole {settings.unit} of this silo",
                 fix=f"set training.dp.delta well below 1/{len(units)}",
                 party=dataset,
+                reason="delta",
             )
 
     @property
@@ -149,6 +150,7 @@ class DpAccount:
             "budget is a decision of those who answer for the data. Nothing was computed",
             party=self.account.dataset,
             round=round,
+            reason="spent",
         )
 
     def _calibrated(self) -> float:

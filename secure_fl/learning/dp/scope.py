@@ -139,6 +139,7 @@ def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> L
                 fix="put the key back; without it, this budget is closed",
                 party=party,
                 file=key,
+                reason="missing",
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(key, Identity.generate(party).to_private_bytes(), mode=0o600)
