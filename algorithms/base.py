@@ -101,6 +101,7 @@ class Entry:
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # what the host opens are predictions, which can carry noise
     dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
+    adapters: tuple[str, ...] = ()  # the kinds of [model.adapter] that its program can train
     summary: str = ""
 
     def __post_init__(self) -> None:

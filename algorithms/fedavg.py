@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from secure_fl.algorithms import products
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.updates import add_, agree_on, common_and_own, local_update, weighted_mean
 from secure_fl.learning.site import Site
@@ -32,6 +33,8 @@ class FedAvg(Algorithm):
 async def fedavg(cohort: Cohort, site: Site, cfg: FedAvg) -> None:
     """The party program."""
     model = site.model()
+    if products.wanted(site):  # adapters, of which not the factors are averaged
+        return await products.average(cohort, site, model, cfg)
     await cohort.agree(site.fingerprint(), "task")
     common, own = common_and_own(site, model)
     async for round in cohort.rounds(cfg.rounds, keep={"head": own}, shared={"model": common}):

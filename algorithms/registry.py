@@ -34,12 +34,15 @@ from secure_fl.errors import SettingsError
 
 __all__ = ["ALGORITHMS", "BUILT_IN", "Entry", "Registry", "entry_of"]
 
+ADAPTERS = ("lora", "ffa", "dora")  # what is averaged, or taught, as any other weights are
+
 BUILT_IN: Mapping[str, Entry] = {
     "fedavg": Entry(
         FedAvg,
         fedavg,
         own_labels=True,
         dp_covers_all=True,
+        adapters=(*ADAPTERS, "exact"),
         summary="mean of the parties' model updates",
     ),
     "fedadam": Entry(
@@ -47,6 +50,7 @@ BUILT_IN: Mapping[str, Entry] = {
         fedadam,
         own_labels=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="FedAvg with Adam as the server's step",
     ),
     "feddropout": Entry(
@@ -66,6 +70,7 @@ BUILT_IN: Mapping[str, Entry] = {
         fedkd,
         own_labels=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="teachers stay at home, a small student travels as sealed low-rank factors",
     ),
     "fedid": Entry(
@@ -74,6 +79,7 @@ BUILT_IN: Mapping[str, Entry] = {
         has_host=True,
         opens_predictions=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="predictions on public records, and a host that says which of them helped",
     ),
     "dsfl": Entry(
@@ -82,6 +88,7 @@ BUILT_IN: Mapping[str, Entry] = {
         has_host=True,
         opens_predictions=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="mean predictions, sharpened, teach the host and the parties",
     ),
     "mhat": Entry(
@@ -90,6 +97,7 @@ BUILT_IN: Mapping[str, Entry] = {
         has_host=True,
         opens_predictions=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="votes teach the host's model, its predictions the parties",
     ),
     "gong": Entry(
@@ -97,6 +105,7 @@ BUILT_IN: Mapping[str, Entry] = {
         gong,
         has_host=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="one exchange: the host learns the mean of all logits (FedKD by Gong et al.)",
     ),
     "feded": Entry(
@@ -105,6 +114,7 @@ BUILT_IN: Mapping[str, Entry] = {
         has_host=True,
         opens_predictions=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="predictions go up, the host's model comes down",
     ),
     "feddf": Entry(
@@ -112,6 +122,7 @@ BUILT_IN: Mapping[str, Entry] = {
         feddf,
         has_host=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="FedAvg, then the host distils the mean of predictions into the mean",
     ),
     "heterofl": Entry(
@@ -127,6 +138,7 @@ BUILT_IN: Mapping[str, Entry] = {
         own_labels=True,
         partial_sums=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="models of different depth share their lower layers, and learn from larger ones",
     ),
     "alllarge": Entry(
@@ -135,6 +147,7 @@ BUILT_IN: Mapping[str, Entry] = {
         own_labels=True,
         partial_sums=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="every party trains the largest tier's model",
     ),
     "allsmall": Entry(
@@ -143,6 +156,7 @@ BUILT_IN: Mapping[str, Entry] = {
         own_labels=True,
         partial_sums=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="every party trains the smallest tier's model",
     ),
     "exclusivefl": Entry(
@@ -151,6 +165,7 @@ BUILT_IN: Mapping[str, Entry] = {
         own_labels=True,
         partial_sums=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="only the parties of the largest tier take part",
     ),
     "local": Entry(
@@ -159,6 +174,7 @@ BUILT_IN: Mapping[str, Entry] = {
         own_labels=True,
         sums_nothing=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="every party for itself; nothing is sent",
     ),
     "centralized": Entry(
@@ -167,6 +183,7 @@ BUILT_IN: Mapping[str, Entry] = {
         pools_data=True,
         sums_nothing=True,
         dp_covers_all=True,
+        adapters=ADAPTERS,
         summary="all records in one place; a yardstick",
     ),
 }

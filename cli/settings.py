@@ -45,6 +45,7 @@ def sections() -> Mapping[str, type[Section]]:
         "data.columns": config_data.ColumnSettings,
         "[data.party]": config_data.PartyFiles,
         "model": settings.ModelSettings,
+        "model.adapter": settings.AdapterSettings,
         "training": settings.TrainingSettings,
         "training.dp": settings.DPSettings,
         "protection": settings.ProtectionSettings,

@@ -39,6 +39,28 @@ class TaskSettings(Section):
     max_length: Positive = 128  # tokens; longer texts are cut
 
 
+class AdapterSettings(Section):
+    """[model.adapter]: small matrices around frozen weights, and all that is trained and sent."""
+
+    kind: Literal["lora", "ffa", "exact", "dora"] = "lora"  # ffa: A frozen, B alone travels;
+    # exact: products of A and B are summed, not factors; dora: directions and magnitudes apart
+    rank: Positive = 8  # r: columns of B, rows of A
+    alpha: PositiveReal | None = None  # an adapter counts alpha/r times; None: 2·r, so twice
+    targets: Literal["attention", "linear"] = "attention"  # which linear layers of a transformer's
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of what an adapter reads
+    base: Literal["float32", "bfloat16"] = "float32"  # how the frozen weights are held in memory
+    merge: bool = False  # also write the whole model, in the result's merged/
+
+    @model_validator(mode="after")
+    def _folds_exactly(self) -> AdapterSettings:
+        if (self.kind, self.base) == ("exact", "bfloat16"):
+            raise ValueError(
+                'base "float32" where kind is "exact": sums are added to the frozen weights, and '
+                "bfloat16 would round them away"
+            )
+        return self
+
+
 class ModelSettings(Section):
     """Which transformer: "tiny" (built in), a folder, or a hub name."""
 
@@ -47,6 +69,13 @@ class ModelSettings(Section):
     pretrained: bool = True  # False: the checkpoint's shape with fresh weights
     freeze_embeddings: bool = True  # their rows would tell which words a hospital uses
     pooling: Literal["cls", "attentive"] = "cls"  # how tokens become a text's vector; not for NER
+    adapter: AdapterSettings | None = None  # None: the whole model is trained
+
+    @model_validator(mode="after")
+    def _frozen_under_adapters(self) -> ModelSettings:
+        if self.adapter is not None and not self.freeze_embeddings:
+            raise ValueError("freeze_embeddings = true with an adapter: it freezes all weights")
+        return self
 
 
 def _beside_the_file(text: str, info: ValidationInfo) -> str:

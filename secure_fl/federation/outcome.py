@@ -130,6 +130,7 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write every model once: the shared ones, and each party's own into its folder."""
+    from secure_fl.learning.adapter_files import merged
     from secure_fl.learning.models import export
 
     shared: set[str] = set()
@@ -140,3 +141,5 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
             shared |= {name} if delivery.shared else set()
             folder = run / name if delivery.shared else run / "parties" / site.name / name
             export(delivery.model, site.tokenizer, folder, site.task)
+            if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
+                export(merged(delivery.model), site.tokenizer, folder / "merged", site.task)

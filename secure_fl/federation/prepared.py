@@ -17,6 +17,7 @@ from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import join_run
+from secure_fl.federation.ground_rules import require_adapters
 from secure_fl.federation.terms import Terms
 from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.site import Site
@@ -81,6 +82,7 @@ def prepare(
     `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
     records its policy allows in memory at once; None: as many as the algorithm takes.
     """
+    require_adapters(terms.entry, terms.algorithm.name, silo.model or terms.model)
     place: Path | None = None if folder is None else folder.path
     passes = terms.algorithm.rounds * terms.algorithm.epochs
     site = Site(

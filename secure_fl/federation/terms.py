@@ -8,7 +8,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import Entry, entry_of
 from secure_fl.config.build import plain
 from secure_fl.config.toml import write
-from secure_fl.federation.ground_rules import require_masks
+from secure_fl.federation.ground_rules import require_adapters, require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
@@ -37,6 +37,7 @@ class Terms:
         if self.protection.noise is not None:
             require_predictions(name, noised=entry.opens_predictions)
         require_masks(entry, self.protection)
+        require_adapters(entry, name, self.model)
 
     def describe(self) -> str:
         """Write the settings of a run started from the library, for `resume` to compare."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning import builtin
+from secure_fl.learning import adapter_files, builtin
+from secure_fl.learning.adapters import adapt, adapted
 from secure_fl.learning.anatomy import (
     body_of,
     cut,
@@ -79,7 +81,7 @@ def load_backbone(
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
     builtin.redraw(backbone, fresh, seed, backbone.config.initializer_range)
-    return finish(backbone, spec)
+    return finish(backbone, spec, seed, fresh)
 
 
 def load_model(
@@ -121,7 +123,7 @@ def load_model(
             fix="give a folder that `export` wrote for this task",
         )
     builtin.redraw(model, fresh, seed, model.config.initializer_range)
-    return finish(model, spec)
+    return finish(model, spec, seed, fresh)
 
 
 def attach(backbone: nn.Module, task: Task) -> nn.Module:
@@ -143,18 +145,21 @@ def head_fields(task: Task) -> dict[str, Any]:
     return fields
 
 
-def finish(model: Any, spec: ModelSettings) -> nn.Module:
-    """Apply the rest of the settings: a depth that can be told, and frozen embeddings."""
+def finish(model: Any, spec: ModelSettings, seed: int, fresh: Iterable[str]) -> nn.Module:
+    """Apply the rest of the settings: a depth that can be told, frozen embeddings, adapters."""
     if spec.layers is not None:
         encoder_layers(model)
     if spec.freeze_embeddings:
         freeze_embeddings(model)
+    adapt(model, spec, seed, fresh)
     module: nn.Module = model.eval()
     return module
 
 
 def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
     """Write a folder that transformers' Auto classes load, and `load_exported` with its task.
+
+    A model with adapters becomes a folder for `peft`: see `adapter_files`.
 
     Heads of our own (ranking, attentive pooling) lie beside the backbone in head.safetensors:
     there `AutoModel` loads the backbone, and only `load_exported` the whole.
@@ -177,7 +182,10 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         else:
             model.config.update(head_fields(task))
         with quiet():
-            body.save_pretrained(folder)
+            if adapted(model):
+                adapter_files.write(body, folder)
+            else:
+                body.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -213,17 +221,19 @@ def load_exported(
         task = KINDS[card["kind"]](**card | {"labels": tuple(card["labels"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise unusable from error
-    spec = ModelSettings(name=str(folder), freeze_embeddings=False)
-    tokenizer = load_tokenizer(spec)
+    tokenizer = load_tokenizer(ModelSettings(name=str(folder)))
+    base = adapter_files.base_of(folder)
     model = load_model(
-        spec,
+        ModelSettings(name=str(base or folder), freeze_embeddings=False),
         task,
         tokenizer,
         0,
         attn_implementation=attn_implementation,
         pooling=pooling,
-        complete=True,
+        complete=base is None,
     )
+    if base is not None:
+        model = adapter_files.read(model, folder)
     if isinstance(model, AttentiveClassifier | NewsRanker):
         try:
             state = load_file(folder / HEAD)

@@ -35,6 +35,7 @@ def trained_values(spec: ModelSettings) -> int:
     import torch
     import transformers
 
+    from secure_fl.learning.adapters import adapt
     from secure_fl.learning.anatomy import freeze_embeddings, trainable
     from secure_fl.learning.fetching import configured
     from secure_fl.learning.models import load_tokenizer
@@ -47,4 +48,6 @@ def trained_values(spec: ModelSettings) -> int:
         encoder.pooler = None  # as in `models`: nothing would train it
     if spec.freeze_embeddings:
         freeze_embeddings(encoder)
+    with torch.device("meta"):
+        adapt(encoder, spec, seed=0, fresh=())
     return sum(values.numel() for values in trainable(encoder).values())
