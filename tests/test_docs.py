@@ -20,7 +20,8 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [ROOT / "examples" / "README.md"]
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # that one tells what was
 FOLDERS = ("secure_fl", "tests", "benchmarks", "docs", "examples", *MAPPED)
-DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "public")
+DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "public",
+        "safetensors")  # fmt: skip
 
 
 def quoted(page: Path) -> set[str]:

@@ -12,7 +12,7 @@ from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.learning.tasks import Task, labels_of, make_task
-from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings
+from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.thresholds import default_threshold, require_maskable
 
 
@@ -54,14 +54,22 @@ def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
         )
 
 
-def require_adapters(entry: Entry, name: str, model: ModelSettings) -> None:
-    """Refuse adapters where an algorithm cuts, draws or sketches whole weights."""
+def require_adapters(
+    entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
+) -> None:
+    """Refuse adapters that an algorithm cannot average or teach, or DP-SGD cannot bound."""
     kind = None if model.adapter is None else model.adapter.kind
     if kind is not None and kind not in entry.adapters:
         able = ", ".join(entry.adapters) or "no adapters at all"
         raise SettingsError(
             f"{name} cannot train adapters of the kind {kind!r}; it takes {able}",
             fix="choose another kind, remove [model.adapter], or use fedavg, which takes all kinds",
+            field="model.adapter.kind",
+        )
+    if kind == "dora" and training.dp is not None:
+        raise SettingsError(
+            "DP-SGD cannot bound what a record does to the magnitudes of dora",
+            fix='set model.adapter.kind = "lora", "ffa" or "exact", or remove training.dp',
             field="model.adapter.kind",
         )
 

@@ -82,7 +82,8 @@ def prepare(
     `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
     records its policy allows in memory at once; None: as many as the algorithm takes.
     """
-    require_adapters(terms.entry, terms.algorithm.name, silo.model or terms.model)
+    name, model = terms.algorithm.name, silo.model or terms.model
+    require_adapters(terms.entry, name, model, terms.training)
     place: Path | None = None if folder is None else folder.path
     passes = terms.algorithm.rounds * terms.algorithm.epochs
     site = Site(

@@ -37,7 +37,7 @@ class Terms:
         if self.protection.noise is not None:
             require_predictions(name, noised=entry.opens_predictions)
         require_masks(entry, self.protection)
-        require_adapters(entry, name, self.model)
+        require_adapters(entry, name, self.model, self.training)
 
     def describe(self) -> str:
         """Write the settings of a run started from the library, for `resume` to compare."""

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Task
 
 SCHEMA = "secure-fl/result/1"
-PACKAGES = ("secure-fl", "torch", "transformers", "tenseal", "opacus", "peft", "cryptography", "numpy")
+PACKAGES = (
+    "secure-fl",
+    "torch",
+    "transformers",
+    "tenseal",
+    "opacus",
+    "peft",
+    "cryptography",
+    "numpy",
+)
 
 PROTECTING = ("seal", "unmask", "open")
 

@@ -163,6 +163,12 @@ def test_dp_trains_adapters(kind: Any) -> None:
     assert any(bool(move.any()) for move in moves(result.model).values())
 
 
+def test_dp_refuses_magnitudes() -> None:
+    dp = DPSettings(epsilon=50.0, noise_multiplier=0.5, accountant="rdp")
+    with raises(SettingsError, "dora", field="model.adapter.kind"):
+        run("dora", training=FAST.model_copy(update={"dp": dp}))
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     for name, kind in (("fetchsgd", "lora"), ("heterofl", "ffa"), ("fedkd", "exact")):
         algorithm = ALGORITHMS[name].settings(rounds=1)
