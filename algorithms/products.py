@@ -11,6 +11,7 @@ weights, and the next round's adapters begin anew, with B = 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from secure_fl.algorithms.updates import Update, add_, common_and_own, digest, m
 from secure_fl.learning.adapters import adapted, redraw, set_product
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.fedavg import FedAvg
@@ -100,8 +102,8 @@ async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> 
     way = Products(cohort, site, folded.Δ | head, adapter.rank if adapter else 0)
     G: Update = {}
 
-    def train() -> None:
-        site.fit(model, cfg.epochs)
+    def train(round: Round) -> None:
+        site.fit(model, cfg.epochs, round)
         G.update(folded.products())
 
     async for round in cohort.rounds(
@@ -109,7 +111,7 @@ async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> 
         keep={"head": own, "residuals": way.personal},
         shared={"model": common, "factors": way.shared, "folded": folded},
     ):
-        Δ = moved(model, train, own.names)
+        Δ = moved(model, partial(train, round), own.names)
         mean = await way.mean(G | {name: Δ[name] for name in head}, site.records, T=1.0)
         add_(model, {name: mean[name] for name in head})
         folded.fold(mean)

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from secure_fl.learning.adapters import ADAPTER, adapted, config_of, output_layer, peft
-from secure_fl.learning.anatomy import body_of
 
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
 
@@ -65,14 +64,13 @@ def base_of(folder: Path) -> str | None:
 
 def read(model: Any, folder: Path) -> nn.Module:
     """The model with the adapters of a folder merged into it."""
-    body = body_of(model) if not output_layer(model) or hasattr(model, "backbone") else model
+    holder = getattr(model, "backbone", model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`")  # peft asks transformers
-        merged: nn.Module = peft().PeftModel.from_pretrained(body, str(folder)).merge_and_unload()
-    if body is model:
-        return merged.eval()
-    model.backbone = merged
-    return model.eval()
+        whole: nn.Module = peft().PeftModel.from_pretrained(holder, str(folder)).merge_and_unload()
+    if holder is not model:
+        model.backbone, whole = whole, model
+    return whole.eval()
 
 
 def merged(model: nn.Module) -> nn.Module:

@@ -23,6 +23,7 @@ from secure_fl.federation.federation import Federation
 from secure_fl.learning.adapters import adapted
 from secure_fl.learning.models import load_exported, trainable
 from secure_fl.learning.site import Site
+from secure_fl.party.rounds import Round
 from secure_fl.settings import AdapterSettings, DPSettings
 from secure_fl.testing.hospitals import hosted, silos, small
 from tests.support.equality import equal, weights
@@ -52,7 +53,7 @@ def dense_mean(federation: Federation, model: ModelSettings) -> dict[str, Tensor
         site = Site(silo, task, model, terms.training, terms.seed, EventLog(silo.name))
         with site.surroundings():
             trained = site.model()
-            site.fit(trained, terms.algorithm.epochs)
+            site.fit(trained, terms.algorithm.epochs, Round(1, 1))
         for name, move in moves(trained).items():
             total[name] = total.get(name, 0) + len(silo.train) / weight * move
     return total
@@ -171,7 +172,7 @@ def test_dp_refuses_magnitudes() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for name, kind in (("fetchsgd", "lora"), ("heterofl", "ffa"), ("fedkd", "exact")):
-        algorithm = ALGORITHMS[name].settings(rounds=1)
+        algorithm = ALGORITHMS[name].settings(name=name, rounds=1)
         with raises(SettingsError, kind, field="model.adapter.kind"):
             small(algorithm, model=with_adapter(kind))
     own = [replace(silo, model=with_adapter("exact")) for silo in silos()]
