@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from secure_fl.algorithms.exact import orthonormal, product
 from secure_fl.algorithms.lowrank import (
     Factors,
     Subspace,
     energy_rank,
     factorise,
-    orthonormal,
     singular_values,
 )
 from secure_fl.algorithms.lowrank import useful_rank as useful
@@ -125,7 +125,7 @@ class Joint:
                 elif name in Ω:
                     self.personal[name] = G[name] - U[name] @ (B[at] - missed[at])
                     self.shared[name].learn(parts[at])
-                    mean[name] = U[name] @ parts[at] / parts[RECORDS]
+                    mean[name] = product(U[name], parts[at]) / parts[RECORDS]
                 else:
                     self.personal[name] = lost[name]
                     mean[name] = sums[name] / sums[RECORDS]

@@ -85,8 +85,9 @@ class ServerAdam:
             m = self._m.setdefault(name, torch.zeros_like(δ))
             # Differs: v₀ = τ² as in the paper's experiments; its algorithm allows any v₀ ≥ τ².
             v = self._v.setdefault(name, torch.full_like(δ, cfg.tau**2))
-            m.mul_(cfg.beta1).add_(δ, alpha=1 - cfg.beta1)  # line 11
-            v.mul_(cfg.beta2).addcmul_(δ, δ, value=1 - cfg.beta2)  # line 14
+            # One operation at a time: some machines round two in one once, others twice.
+            m.mul_(cfg.beta1).add_(δ * (1 - cfg.beta1))  # line 11
+            v.mul_(cfg.beta2).add_(δ * δ * (1 - cfg.beta2))  # line 14
             move[name] = cfg.server_learning_rate * m / (v.sqrt() + cfg.tau)  # line 15
         return move
 

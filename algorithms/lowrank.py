@@ -12,8 +12,8 @@ from the mean of the ranks that Eq. 8 asks of the parties' own updates, a sum to
 learn much in common, the aggregate's own rank is lower, and one pass needs about that much more;
 what it misses comes by error feedback.
 
-All of it is a function of opened sums and public seeds, so it is equal at all parties (bit for bit
-where their processors and libraries round alike; `agree` stops the run elsewhere).
+U and the product are functions of opened sums, and equal bit for bit at all parties, whatever their
+machines (`exact`). Ω need not be: Σᵢ Gᵢ Ωᵢ is opened, whatever rounding told two of them apart.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import qr
 
 VOID = 1e-12  # of the largest eigenvalue: directions below it are rounding
 OVERSAMPLING = 4  # directions more than the rank
@@ -73,32 +74,21 @@ def factorise(G: Tensor, T: float, most: int, generator: torch.Generator) -> Fac
     """
     Ω = torch.randn(G.shape[1], min(most + OVERSAMPLING, *G.shape), generator=generator).to(G)
     for _ in range(2):  # steps of subspace iteration: the spectra of updates are rather flat
-        Ω = orthonormal(G.T @ orthonormal(G @ Ω))
-    U = orthonormal(G @ Ω)
+        Ω = qr(G.T @ qr(G @ Ω)[0])[0]
+    U, _ = qr(G @ Ω)
     W, S, V = torch.linalg.svd(U.T @ G, full_matrices=False)
     K = min(energy_rank(S, T, float(G.double().square().sum())), most)
     return Factors((U @ W)[:, :K], S[:K], V[:K])
 
 
-def orthonormal(Y: Tensor) -> Tensor:
-    """Y(YᵀY)^-½: an orthonormal basis of Y's range; numerically void directions become zero.
-
-    Unlike QR and SVD it is a smooth function of Y: there are no signs and no order that rounding
-    could flip. And where Y's columns carry equal shares of the energy, so do those of the result,
-    which suits vectors that share one scale.
-    """
-    Y64 = Y.double()
-    Λ, E = torch.linalg.eigh(Y64.T @ Y64)
-    roots = torch.where(Λ > VOID * Λ[-1], Λ.clamp(min=torch.finfo(Λ.dtype).tiny).rsqrt(), 0.0)
-    basis: Tensor = Y64 @ ((E * roots) @ E.T)
-    return basis.to(Y.dtype)
-
-
 class Subspace:
-    """Where an aggregate's energy was: the right singular vectors that its next Ω begins with."""
+    """Where an aggregate's energy was: the right singular vectors that its next Ω begins with.
+
+    What is kept is the B that was opened: vectors would differ in their last bits between machines.
+    """
 
     def __init__(self, shape: torch.Size, max_rank: int | None = None) -> None:
-        self.V = torch.zeros(shape[1], 0)
+        self.B = torch.zeros(1, shape[1])
         self.useful, self.max_rank = useful_rank(shape), max_rank
 
     def width(self, rank: float) -> int | None:
@@ -110,26 +100,30 @@ class Subspace:
 
     def probe(self, width: int, generator: torch.Generator) -> Tensor:
         """Draw Ω: Q x width, orthonormal, turned at random so that its columns weigh alike."""
-        known = self.V[:, : width - max(1, round(NEW * width))]
+        known = self.known()[:, : width - max(1, round(NEW * width))]
         Z = torch.randn(len(known), width - known.shape[1], generator=generator)
-        N, _ = torch.linalg.qr(Z - known @ (known.T @ Z))
-        turn, _ = torch.linalg.qr(torch.randn(width, width, generator=generator))
+        N, _ = qr(Z - known @ (known.T @ Z))
+        turn, _ = qr(torch.randn(width, width, generator=generator))
         Ω: Tensor = torch.cat([known, N], 1) @ turn
         return Ω
 
+    def known(self) -> Tensor:
+        """The directions of the last aggregate, most energy first; void ones are left out."""
+        V = right_singular(self.B)
+        return V[:, V.any(0)][:, : self.useful].float()
+
     def learn(self, B: Tensor) -> None:
         """Take the directions for the next aggregate from U·B."""
-        V = right_singular(B)
-        if V.any():  # else nobody moved, and the last directions are as good as any
-            self.V = V[:, V.any(0)][:, : self.useful].float().contiguous()  # void ones are zeros
+        if B.any():  # else nobody moved, and the last directions are as good as any
+            self.B = B
 
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints, and for parties that join late: it is equal everywhere."""
-        return {"V": self.V}
+        return {"B": self.B}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        self.V = state["V"].clone()  # aligned: products of what lies askew may round otherwise
+        self.B = state["B"].clone()  # aligned: products of what lies askew may round otherwise
 
 
 def singular_values(G: Tensor) -> Tensor:

@@ -50,8 +50,6 @@ def join(
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
-    import torch
-
     from secure_fl.engines.flare.diagnosis import explaining
     from secure_fl.engines.flare.party import FlareParty
     from secure_fl.pilot.kits import load_kit
@@ -59,7 +57,6 @@ def join(
     from secure_fl.policy.file import load_site
     from secure_fl.policy.words import describe
 
-    torch.set_num_threads(1)  # sums of small models round alike everywhere
     rules, given = load_site(site), load_kit(kit)
     tell = (lambda text: None) if quiet else click.echo
     meter = Meter(given.connection.name)

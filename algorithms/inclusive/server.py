@@ -7,9 +7,10 @@ upper layers into a smaller one; the server (line 19) moves by FedAdam, or by th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import add
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from secure_fl.algorithms.fedadam import ServerAdam
@@ -30,7 +31,7 @@ def momentum(g: Mapping[str, Tensor], layers: Iterable[int], parts: Mapping[str,
     for layer in layers:
         for inner, name in of_layer(layer, parts).items():
             stacks.setdefault(inner, []).append(g[name])
-    return {inner: torch.stack(values).mean(0) for inner, values in stacks.items()}
+    return {inner: reduce(add, values) / len(values) for inner, values in stacks.items()}
 
 
 def mix(

@@ -129,13 +129,6 @@ def shaped(name: str, vector: Any, shapes: Shapes) -> Any:
     return vector.reshape(shape[0], -1) if vector.size % shape[0] == 0 else vector
 
 
-def orthonormal(Y: NDArray[Any]) -> NDArray[Any]:
-    """Y(YᵀY)^-½, as `algorithms.lowrank.orthonormal`."""
-    U, _, V = np.linalg.svd(Y, full_matrices=False)
-    basis: NDArray[Any] = U @ V
-    return basis
-
-
 def _is_factor(name: str, value: Any, shapes: Shapes) -> bool:
     shape = shapes.get(name)
     return shape is not None and np.ndim(value) == 2 and np.shape(value) != tuple(shape)

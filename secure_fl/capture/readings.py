@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from secure_fl.algorithms.exact import orthonormal
 from secure_fl.capture.merging import (
     OWN,
     PROJECTED,
@@ -21,7 +23,6 @@ from secure_fl.capture.merging import (
     Source,
     merged,
     model_name,
-    orthonormal,
     shaped,
 )
 from secure_fl.capture.opening import Keys, Part, RecordedRun, Values, as_numbers, read
@@ -198,5 +199,5 @@ def _bases(run: RecordedRun, shapes: Shapes) -> dict[tuple[int, str], NDArray[An
             at = (part.round, model_name(name, shapes))
             Y = shaped(name, opened[name], shapes)
             if at[1] in shapes and at not in bases and Y.ndim == 2 and Y.shape != shapes[at[1]]:
-                bases[at] = orthonormal(Y.astype(np.float64))
+                bases[at] = orthonormal(torch.tensor(Y)).numpy()
     return bases

@@ -336,7 +336,7 @@ def test_who_joins_late_is_given_the_student(
         assert {n for n in state["factors"]} == {n for n in states[0]["factors"]}
         for name, subspace in state["factors"].items():
             if name != "count":
-                assert torch.equal(subspace["V"], states[0]["factors"][name]["V"])
+                assert torch.equal(subspace["B"], states[0]["factors"][name]["B"])
 
 
 @pytest.mark.parametrize("exchange", [4, 9, *(pytest.param(e, marks=SLOW) for e in (6, 8, 11, 15))])

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from secure_fl.algorithms.exact import orthonormal
 from secure_fl.algorithms.lowrank import (
     Subspace,
     energy_rank,
     energy_threshold,
     factorise,
-    orthonormal,
     right_singular,
     singular_values,
     useful_rank,
@@ -180,28 +180,6 @@ def test_void_right_singular_vectors_are_zero_and_last() -> None:
     assert V[:, :2].norm(dim=0).tolist() == pytest.approx([1, 1]) and not V[:, 2:].any()
 
 
-# --- the basis ------------------------------------------------------------------------------------
-
-
-def test_an_orthonormal_basis_of_the_same_range() -> None:
-    Y = drawn(50, 8) * torch.logspace(0, -3, 8)
-    U = orthonormal(Y)
-    torch.testing.assert_close(U.T @ U, torch.eye(8), atol=1e-4, rtol=0)
-    torch.testing.assert_close(U @ (U.T @ Y), Y, atol=1e-5, rtol=0)
-    # The polar factor: of all such bases the one nearest to Y.
-    W, _, Vt = np.linalg.svd(Y.double().numpy(), full_matrices=False)
-    np.testing.assert_allclose(U, W @ Vt, atol=1e-4)
-
-
-def test_void_directions_become_zero() -> None:
-    Y = drawn(30, 3) @ drawn(3, 6, seed=1)  # six columns of rank three
-    U = orthonormal(Y)
-    values = np.linalg.svd(U.numpy(), compute_uv=False)
-    np.testing.assert_allclose(values, [1, 1, 1, 0, 0, 0], atol=1e-3)
-    torch.testing.assert_close(U @ (U.T @ Y), Y, atol=1e-4, rtol=1e-4)
-    assert torch.equal(orthonormal(torch.zeros(9, 4)), torch.zeros(9, 4))
-
-
 # --- widths, probes and what they learn -----------------------------------------------------------
 
 SHAPE = torch.Size((60, 40))  # whose useful rank is 23
@@ -244,7 +222,7 @@ def test_a_probe_is_orthonormal_keeps_what_is_known_and_looks_further(
     Ω = subspace.probe(width, coins())
     assert Ω.shape == (40, width)
     torch.testing.assert_close(Ω.T @ Ω, torch.eye(width), atol=1e-5, rtol=0)
-    held = subspace.V - Ω @ (Ω.T @ subspace.V)  # what of the known directions it lacks
+    held = subspace.known() - Ω @ (Ω.T @ subspace.known())  # what of the known directions it lacks
     whole = int((held.norm(dim=0) < 1e-4).sum())
     assert whole == (min(10, width - max(1, round(0.15 * width))) if known else 0)
     same, other = subspace.probe(width, coins()), subspace.probe(width, coins(1))
@@ -262,7 +240,7 @@ def test_right_singular_vectors_are_remembered() -> None:
     G = with_spectrum(60, 40, SPECTRA["low rank and noise"])
     _, _, Vt = np.linalg.svd(G.numpy())
     leading = Vt[:5].T
-    V = warm(G).V.numpy()
+    V = warm(G).known().numpy()
     assert V.shape == (40, 10)
     first = V[:, :5]
     np.testing.assert_allclose(first @ (first.T @ leading), leading, atol=1e-2)
@@ -283,15 +261,15 @@ def test_what_is_remembered_meets_the_best_error_and_forgetting_does_not() -> No
 @pytest.mark.parametrize("before", [False, True])
 def test_an_aggregate_of_zeros_teaches_nothing(before: bool) -> None:
     subspace = warm(with_spectrum(60, 40, SPECTRA["falling"])) if before else Subspace(SHAPE)
-    V = subspace.V
+    V = subspace.known()
     subspace.learn(torch.zeros(10, 40))
-    assert torch.equal(subspace.V, V) and V.shape[1] == (10 if before else 0)
+    assert torch.equal(subspace.known(), V) and V.shape[1] == (10 if before else 0)
     assert subspace.probe(7, coins()).isfinite().all()
 
 
 def test_directions_without_energy_are_not_remembered() -> None:
     subspace = warm(with_spectrum(60, 40, [3.0, 2.0]))
-    assert subspace.V.shape[1] == 2
+    assert subspace.known().shape[1] == 2
     Ω = subspace.probe(10, coins())
     torch.testing.assert_close(Ω.T @ Ω, torch.eye(10), atol=1e-5, rtol=0)
 
@@ -299,16 +277,16 @@ def test_directions_without_energy_are_not_remembered() -> None:
 def test_no_more_is_remembered_than_factors_hold() -> None:
     subspace = Subspace(SHAPE)
     subspace.learn(drawn(38, 40))
-    assert subspace.V.shape == (40, 23) and subspace.probe(23, coins()).shape == (40, 23)
+    assert subspace.known().shape == (40, 23) and subspace.probe(23, coins()).shape == (40, 23)
 
 
 @pytest.mark.parametrize("offset", range(0, 16, 3))
 def test_its_state_is_all_there_is_wherever_it_lies_in_memory(offset: int) -> None:
     """Bit for bit, or who resumes would find another Ω: a file's tensors lie at any address."""
     subspace = warm(with_spectrum(60, 40, SPECTRA["low rank and noise"]))
-    V = subspace.state_dict()["V"]
-    place = torch.empty(V.numel() + 16)[offset : offset + V.numel()].view(V.shape)
+    B = subspace.state_dict()["B"]
+    place = torch.empty(B.numel() + 16)[offset : offset + B.numel()].view(B.shape)
     other = Subspace(SHAPE)
-    other.load_state_dict({"V": place.copy_(V)})
+    other.load_state_dict({"B": place.copy_(B)})
     for width in (5, 8, 12):
         assert torch.equal(subspace.probe(width, coins()), other.probe(width, coins()))

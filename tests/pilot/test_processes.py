@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.pilot import PROGRAM, _free_port
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.settings import ModelSettings
 from secure_fl.testing.pilot import plan_of
 
 pytestmark = pytest.mark.slow
@@ -31,7 +33,7 @@ def trial(tmp_path) -> Trial:
     return make_trial(tmp_path, NAMES, plan, port=_free_port(), size=48, cost=Cost(log_n=10))
 
 
-def start(trial: Trial, name: str) -> subprocess.Popen[str]:
+def start(trial: Trial, name: str, **machine: str) -> subprocess.Popen[str]:
     arguments = (
         ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
         if name == HUB
@@ -40,7 +42,7 @@ def start(trial: Trial, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=trial.of(name),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | machine,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -48,8 +50,11 @@ def start(trial: Trial, name: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def running(trial: Trial) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    processes = {name: start(trial, name) for name in (HUB, *trial.names)}
+def running(
+    trial: Trial, machines: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    machines = machines or {}
+    processes = {n: start(trial, n, **machines.get(n, {})) for n in (HUB, *trial.names)}
     try:
         yield processes
     finally:
@@ -129,3 +134,22 @@ def test_a_site_refuses_by_its_own_rules(trial):
         processes["west"].terminate()
         said, _ = processes["west"].communicate(timeout=30)
         assert "site.max_rounds: asked for 4" in said
+
+
+def test_hospitals_whose_machines_round_otherwise_share_one_student(tmp_path):
+    """Threads, vector instructions and BLAS paths differ; `agree` holds the student's bits."""
+    machines = {
+        "east": {"OMP_NUM_THREADS": "2"},
+        "north": {"MKL_CBWR": "COMPATIBLE"},
+        "west": {"ATEN_CPU_CAPABILITY": "default"},
+    }
+    plan = plan_of(FedKD(rounds=2, student_layers=1), model=ModelSettings(layers=2))
+    cheap = Cost(log_n=10)
+    trial = make_trial(tmp_path, NAMES, plan, port=_free_port(), size=48, cost=cheap)
+    with running(trial, machines) as processes:
+        out, _ = processes[HUB].communicate(timeout=LONGEST)
+        assert processes[HUB].returncode == 0, out
+    for name in trial.names:
+        told = (trial.of(name) / "runs" / "run" / "events.jsonl").read_text()
+        widths = [json.loads(line) for line in told.splitlines() if '"factors"' in line]
+        assert len(widths) == 2 and any(w for e in widths for w in e["widths"].values())

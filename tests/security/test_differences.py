@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.exact import orthonormal
 from secure_fl.algorithms.factors import Joint
-from secure_fl.algorithms.lowrank import Subspace, orthonormal
+from secure_fl.algorithms.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
 from secure_fl.crypto.segments import Layout
 from secure_fl.crypto.transcript import Scales
