@@ -17,7 +17,10 @@ PROBE_LENGTH = 48  # tokens
 
 
 def unprotected(settings: Settings) -> Settings:
-    """The same federation as it is commonly run: no protection, no noise, all weights sent."""
+    """The same federation as it is commonly run: no protection, no noise, all weights sent.
+
+    With adapters these are all that is trained, in the control too.
+    """
     clear = ProtectionSettings(
         mode="none",
         min_cohort=settings.protection.min_cohort,
@@ -26,7 +29,9 @@ def unprotected(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "run": settings.run.model_copy(update={"record": True}),
-            "model": settings.model.model_copy(update={"freeze_embeddings": False}),
+            "model": settings.model.model_copy(
+                update={"freeze_embeddings": settings.model.adapter is not None}
+            ),
             "training": settings.training.model_copy(update={"dp": None}),
             "protection": clear,
         }

@@ -34,7 +34,7 @@ ROWS = (
     Row("a sum of updates", (reading.SUM,), found="of a sum", promised=False),
     Row(
         "words of one hospital's records",
-        ("token bag", "span check", "gradient matching"),
+        ("token bag", "span check", "gradient matching", "whole texts"),
         from_updates=True,
     ),
     Row(

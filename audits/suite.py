@@ -14,7 +14,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from secure_fl.audits.attacks import gradient_matching, label_counts, reading, span_check, token_bag
+from secure_fl.audits.attacks import (
+    gradient_matching,
+    label_counts,
+    reading,
+    span_check,
+    token_bag,
+    whole_texts,
+)
 from secure_fl.audits.attacks.reading import Sent
 from secure_fl.audits.attacks.rehearsals import best_case
 from secure_fl.audits.base import CoordinatorView, Finding, Prior, Trial, View
@@ -38,6 +45,7 @@ RECONSTRUCTION: Mapping[str, Entry] = {
     gradient_matching.NAME: Entry(
         gradient_matching.gradient_matching, gradient_matching.ABOUT, slow=True, at_best=1
     ),
+    whole_texts.NAME: Entry(whole_texts.whole_texts, whole_texts.ABOUT, slow=True, at_best=1),
     label_counts.NAME: Entry(label_counts.label_counts, label_counts.ABOUT, slow=True, at_best=32),
 }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
+from scipy.stats import chi2
 
 from secure_fl.audits.attacks.inputs import Array, Inputs
 
@@ -52,25 +55,59 @@ def _cut(G: Array) -> tuple[float, Array]:
     )  # fewer rows than columns: a factor, all of it
 
 
-def in_span(inputs: Inputs, basis: Array, places: int) -> list[tuple[float, int, int]]:
-    """(log p, place, token) of inputs that lie nearer to the span than words do by chance.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Directions that inputs had, as they are or through a lens: an adapter reads A·x of an x."""
+
+    basis: Array  # orthonormal columns
+    lens: Array | None = None  # d x r, Aᵀ; None: inputs are seen as they are
+
+    @property
+    def tells(self) -> bool:
+        """Whether some inputs lie in it and others do not."""
+        return 0 < self.basis.shape[1] < len(self.basis)
+
+    def through(self, X: Array) -> Array:
+        """What these rows look like here."""
+        return X if self.lens is None else X @ self.lens
+
+    def far(self, X: Array) -> Array:
+        """The sine of the angle between each row and the span."""
+        X = self.through(X)
+        X = X / np.linalg.norm(X, axis=-1, keepdims=True)
+        inside = X @ self.basis
+        return np.asarray(np.sqrt(np.clip(1 - (inside * inside).sum(-1), 0, None)))
+
+
+def in_span(inputs: Inputs, spans: Sequence[Span], places: int) -> list[tuple[float, int, int]]:
+    """(log p, place, token) of inputs that lie nearer to all spans than words do by chance.
 
     At each place, squared distances of all words follow a Beta law if their directions are
-    random; its parameters are fitted to them, and p is corrected for all words and places.
+    random; its parameters are fitted to them, and p is corrected for all words and places. The
+    p of several spans are one by Fisher's method.
     """
     V, hits = len(inputs.words), []
     limit = np.log(CHANCE_HIT / (V * places))
     for start in range(0, places, BLOCK):
         block = range(start, min(start + BLOCK, places))
-        far = distances(inputs, basis, block)
+        each = [distances(inputs, span, block) for span in spans]
         for at, place in enumerate(block):
-            p = _chance(far[at])
+            p = _together([_chance(far[at]) for far in each])
             for token in np.flatnonzero(p < limit).tolist():
                 hits.append((float(p[token]), place, token))
     return hits
 
 
-def distances(inputs: Inputs, basis: Array, block: range) -> Array:
+def _together(logs: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Fisher's method: −2·Σ log p of k independent p follows chi² with 2k degrees of freedom."""
+    total = np.sum(logs, axis=0)
+    if len(logs) > 1:
+        near = total < 0
+        total[near] = chi2.logsf(-2 * total[near], 2 * len(logs))
+    return np.asarray(total)
+
+
+def distances(inputs: Inputs, span: Span, block: range) -> Array:
     """Squared sine of the angle between each (place, token) input and the span.
 
     Inputs are (x − mean)/s·γ + β with x = word + place, so all follows from products of tables:
@@ -80,11 +117,12 @@ def distances(inputs: Inputs, basis: Array, block: range) -> Array:
     P = inputs.places[block.start : block.stop]
     P = P - P.mean(1, keepdims=True)
     spread = _square(W, P) / W.shape[1] + inputs.ε
-    s = np.sqrt(spread)
-    whole = _norms(W * inputs.γ, P * inputs.γ, inputs.β, s)
+    s, basis = np.sqrt(spread), span.basis
+    W, P, β = (span.through(part) for part in (W * inputs.γ, P * inputs.γ, inputs.β))
+    whole = _norms(W, P, β, s)
     narrow = 2 * basis.shape[1] <= len(basis)  # the smaller side of the two is less work
     side = basis if narrow else np.linalg.qr(basis, mode="complete")[0][:, basis.shape[1] :]
-    part = _norms((W * inputs.γ) @ side, (P * inputs.γ) @ side, inputs.β @ side, s) / whole
+    part = _norms(W @ side, P @ side, β @ side, s) / whole
     return np.asarray(np.clip(1 - part if narrow else part, 0.0, 1.0))
 
 
@@ -124,6 +162,6 @@ def time_span_check(words: int = 30_000, places: int = 128, width: int = 384, to
     at = np.array(sorted(truth))
     basis = np.linalg.qr(inputs.rows(at[:, 1], at[:, 0]).T)[0]
     started = time.perf_counter()
-    hits = sorted(in_span(inputs, basis, places))[: len(truth)]
+    hits = sorted(in_span(inputs, [Span(basis)], places))[: len(truth)]
     seconds = time.perf_counter() - started
     return seconds, len({(place, token) for _, place, token in hits} & truth) / len(truth)

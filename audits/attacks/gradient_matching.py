@@ -25,7 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from secure_fl.algorithms.layers import head_names
 from secure_fl.audits.attacks.geometry import span_of
 from secure_fl.audits.attacks.inputs import array, attention_names
-from secure_fl.audits.attacks.span_check import first_rate, row_values
+from secure_fl.audits.attacks.lenses import row_values, with_factors
+from secure_fl.audits.attacks.span_check import first_rate
 from secure_fl.audits.attacks.words import (
     RECALL,
     Score,
@@ -95,7 +96,7 @@ def gradient_matching(view: View, prior: Prior) -> Finding:
         return nothing(NAME, view.role, RECALL, why)
 
     def usable(reading: Reading) -> bool:
-        return len(_shared(reading.values, model)) > 1
+        return len(shared_with(reading.values, model)) > 1
 
     chosen = choose(view.readings, prior, usable)[:READINGS]
     if not chosen:
@@ -108,17 +109,24 @@ def gradient_matching(view: View, prior: Prior) -> Finding:
 
 def guess_words(values: Arrays, prior: Prior) -> tuple[int, ...]:
     """The text whose gradient comes nearest to the moves, without specials."""
-    model = unwrapped(prior.model()).eval()
-    shared = _shared(values, model)
-    if len(shared) < 2:
+    match = match_of(values, prior)
+    if match is None:
         return ()
-    target = tuple(torch.from_numpy(-np.asarray(values[n], np.float32)) for n in shared)
-    weights = tuple(model.get_parameter(name) for name in shared)
-    match = Match(model, prior, target, weights)
-    length = _length(values, prior, model)
+    length = _length(values, prior, match.model)
     with sdpa_kernel(SDPBackend.MATH):  # the others cannot be differentiated twice
         X, Z = _search(match, values, length)
         return _words(match, X, Z)
+
+
+def match_of(values: Arrays, prior: Prior) -> Match | None:
+    """What a search can compare with these moves; None: too little of them was read."""
+    model = unwrapped(prior.model()).eval()
+    values = with_factors(values, model)
+    shared = shared_with(values, model)
+    if len(shared) < 2:
+        return None
+    target = tuple(torch.from_numpy(-np.asarray(values[n], np.float32)) for n in shared)
+    return Match(model, prior, target, tuple(model.get_parameter(name) for name in shared))
 
 
 def _search(match: Match, values: Arrays, length: int) -> tuple[Tensor, Tensor]:
@@ -128,7 +136,7 @@ def _search(match: Match, values: Arrays, length: int) -> tuple[Tensor, Tensor]:
     ends = table[[prior.tokenizer.cls_token_id, prior.tokenizer.sep_token_id]]
     start = prior.rng(NAME, "start").permutation(len(table))[: length - 2]
     free = table[torch.from_numpy(start)].clone().requires_grad_()
-    Z = _labels(match, values, length).requires_grad_()
+    Z = labels_of(match, values, length).requires_grad_()
     optimizer = torch.optim.Adam(
         [{"params": [free], "lr": RATE * size / table.shape[1] ** 0.5}, {"params": [Z], "lr": 0.05}]
     )
@@ -179,7 +187,7 @@ def replaced(module: nn.Module, output: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def _labels(match: Match, values: Arrays, length: int) -> Tensor:
+def labels_of(match: Match, values: Arrays, length: int) -> Tensor:
     """Soft labels to begin with: the class whose bias rose; for tags, nothing is known yet."""
     classes, rows = len(match.prior.task.labels), length
     if match.prior.task.head == "token":
@@ -195,13 +203,14 @@ def _labels(match: Match, values: Arrays, length: int) -> Tensor:
     return torch.zeros(1, classes)
 
 
-def _shared(values: Arrays, model: nn.Module) -> list[str]:
+def shared_with(values: Arrays, model: nn.Module) -> list[str]:
     """Weights of the encoder and the head whose moves were read whole, and not for nothing."""
     frozen = {id(parameter) for parameter in embeddings(model).parameters()}
     return [
         name
         for name, weight in unwrapped(model).named_parameters()
         if id(weight) not in frozen
+        and weight.requires_grad
         and name in values
         and values[name].shape == tuple(weight.shape)
         and np.any(values[name])

@@ -71,5 +71,10 @@ def attention_names(model: nn.Module, layer: int = 0) -> tuple[str, ...]:
     return tuple(
         name
         for name, value in unwrapped(model).named_parameters()
-        if id(value) in inside and name.split(".")[-2] in PROJECTIONS and name.endswith("weight")
+        if id(value) in inside and module_of(name) in PROJECTIONS and name.endswith("weight")
     )
+
+
+def module_of(name: str) -> str:
+    """What the module of a weight is called; inside an adapter's layer, that layer."""
+    return name.replace(".base_layer.", ".").split(".")[-2]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import span_check as attack
-from secure_fl.audits.attacks.geometry import distances, span_of
+from secure_fl.audits.attacks.geometry import Span, distances, span_of
 from secure_fl.audits.attacks.inputs import Inputs, attention_names, inputs_of
 from secure_fl.audits.attacks.rehearsals import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check, time_span_check
@@ -117,7 +117,7 @@ def test_distances_equal_those_of_inputs_written_out():
     assert inputs is not None
     for width in (5, 50):  # the two ways of computing them
         basis = np.linalg.qr(np.random.default_rng(width).normal(size=(64, width)))[0]
-        fast = distances(inputs, basis, range(3, 6))
+        fast = distances(inputs, Span(basis), range(3, 6))
         for place in range(3):
             x = inputs.rows(np.arange(len(inputs.words)), place + 3)
             outside = x - x @ basis @ basis.T

@@ -1,0 +1,146 @@
+"""One record word for word: texts out of spans or a search, exchanged until their gradient fits.
+
+Spans tell texts exactly where a batch has fewer tokens than columns were read (DAGER: arXiv
+2405.15586). An adapter has few columns, and where they are full, a search over inputs begins the
+text (TAG) as for other gradients. Then tokens are exchanged and left out, those first that the
+gradient of the distance points to (Ebrahimi, Rao, Lowd, Dou: HotFlip, ACL 2018, arXiv 1712.06751),
+as long as the step's gradient comes nearer to the one that was read.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from secure_fl.audits.attacks.gradient_matching import (
+    Match,
+    guess_words,
+    labels_of,
+    match_of,
+    shared_with,
+)
+from secure_fl.audits.attacks.span_check import guess_texts
+from secure_fl.audits.attacks.words import (
+    Score,
+    best_rouge,
+    choose,
+    finding,
+    nothing,
+    records_of,
+    sequences,
+    specials,
+)
+from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.learning.anatomy import body_of
+
+NAME = "whole texts"
+ABOUT = (
+    "Writes down a text whose training step looks like the one that was read; success means that "
+    "this role learns the order of a record's words, not only which there are."
+)
+MEASURE = "ROUGE-2"
+
+READINGS = 1  # of so many parties: the search takes long
+PROPOSALS = 16  # words tried at each place
+SWEEPS = 12  # exchanges of one token, at most
+
+Text = tuple[int, ...]
+
+
+def whole_texts(view: View, prior: Prior) -> Finding:
+    """Write down a text behind each reading."""
+    if prior.task.head == "ranking" or not prior.task.labels:
+        why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
+        return nothing(NAME, view.role, MEASURE, why)
+    model = prior.model()
+
+    def usable(reading: Reading) -> bool:
+        return len(shared_with(reading.values, model)) > 1
+
+    chosen = choose(view.readings, prior, usable)[:READINGS]
+    if not chosen:
+        return nothing(NAME, view.role, MEASURE, "no moves of the encoder's weights were readable")
+    scores = [_score(recovered(r.values, prior), r, prior) for r in chosen]
+    return finding(NAME, view.role, MEASURE, chosen, scores)
+
+
+def recovered(values: Arrays, prior: Prior) -> tuple[Text, ...]:
+    """The texts that spans tell; without any, the one whose gradient comes nearest."""
+    match = match_of(values, prior)
+    told = guess_texts(values, prior).texts
+    if match is None or told:
+        return told
+    start = guess_words(values, prior)
+    Z = labels_of(match, values, len(start) + 2)
+    with sdpa_kernel(SDPBackend.MATH):
+        return (_improved(start, match, Z),)
+
+
+def _improved(text: Text, match: Match, Z: Tensor) -> Text:
+    """Exchange, leave out or double one token at a time: what brings the gradient nearest."""
+    table = body_of(match.model).get_input_embeddings().weight.detach()
+    fixed = match.prior.task.head == "token"  # a tag for each place: none can be left out
+    best = _far(text, match, Z, table)
+    for _ in range(SWEEPS):
+        tried = _proposed(text, match, Z, table) + ([] if fixed else _resized(text))
+        found = min(((_far(t, match, Z, table), t) for t in tried), default=(best, text))
+        if found[0] >= best:
+            break
+        best, text = found
+    return text
+
+
+def _proposed(text: Text, match: Match, Z: Tensor, table: Tensor) -> list[Text]:
+    """Texts with one other word: those that the distance's slope points to."""
+    X = _rows(text, match, table).requires_grad_()
+    far = match.distance(X, Z, differentiable=True)
+    (slope,) = torch.autograd.grad(far, X)
+    falls = -(slope[1:-1] @ table.T)
+    falls[:, sorted(specials(match.prior))] = -torch.inf
+    words = falls.topk(PROPOSALS, dim=1).indices.tolist()
+    return [
+        (*text[:at], word, *text[at + 1 :])
+        for at, options in enumerate(words)
+        for word in options
+        if word != text[at]
+    ]
+
+
+def _resized(text: Text) -> list[Text]:
+    """Texts that lack a word, say one twice, or end earlier: a search guesses the length."""
+    places = range(len(text))
+    found = [(*text[:at], *text[at + 1 :]) for at in places]
+    found += [(*text[: at + 1], *text[at:]) for at in places]
+    return [t for t in (*found, *(text[:at] for at in places)) if t]
+
+
+def _rows(text: Text, match: Match, table: Tensor) -> Tensor:
+    """The embeddings of a text between its first and last token, which are known."""
+    tokenizer = match.prior.tokenizer
+    return table[[tokenizer.cls_token_id, *text, tokenizer.sep_token_id]].clone()
+
+
+def _far(text: Text, match: Match, Z: Tensor, table: Tensor) -> float:
+    return float(match.distance(_rows(text, match, table), Z, differentiable=False))
+
+
+def _score(guess: tuple[Text, ...], reading: Reading, prior: Prior) -> Score:
+    """ROUGE-2 of the best guess for each text, against the best public text of the same number."""
+    banned = specials(prior)
+
+    def plain(records: object) -> list[Text]:
+        rows = sequences(records, prior)  # type: ignore[arg-type]
+        return [tuple(token for token in row if token not in banned) for row in rows]
+
+    truth, public = plain(records_of(reading, prior)), plain(prior.outsiders)
+    each = [max((best_rouge([g], [t], 2) for g in guess), default=0.0) for t in truth]
+    details = {
+        "rouge_1": best_rouge(guess, truth, 1),
+        "exact": sum(text in guess for text in truth),
+        "texts": len(truth),
+    }
+    chance = best_rouge(public[: max(1, len(guess))], truth, 2)
+    return Score(fmean(each), chance, len(truth), details)
