@@ -65,7 +65,7 @@ class Span:
     @property
     def tells(self) -> bool:
         """Whether some inputs lie in it and others do not."""
-        return 0 < self.basis.shape[1] < len(self.basis)
+        return bool(0 < self.basis.shape[1] < len(self.basis))
 
     def through(self, X: Array) -> Array:
         """What these rows look like here."""

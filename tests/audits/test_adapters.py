@@ -18,7 +18,7 @@ from secure_fl.audits.attacks.whole_texts import recovered, whole_texts
 from secure_fl.audits.attacks.words import sequences
 from secure_fl.audits.base import CoordinatorView, Prior, Reading, Trial, Verdict
 from secure_fl.audits.controls import unprotected
-from secure_fl.audits.run import Audit
+from secure_fl.audits.session import Audit
 from secure_fl.config.load import dump, loads
 from secure_fl.learning.adapters import adapted
 from secure_fl.learning.models import load_model
