@@ -42,6 +42,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "The coordinator's peak memory as cohorts grow.",
             {"values": 100_000, "parties": (4, 16)},
         ),
+        "large": Benchmark(
+            "benchmarks.micro.large",
+            "Sums of up to 774 million values: bytes, seconds, peak memory.",
+            {"calls": (1_000_000, 4_000_000), "blocks": ()},
+        ),
         "protocol": Benchmark(
             "benchmarks.micro.protocol",
             "Bytes and CPU of one sum in cohorts of 3 to 128 parties.",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.primitives import digest_of
-from secure_fl.crypto.segments import check_bound, segment_key
+from secure_fl.crypto.segments import check_bound, left_between_parts, segment_key
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import (
     Confirm,
@@ -130,6 +130,10 @@ class ClearSums:
 
     def forget(self, names: Sequence[str]) -> None:
         """Floats carry their own scale."""
+
+    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
+        """Nothing is carried in the clear, so nothing can wait."""
+        raise left_between_parts(self.me)
 
     def leftover(self, name: str) -> Vector | None:
         """Float32 leaves nothing over."""

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.identity import channel
 from secure_fl.crypto.scheme import COHORT, check_cohort
-from secure_fl.crypto.segments import (
-    needs_masks,
-)
+from secure_fl.crypto.segments import left_between_parts, needs_masks
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.sum_under_way import SumContext, SumUnderWay
 from secure_fl.crypto.transcript import Transcript
@@ -118,6 +116,18 @@ class SecureSums:
         """Drop scales that other parties to these sums do not know."""
         for name in names:
             self.context.transcript.scales.rms.pop(name, None)
+
+    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
+        """Zeros in place of sums that were not opened; what is carried is left over, whole."""
+        if not rule.carry:
+            raise left_between_parts(self.context.me)
+        scales, zeros = self.context.transcript.scales, dict[str, NDArray[np.float64]]()
+        for group in groups:
+            for name, vector in group.vectors.items():
+                zeros[name] = np.zeros(vector.size)
+                if self.context.me in group.owners:
+                    scales.leftovers[name] = scales.whole(name, vector, rule)
+        return zeros
 
     def leftover(self, name: str) -> Vector | None:
         """What the last carried value of this name left over, for the caller to carry instead."""

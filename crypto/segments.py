@@ -154,6 +154,15 @@ def needs_masks() -> CohortError:
     )
 
 
+def left_between_parts(me: str) -> CohortError:
+    """The error of a sum in parts that somebody left, and whose values are not carried."""
+    return CohortError(
+        "somebody left between two parts of a large sum, whose values cannot wait for the next one",
+        fix="resume the run: the round is repeated",
+        party=me,
+    )
+
+
 def check_bound(group: Group, bound: float) -> None:
     """Refuse values beyond their public bound: they would be clipped without notice."""
     for name, vector in group.vectors.items():

@@ -17,7 +17,7 @@ from benchmarks.clocks import Clocked, CpuRecorder
 from benchmarks.federations import audits, interactive, layers, overhead, wire
 from benchmarks.federations import round as round_
 from benchmarks.federations.apart import run_apart
-from benchmarks.micro import crypto, dp, memory, protocol, startup
+from benchmarks.micro import crypto, dp, large, memory, protocol, startup
 from benchmarks.report import Report, Target
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
@@ -100,6 +100,12 @@ def test_memory_is_measured_in_processes_of_its_own() -> None:
         ("he+secagg", 6),
     ]
     assert all(row["total"] > 0 and row["peak_allocated"] > row["total"] for row in found["rows"])
+
+
+def test_large_sums_are_measured_in_processes_of_their_own() -> None:
+    rows = document(large.measure(calls=(50_000,), blocks=(20_000, 30_000)))["rows"]
+    assert [(row["sums"], row["values"]) for row in rows] == [(1, 50_000), (2, 50_000)]
+    assert all(row["up"] > 0 and row["party_peak"] != 0 for row in rows)
 
 
 def test_dp_is_paired_with_plain_training() -> None:

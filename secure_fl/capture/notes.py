@@ -125,7 +125,7 @@ class WatchedSums:
         # What is neither given nor opened is not watched.
         self.next_keys, self.accept = inner.next_keys, inner.accept
         self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
-        self.leftover = inner.leftover
+        self.leftover, self.postpone = inner.leftover, inner.postpone
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> WatchedSumUnderWay:
         """Begin a sum, and note what it is given."""

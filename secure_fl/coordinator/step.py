@@ -99,7 +99,7 @@ class SumStep(Step):
         self.keys: dict[str, tuple[bytes, ...]] = {}  # the sums that each party waits for
         self.given: dict[str, tuple[bytes, ...]] = {}  # and those of them that it contributes to
         self.survivors: tuple[str, ...] = ()
-        self.scales: bool | None = None
+        self.more: bool | None = None
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, SumInput)  # noqa: S101
@@ -112,9 +112,9 @@ class SumStep(Step):
         self.given[party] = tuple(s.key for s in message.segments if s.size)
         if party == self.context.rules.host:
             return
-        self.scales = message.scales if self.scales is None else self.scales
-        if self.scales != message.scales:
-            raise Disagreement("some parties know the scales of a sum, others do not", party=party)
+        self.more = message.more if self.more is None else self.more
+        if self.more != message.more:
+            raise Disagreement("some parties go on with a sum, others do not", party=party)
         self.total.add(party, message.segments, bulk)
 
     def reply(self, members: tuple[str, ...]) -> Reply:
@@ -140,7 +140,7 @@ class SumStep(Step):
         """Send each party the totals of its own segments; a host sum goes to the host only."""
         assert self.total is not None  # noqa: S101 - set by the first answer
         result = {} if withheld else self.total.result(survivors, shares)
-        for_host, scales = self.audience == Audience.HOST, bool(self.scales)
+        for_host, more = self.audience == Audience.HOST, bool(self.more)
         totals: dict[str, Total] = {}
         bulks: dict[str, Bulk] = {}
         shared: dict[tuple[bytes, ...], Bulk] = {}
@@ -151,7 +151,7 @@ class SumStep(Step):
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
             told = offers_to(member, offers)
-            totals[member] = Total(survivors, members, sizes, told, scales)
+            totals[member] = Total(survivors, members, sizes, told, more)
             bulks[member] = shared[keys]
         return Reply(totals, bulks)
 

@@ -4,7 +4,8 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
 
     1  a program calls `Cohort.sum`; the values become flat vectors, in groups    here, `groups`
        that the same parties contribute. Where somebody lacks the scale of a
-       vector, norms are summed first: a sum of its own.
+       vector, norms are summed first: a sum of its own. What is large is then
+       summed part by part (`party.parts`): 2 to 9 for each.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
        exchanged before: a `SumUnderWay` (`crypto.sum_under_way`). Its upload
        leaves as `SumInput`.
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog
 from secure_fl.party.groups import declare
+from secure_fl.party.parts import PART, names, parts_of, pieces, whole
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import ask, exchange, unexpected
 from secure_fl.protocol.frames import cut, digest
@@ -67,7 +69,7 @@ class Summing:
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
         self._only: frozenset[str] | None = None  # over whom alone this sum may be opened
-        self._scales = False  # whether the last sum was of scales, and its values follow
+        self._more = False  # whether sums that belong to the last one follow it
         self._opened = 0  # sums opened in this round
         self._carried: dict[str, tuple[int, ...]] = {}  # shapes of what this round's sums carried
 
@@ -94,8 +96,8 @@ class Summing:
                 "the host passes {} to a sum for the parties; otherwise values must have names",
                 party=who.me,
             )
-        gives = {name: _flat(name, value, who.me) for name, value in sorted(values.items())}
-        reads = {name: np.zeros(math.prod(np.shape(v)), np.float32) for name, v in read.items()}
+        gives = _flat(values, who.me)
+        reads = _flat({name: np.zeros(np.shape(value)) for name, value in read.items()}, who.me)
         groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
         lacking = False
         if partial:
@@ -106,30 +108,48 @@ class Summing:
         who.require_cohort(groups)
         scales = self._sums.unscaled(groups, rule)
         if scales or lacking:
-            norms = await self._add(scales, Rule(), scales=True)
+            norms = await self._add(scales, Rule(), more=True)
             if norms is None:
                 return {}
             self._sums.learn(norms)
-        opened = await self._add(groups, rule)
-        while opened is not None and who.is_host and self._scales:
-            opened = await self._add(groups, rule)  # the parties summed scales; values follow
+        size = sum(vector.size for group in groups for vector in group.vectors.values())
+        first, *others = parts_of(groups) if size > PART else (groups,)
+        opened = await self._add(first, rule, more=bool(others))
+        while opened is not None and who.is_host and self._more:  # the parties know how many
+            opened = await self._add(first, rule)
         if opened is None:
             return {}
+        if others:
+            opened |= await self._add_others(others, rule)
         shapes = {name: np.shape(value) for name, value in {**values, **read}.items()}
         if rule.carry:
             self._carried |= {name: shapes[name] for name in values}
-        return {name: vector.reshape(shapes[name]) for name, vector in opened.items()}
+        found = whole(opened, shapes) if others else opened
+        return {name: vector.reshape(shapes[name]) for name, vector in found.items()}
+
+    async def _add_others(self, others: Sequence[Sequence[Group]], rule: Rule) -> Arrays:
+        """The parts after the first: over the same parties, or not at all."""
+        opened: Arrays = {}
+        self._only = frozenset(self.survivors)
+        while others:
+            part, *others = others
+            found = None
+            if self._only == frozenset(self._who.here):  # else all know it, and nobody sends it
+                found = await self._add(part, rule, more=bool(others))
+            opened |= self._sums.postpone(part, rule) if found is None else found
+        return opened
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
         """See `Cohort.leftover`."""
         shape = self._carried.pop(name, None)
         if shape is None:
             return None
-        rest = self._sums.leftover(name)
-        return None if rest is None else rest.reshape(shape)
+        left = {of: self._sums.leftover(of) for of in names(name, math.prod(shape))}
+        found = {of: vector for of, vector in left.items() if vector is not None}
+        return whole(found, {name: shape})[name].reshape(shape) if found else None
 
     async def _add(
-        self, groups: Sequence[Group], rule: Rule, *, scales: bool = False
+        self, groups: Sequence[Group], rule: Rule, *, more: bool = False
     ) -> Arrays | None:
         """One sum, steps 2 to 9; None if it was not to be opened over those who are left."""
         at: SumId = (self.round, self._opened + 1)  # one that is withheld is not counted
@@ -137,7 +157,7 @@ class Summing:
             under_way = self._sums.begin(groups, rule, at)
         upload = under_way.upload
         answer, data = await exchange(
-            SumInput(rule.audience, upload.segments, scales, at), upload.data
+            SumInput(rule.audience, upload.segments, more, at), upload.data
         )
         admitted = self._admit(groups, getattr(answer, "survivors", ()))
         if isinstance(answer, Unmask):
@@ -150,10 +170,10 @@ class Summing:
             raise CohortError(
                 "the coordinator changed its mind about who took part in a sum", fix=DISTRUST
             )
-        if not self._who.is_host and total.scales != scales:
-            raise CohortError("the coordinator mistakes a sum of values for one of scales")
+        if not self._who.is_host and total.more != more:
+            raise CohortError("the coordinator mistakes what belongs to a sum for another one")
         self._who.confirm_members(total.members)
-        self._scales = total.scales
+        self._more = total.more
         opened: Arrays | None = None
         with self._recorder.phase("open"):
             if admitted:
@@ -189,16 +209,19 @@ class Summing:
         return True
 
 
-def _flat(name: str, value: Any, me: str) -> Vector:
-    """The value as a vector; nothing that is not finite ever leaves."""
-    vector = np.ascontiguousarray(np.asarray(value, dtype=np.float32)).reshape(-1)
-    if not np.isfinite(vector).all():
-        raise TrainingError(
-            f"{name} holds NaN or infinity, so nothing was sent",
-            fix="lower the learning rate, set max_grad_norm, or look at this party's data",
-            party=me,
-        )
-    return vector
+def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
+    """Values as vectors, in pieces; nothing that is not finite ever leaves."""
+    flat: dict[str, Vector] = {}
+    for name, value in sorted(values.items()):
+        vector = np.ascontiguousarray(np.asarray(value, dtype=np.float32)).reshape(-1)
+        if not np.isfinite(vector).all():
+            raise TrainingError(
+                f"{name} holds NaN or infinity, so nothing was sent",
+                fix="lower the learning rate, set max_grad_norm, or look at this party's data",
+                party=me,
+            )
+        flat |= pieces(name, vector) if vector.size > PART else {name: vector}
+    return flat
 
 
 def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:

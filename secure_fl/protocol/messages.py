@@ -87,7 +87,7 @@ class SumInput(Message, frozen=True, tag=3):
 
     audience: Audience
     segments: tuple[Segment, ...]
-    scales: bool = False  # the scales of the values that follow in the next sum
+    more: bool = False  # the next sum belongs to it: its values, if this was of scales, or a part
     at: SumId = (0, 0)  # as in `Declare`
 
 
@@ -199,7 +199,7 @@ class Total(Message, frozen=True, tag=24):
     members: Names  # who goes on: a survivor can be lost while masks are removed
     sizes: tuple[Size, ...]
     offers: dict[Name, Offer] = {}
-    scales: bool = False
+    more: bool = False  # as in `SumInput`: the host contributes nothing, and has to be told
 
 
 class Relayed(Message, frozen=True, tag=25):

@@ -122,6 +122,12 @@ class Sums(Protocol):
     def leftover(self, name: str) -> Vector | None:
         """What the last carried value of this name left over, which is then forgotten."""
 
+    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
+        """Zeros in place of sums that were not opened; what is carried waits, whole, for the next.
+
+        An error where it cannot wait.
+        """
+
 
 class Envelopes(Protocol):
     """What parties tell each other through a coordinator that can neither read nor forge it."""

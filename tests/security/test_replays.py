@@ -133,7 +133,7 @@ def test_the_wire_delivers_the_right_frame_or_nothing(swap: Any) -> None:
 def test_a_party_never_sends_its_values_again_because_scales_were_claimed() -> None:
     """Only the host waits for a second sum; a party that did would repeat its input."""
     tap = Wiretap()
-    lie = told(messages.Total, lambda _, m: structs.replace(m, scales=True), VICTIM)
+    lie = told(messages.Total, lambda _, m: structs.replace(m, more=True), VICTIM)
     out = federate(marked(size=20), mode="secagg", engine=tap, lead=lying(lie), catch=True)
     sent = [h for h in tap.heard if h.party == VICTIM and isinstance(h.message, messages.SumInput)]
     assert len(sent) == 1 and isinstance(out.sessions[VICTIM].error, CohortError)
