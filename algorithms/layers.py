@@ -11,20 +11,29 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning.anatomy import body_of, embeddings, encoder_layers, trainable, unwrapped
+from secure_fl.learning.anatomy import (
+    around_layers,
+    body_of,
+    embeddings,
+    encoder_layers,
+    trainable,
+    unwrapped,
+)
 
-Part: TypeAlias = int | Literal["embeddings", "pooler", "head"]  # int: encoder layer, from 0
+Part: TypeAlias = int | Literal["embeddings", "norm", "pooler", "head"]  # int: layer, from 0
 
 # Modules around the body, by the names that transformers and `tasks.heads` give them.
-_OUTPUT = ("classifier", "out_proj")
-_POOLER = ("dense", "pre_classifier", "pooling", "title_pooling", "user_pooling", "newcomer")
+_OUTPUT = ("classifier", "out_proj", "score")
+_THEIRS = ("dense", "head", "pooler", "pre_classifier")
+_POOLER = (*_THEIRS, "pooling", "title_pooling", "user_pooling", "newcomer")
 
 
 def part_of(model: nn.Module) -> dict[str, Part]:
     """Name -> part of every trained parameter.
 
-    The pooler is all that turns hidden states into one vector, the head what turns that vector
-    into scores: the size of the head alone depends on the labels.
+    The norm ends the last layer, and is as isolated as that one; the pooler is all that turns
+    hidden states into one vector, the head what turns that vector into scores: the size of the
+    head alone depends on the labels.
     """
     inside = _inside(model)
     return {
@@ -35,7 +44,9 @@ def part_of(model: nn.Module) -> dict[str, Part]:
 
 def head_names(model: nn.Module) -> set[str]:
     """The output layer's parameters: all that depends on the labels (ranking has none)."""
-    return {name for name, part in part_of(model).items() if part == "head"}
+    inside = {id(parameter) for parameter in body_of(model).parameters()}
+    outside = {name for name, value in trainable(model).items() if id(value) not in inside}
+    return {name for name in outside if _around(model, name) == "head"}
 
 
 def _inside(model: nn.Module) -> dict[int, Part]:
@@ -43,6 +54,7 @@ def _inside(model: nn.Module) -> dict[int, Part]:
     body: Any = body_of(model)
     modules: list[tuple[nn.Module | None, Part]] = [
         (embeddings(model), "embeddings"),
+        *around_layers(model),
         (getattr(body, "embeddings_project", None), "embeddings"),  # ELECTRA's, to layer width
         (getattr(body, "pooler", None), "pooler"),
         *((layer, index) for index, layer in enumerate(encoder_layers(model))),
@@ -61,9 +73,9 @@ def _around(model: nn.Module, name: str) -> Part:
         if path[-1] in _POOLER or path[0] in _POOLER:
             return "pooler"
     raise ModelError(
-        "this parameter is neither of the embeddings, nor of one encoder layer, nor of a known "
-        "head, so it is not clear with whom it can be shared",
+        "this parameter is neither of the embeddings, nor of one layer, nor of the norm behind "
+        "them, nor of a known head, so it is not clear with whom it can be shared",
         model=type(whole).__name__,
         parameter=name,
-        fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT, ELECTRA",
+        fix="use a model that docs/models.md names, or an algorithm that shares whole models",
     )

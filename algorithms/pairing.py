@@ -12,6 +12,7 @@ from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.models import Attention, depth, load_tokenizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.tasks.base import inference
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.fedkd import FedKD
@@ -46,6 +47,8 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
         )
     student = site.model(cfg.student(settings), attention=attention)
     require_prefix(site, student, teacher, cfg)
+    if cfg.hidden:
+        require_maps(site, student, teacher)
     η = site.training.learning_rate
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η, η))
 
@@ -88,6 +91,25 @@ def require_prefix(site: Site, student: nn.Module, teacher: nn.Module, cfg: FedK
             party=site.name,
             field="algorithm.student_layers",
         )
+
+
+def require_maps(site: Site, *models: nn.Module) -> None:
+    """Refuse models that do not show how every token attends to every other, by one record."""
+    batch = site.train.batch([0], None, site.device)
+    tokens = batch["input_ids"].shape[1]
+    for model in models:
+        with inference(model):
+            out = site.task.outputs(model, batch, output_attentions=True, output_hidden_states=True)
+        maps, states = out.attentions or (), out.hidden_states or ()
+        whole = all(one is not None and one.shape[-2:] == (tokens, tokens) for one in maps)
+        if len(maps) != depth(model) or len(states) <= depth(model) or not whole:
+            raise ModelError(
+                "this model does not show a map of attention from every token to every token, and "
+                "the student is to imitate its teacher's",
+                fix="set algorithm.hidden = false, or choose another model",
+                model=type(model).__name__,
+                field="algorithm.hidden",
+            )
 
 
 def shared_fingerprint(site: Site, cfg: FedKD) -> bytes:

@@ -39,6 +39,8 @@ def warning(event: Mapping[str, Any]) -> str:
     if event["code"] == "public overlap":
         count, own = event["count"], "its own records hold the same text"
         return f"{count} public record{'s are' if count != 1 else ' is'} not only public: {own}"
+    if event["code"] == "one by one":
+        return f"DP-SGD takes records one by one, which is slower: {event['model']} needs it"
     return str(event["code"])
 
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from secure_fl.audits.base import Finding
 from secure_fl.errors import SecureFLError
+from secure_fl.learning.dp.layers import no_dropout
 from secure_fl.learning.dp.model import Bounds, Loss, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches
-from secure_fl.learning.dp.training import no_dropout
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import TrainingSettings

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -25,19 +26,36 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def encoder_layers(model: nn.Module) -> nn.ModuleList:
     """Return the transformer's layers, from the embeddings up."""
     body = body_of(model)
+    found = _stack(body)
+    if found is None or repeats(body.config):
+        raise ModelError(
+            "the model's layers cannot be told apart",
+            model=type(body).__name__,
+            fix="use a model that has a list of layers, each with its own weights: see "
+            "docs/models.md",
+        )
+    return found
+
+
+def _stack(body: Any) -> nn.ModuleList | None:
+    """The list of a body's layers."""
     for module in body.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == body.config.num_hidden_layers:
+        if isinstance(module, nn.ModuleList) and (
+            repeats(body.config) or len(module) == body.config.num_hidden_layers
+        ):
             return module
-    raise ModelError(
-        "the encoder's layers cannot be told apart",
-        model=type(body).__name__,
-        fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT, ELECTRA",
-    )
+    return None
+
+
+def repeats(config: Any) -> bool:
+    """Whether one layer's weights serve at every depth (ALBERT's do): a cut repeats it less."""
+    return getattr(config, "num_hidden_groups", None) == 1
 
 
 def depth(model: nn.Module) -> int:
-    """How many encoder layers the model has."""
-    return len(encoder_layers(model))
+    """How many layers the model has."""
+    config = body_of(model).config
+    return int(config.num_hidden_layers) if repeats(config) else len(encoder_layers(model))
 
 
 def require_depth(layers: int, of: int) -> None:
@@ -58,21 +76,67 @@ def embeddings(model: nn.Module) -> nn.Module:
 
 
 def cut(model: nn.Module, layers: int) -> nn.Module:
-    """Keep the first `layers` encoder layers, in place; names of what stays do not change."""
-    kept = encoder_layers(model)
-    require_depth(layers, len(kept))
+    """Keep the first `layers` layers, in place; names of what stays do not change."""
     body = body_of(model)
-    for module in body.modules():
+    require_depth(layers, depth(model))
+    kept = None if repeats(body.config) else encoder_layers(model)
+    for module in body.modules() if kept is not None else ():
         for name, child in module.named_children():
             if child is kept:
                 setattr(module, name, kept[:layers])
-    body.config.num_hidden_layers = layers
+    shorten(body.config, layers)
     return model
 
 
+def shorten(config: Any, layers: int) -> None:
+    """Make a configuration say that so many layers are left: one entry each, where it lists them.
+
+    Such lists are the kinds of attention (`layer_types`) or its widths; token ids are none.
+    """
+    before = config.num_hidden_layers
+    for name, value in config.to_dict().items():
+        listed = isinstance(value, list | tuple) and len(value) == before
+        if listed and not name.endswith(("token_id", "architectures")):
+            setattr(config, name, value[:layers])
+    config.num_hidden_layers = layers
+
+
 def freeze_embeddings(model: nn.Module) -> None:
-    """Take the embeddings out of training, and so out of everything that is sent."""
+    """Take the embeddings out of training, and so out of everything that is sent.
+
+    With words go the tables of positions, which BERT has among its embeddings and others beside
+    them, and their norms.
+    """
     embeddings(model).requires_grad_(False)
+    for owner, part in around_layers(model):
+        if part == "embeddings":
+            owner.requires_grad_(False)
+
+
+def around_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Literal["embeddings", "norm"]]]:
+    """Tables and norms of the body that are in no layer: what feeds the layers, and what ends them.
+
+    A norm ends the layers if it is defined behind them, unless tables stand beside it without the
+    words' among them: then it is theirs (DeBERTa's relative positions).
+    """
+    body = body_of(model)
+    order, layers, words = list(body.modules()), _stack(body), body.get_input_embeddings()
+    ends = len(order) if layers is None else order.index(layers)
+    inner = {id(m) for top in (layers, getattr(body, "pooler", None)) if top for m in top.modules()}
+    for module in (module for module in order if id(module) not in inner):
+        tables = [child for child in module.children() if isinstance(child, nn.Embedding)]
+        theirs = bool(tables) and words not in tables
+        for child in module.children():
+            if isinstance(child, nn.Embedding):
+                yield child, "embeddings"
+            elif is_norm(child) and id(child) not in inner:
+                yield child, "norm" if order.index(child) > ends and not theirs else "embeddings"
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether all that a module has is one vector or two, whatever its class is called."""
+    own = [parameter.dim() for parameter in module.parameters(recurse=False)]
+    return own in ([1], [1, 1]) and not any(True for _ in module.children())
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
-from secure_fl.learning.anatomy import embeddings, encoder_layers, require_depth
+from secure_fl.learning.anatomy import body_of, require_depth, shorten
 from secure_fl.settings import ModelSettings
 
 Attention: TypeAlias = Literal["sdpa", "eager", "flash_attention_2"]
@@ -31,8 +31,11 @@ def instantiate(
     fields: dict[str, Any],
 ) -> tuple[Any, list[str]]:
     """Return the model, and the names of the parameters that no checkpoint gave it."""
-    options: dict[str, Any] = {"attn_implementation": attention, "dtype": torch.float32}
     config = configured(spec, tokenizer, fields)
+    options: dict[str, Any] = {
+        "attn_implementation": supported(auto, config, attention),
+        "dtype": torch.float32,
+    }
     if spec.name == "tiny" or not spec.pretrained:
         with seeded(seed):
             model = auto.from_config(config, **options)
@@ -59,18 +62,61 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
         config: Any = builtin.tiny_config(len(tokenizer))
     else:
         config = fetch(transformers.AutoConfig.from_pretrained, spec.name)
+    require_text(config, spec.name)
     config.update(fields)
+    if getattr(config, "pad_token_id", None) is None and tokenizer is not None:
+        config.pad_token_id = (
+            tokenizer.pad_token_id
+        )  # decoders classify by the last token before it
     if spec.layers is not None:
         require_depth(spec.layers, getattr(config, "num_hidden_layers", 0))
-        config.num_hidden_layers = spec.layers
+        shorten(config, spec.layers)
     return config
 
 
+def require_text(config: Any, name: str) -> None:
+    """Refuse what is neither an encoder nor a decoder of texts."""
+    parts = config.get_text_config() is not config
+    if parts or getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            "this model has images or sounds beside its texts"
+            if parts
+            else "this model is an encoder and a decoder, and has no one stack of layers to share",
+            model=name,
+            fix="use an encoder (BERT, ModernBERT, DeBERTa) or a decoder (GPT-2, Llama, Qwen) of "
+            "texts: docs/models.md names those that are tested",
+        )
+
+
+def supported(auto: Any, config: Any, attention: Attention) -> Attention:
+    """The attention that is wished for, or the plain one of a model that has no other."""
+    known = auto._model_mapping.get(type(config), None)
+    if known is None:
+        heads = {"AutoModelForTokenClassification": "tokens", "AutoModel": "anything"}
+        raise ModelError(
+            f"transformers has no {config.model_type} model that classifies "
+            f"{heads.get(auto.__name__, 'texts')}",
+            fix="choose another model, or another kind of task: docs/models.md says what each has",
+        )
+    has = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}
+    kinds = known if isinstance(known, tuple) else (known,)
+    every = all(getattr(kind, has[attention]) for kind in kinds) if attention in has else True
+    return attention if every else "eager"
+
+
+def spread(config: Any) -> float:
+    """The standard deviation of fresh weights, which not every family calls alike."""
+    return float(getattr(config, "initializer_range", getattr(config, "init_std", 0.02)))
+
+
 def require_body(model: nn.Module, fresh: Iterable[str], name: str) -> None:
-    """Refuse a checkpoint without the embeddings or encoder layers: training would hide it."""
-    names = {id(parameter): key for key, parameter in model.named_parameters()}
-    body = (*embeddings(model).parameters(), *encoder_layers(model).parameters())
-    lost = {names[id(parameter)] for parameter in body} & set(fresh)
+    """Refuse a checkpoint without any weight of the body: training would hide it."""
+    body = body_of(model)
+    pooler = getattr(body, "pooler", None)
+    aside = {id(p) for p in pooler.parameters()} if pooler is not None else set()
+    needed = {id(p) for p in body.parameters()} - aside
+    names = {key for key, p in model.named_parameters() if id(p) in needed}
+    lost = names & set(fresh)
     if lost:
         raise ModelError(
             f"the checkpoint lacks {len(lost)} weights of the encoder, or holds other shapes",

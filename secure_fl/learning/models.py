@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -25,7 +27,16 @@ from secure_fl.learning.anatomy import (
     trainable,
     unwrapped,
 )
-from secure_fl.learning.fetching import Attention, fetch, instantiate, quiet, seeded
+from secure_fl.learning.fetching import (
+    Attention,
+    configured,
+    fetch,
+    instantiate,
+    quiet,
+    seeded,
+    spread,
+    supported,
+)
 from secure_fl.learning.tasks import KINDS, Task
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings
@@ -48,6 +59,10 @@ __all__ = [
 
 Pooling: TypeAlias = Literal["cls", "attentive"]
 
+AUTO = {
+    "sequence": transformers.AutoModelForSequenceClassification,
+    "token": transformers.AutoModelForTokenClassification,
+}
 CARD = "secure_fl.json"  # the task of an exported model
 HEAD = "head.safetensors"  # weights of a head that transformers does not know
 
@@ -57,18 +72,33 @@ def load_tokenizer(spec: ModelSettings) -> Any:
     if spec.name == "tiny":
         return builtin.tiny_tokenizer()
     tokenizer = fetch(transformers.AutoTokenizer.from_pretrained, spec.name)
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
+        tokenizer.pad_token = tokenizer.eos_token  # as is usual for decoders, which have none
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise ModelError(
             "the tokenizer is not a fast one, or has no padding token",
             model=spec.name,
             fix="save it as tokenizer.json with a pad_token",
         )
-    config = fetch(transformers.AutoConfig.from_pretrained, spec.name)
-    places = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
-    if "roberta" in config.model_type or config.model_type == "camembert":
-        places -= config.pad_token_id + 1  # their positions start behind the padding's
-    tokenizer.model_max_length = min(tokenizer.model_max_length, places)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, readable(spec))
     return tokenizer
+
+
+def readable(spec: ModelSettings) -> int:
+    """How many tokens the model has positions for; some families' begin behind the padding's."""
+    config = configured(spec, None, {})
+    attention = supported(transformers.AutoModel, config, "sdpa")
+    places = getattr(config, "max_position_embeddings", None)
+    if not places or places < 0:
+        return sys.maxsize
+    with torch.device("meta"):  # shapes without memory
+        body = transformers.AutoModel.from_config(config, attn_implementation=attention)
+    taken = {
+        table.padding_idx + 1
+        for name, table in body.named_modules()
+        if isinstance(table, nn.Embedding) and "position" in name and table.padding_idx is not None
+    }
+    return int(places) - max(taken, default=0)
 
 
 def load_backbone(
@@ -80,7 +110,7 @@ def load_backbone(
     )
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
-    builtin.redraw(backbone, fresh, seed, backbone.config.initializer_range)
+    builtin.redraw(backbone, fresh, seed, spread(backbone.config))
     return finish(backbone, spec, seed, fresh)
 
 
@@ -108,13 +138,11 @@ def load_model(
         with seeded(seed):
             model = attach(backbone, task)
         own = [name for name, _ in model.named_parameters() if not name.startswith("backbone.")]
-        builtin.redraw(model, own, seed, body_of(model).config.initializer_range)
+        builtin.redraw(model, own, seed, spread(body_of(model).config))
         return model.eval()
-    auto = {
-        "sequence": transformers.AutoModelForSequenceClassification,
-        "token": transformers.AutoModelForTokenClassification,
-    }[task.head]
-    model, fresh = instantiate(auto, spec, tokenizer, seed, attn_implementation, head_fields(task))
+    model, fresh = instantiate(
+        AUTO[task.head], spec, tokenizer, seed, attn_implementation, head_fields(task)
+    )
     if complete and fresh:
         raise ModelError(
             "the checkpoint does not hold the head of this task",
@@ -122,7 +150,7 @@ def load_model(
             parameter=fresh[0],
             fix="give a folder that `export` wrote for this task",
         )
-    builtin.redraw(model, fresh, seed, model.config.initializer_range)
+    builtin.redraw(model, fresh, seed, spread(model.config))
     return finish(model, spec, seed, fresh)
 
 
@@ -148,7 +176,7 @@ def head_fields(task: Task) -> dict[str, Any]:
 def finish(model: Any, spec: ModelSettings, seed: int, fresh: Iterable[str]) -> nn.Module:
     """Apply the rest of the settings: a depth that can be told, frozen embeddings, adapters."""
     if spec.layers is not None:
-        encoder_layers(model)
+        depth(model)
     if spec.freeze_embeddings:
         freeze_embeddings(model)
     adapt(model, spec, seed, fresh)

@@ -115,6 +115,7 @@ class Site:
     ) -> PreTrainedModel:
         """A fresh model on this party's device; equal settings give equal weights everywhere."""
         from secure_fl.learning.models import freeze_embeddings, load_model
+        from secure_fl.learning.rehearsal import require_savable
 
         settings = settings or self.model_settings
         with self.recorder.phase("load model"):
@@ -127,6 +128,7 @@ class Site:
             )
             if settings.freeze_embeddings:
                 freeze_embeddings(model)
+            require_savable(model, self.tokenizer)
         return model.to(self.device)
 
     def fit(

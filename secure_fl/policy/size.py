@@ -37,13 +37,14 @@ def trained_values(spec: ModelSettings) -> int:
 
     from secure_fl.learning.adapters import adapt
     from secure_fl.learning.anatomy import freeze_embeddings, trainable
-    from secure_fl.learning.fetching import configured
+    from secure_fl.learning.fetching import configured, supported
     from secure_fl.learning.models import load_tokenizer
 
     tokenizer = load_tokenizer(spec) if spec.name == "tiny" else None
     config = configured(spec, tokenizer, {})
+    attention = supported(transformers.AutoModel, config, "sdpa")
     with torch.device("meta"):  # shapes without memory
-        encoder = transformers.AutoModel.from_config(config)
+        encoder = transformers.AutoModel.from_config(config, attn_implementation=attention)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # as in `models`: nothing would train it
     if spec.freeze_embeddings:

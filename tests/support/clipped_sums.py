@@ -7,9 +7,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from secure_fl.learning.dp.layers import no_dropout
 from secure_fl.learning.dp.model import Bounds, Loss, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches
-from secure_fl.learning.dp.training import no_dropout
 from secure_fl.learning.tasks import Batch
 
 

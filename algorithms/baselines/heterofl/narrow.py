@@ -19,12 +19,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers.utils import cached_file
 
-from secure_fl.algorithms.baselines.heterofl.widths import at_width, head_size, wide_config
+from secure_fl.algorithms.baselines.heterofl.widths import at_width, head_size, square, wide_config
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
-from secure_fl.learning.anatomy import blocks, body_of, cut, encoder_layers, freeze_embeddings
-from secure_fl.learning.fetching import fetch, require_body, seeded
-from secure_fl.learning.models import attach
+from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings
+from secure_fl.learning.fetching import fetch, require_body, seeded, spread, supported
+from secure_fl.learning.models import AUTO, attach
+from secure_fl.learning.rehearsal import require_savable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.settings import ModelSettings
@@ -34,16 +35,14 @@ Places: TypeAlias = tuple[Tensor, ...]  # of a parameter's axes: which places of
 
 def skeleton(config: Any, task: Task, spec: ModelSettings) -> nn.Module:
     """A model of this shape for the task, in torch's default device and with torch's numbers."""
-    options = {"attn_implementation": "sdpa", "dtype": torch.float32}
-    if task.head == "ranking" or spec.pooling == "attentive":
-        backbone = transformers.AutoModel.from_config(config, **options)
-        if getattr(backbone, "pooler", None) is not None:
-            backbone.pooler = None
-        model = attach(backbone, task)
-    elif task.head == "token":
-        model = transformers.AutoModelForTokenClassification.from_config(config, **options)
-    else:
-        model = transformers.AutoModelForSequenceClassification.from_config(config, **options)
+    own = task.head == "ranking" or spec.pooling == "attentive"
+    auto = transformers.AutoModel if own else AUTO[task.head]
+    options = {"attn_implementation": supported(auto, config, "sdpa"), "dtype": torch.float32}
+    model = auto.from_config(config, **options)
+    if own:
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        model = attach(model, task)
     return model if spec.layers is None else cut(model, spec.layers)
 
 
@@ -77,11 +76,9 @@ def attention_axes(model: nn.Module) -> dict[str, int]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     axes: dict[str, int] = {}
     for layer in encoder_layers(model):
-        for block in blocks(layer):
-            if block.heads is not None:
-                for makes in map(layer.get_submodule, block.makes):
-                    axes |= {names[id(parameter)]: 0 for parameter in makes.parameters()}
-                axes[names[id(layer.get_submodule(block.uses).weight)]] = 1
+        *makes, uses = square(layer)
+        axes |= {names[id(parameter)]: 0 for one in makes for parameter in one.parameters()}
+        axes[names[id(uses.weight)]] = 1
     return axes
 
 
@@ -117,6 +114,7 @@ def narrow_model(site: Site, size: int) -> nn.Module:
         scale(model, at, wide, size / head_size(config))
         if spec.freeze_embeddings:
             freeze_embeddings(model)
+        require_savable(model, site.tokenizer)
     return model.eval().to(site.device)
 
 
@@ -140,7 +138,7 @@ def fill(
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding) and module.padding_idx is not None
     }
-    std = body_of(model).config.initializer_range
+    std = spread(body_of(model).config)
     for name, shape in fresh.items():
         parameter = model.get_parameter(name)
         if bool(parameter.min() == parameter.max()):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,7 +53,9 @@ def ids_per_record(model: nn.Module) -> Callable[[], None]:
 
 def _fill_ids(module: nn.Module) -> Callable[[], None]:
     signature = inspect.signature(module.forward)
-    own_positions = hasattr(module, "create_position_ids_from_input_ids")  # RoBERTa's, per record
+    tables = [table for table in module.modules() if isinstance(table, nn.Embedding)]
+    # RoBERTa, MPNet, Longformer: positions begin behind the padding's, and come per record.
+    own_positions = len([table for table in tables if table.padding_idx is not None]) > 1
 
     def fill(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         given = signature.bind(*args, **kwargs).arguments
@@ -79,3 +82,19 @@ def tidy(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = None
         parameter.__dict__.pop("summed_grad", None)
+
+
+@contextmanager
+def no_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for all modules but those that own weights: Opacus watches them in training.
+
+    Attention drops by its own mode, not by a module's.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = module is model or any(True for _ in module.parameters(recurse=False))
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

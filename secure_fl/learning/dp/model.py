@@ -18,11 +18,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from secure_fl.errors import ModelError
+from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.dp.layers import ids_per_record, require_rows, require_supported, tidy
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.samplers import complete
 from secure_fl.learning.tasks.base import Batch
 
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]  # one value per record, from it alone
+Clipping: TypeAlias = Literal[
+    "per_sample", "ghost", "one_by_one"
+]  # the last: without Opacus' hooks
+MODES = {"per_sample": "hooks", "ghost": "ghost", "one_by_one": "no_op"}  # as Opacus calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Bounds:
     max_grad_norm: float  # C
     noise_multiplier: float = 0.0  # σ; the noise on a clipped sum has std σC
     accountant: Literal["rdp", "prv"] = "rdp"
-    clipping: Literal["per_sample", "ghost"] = "per_sample"
+    clipping: Clipping = "per_sample"
 
 
 @dataclass(slots=True)
@@ -42,6 +48,7 @@ class PrivateModel:
     module: Any  # GradSampleModule
     optimizer: Any  # DPOptimizer
     criterion: Any  # ghost clipping's two backward passes; None: gradients per record
+    hooks: bool  # whether layers give gradients per record; else autograd does, one by one
     loss: Loss
     batches: Any  # a pass: lists of units
     accountant: Any
@@ -69,14 +76,32 @@ class PrivateModel:
                 require_rows(None, rows, "a layer's gradient")
             found: Tensor = losses.loss_per_sample.detach()
             return found
-        found = self.loss(self.module, batch)
-        require_rows(found, rows, "the loss")
-        _backward(found.mean())
+        losses = self.by_hooks(batch, rows) if self.hooks else self.one_by_one(batch, rows)
+        if owners is not None:
+            for parameter in self.optimizer.params:
+                parameter.grad_sample = _mean_per_owner(parameter.grad_sample, owners)
+        return losses.detach()
+
+    def by_hooks(self, batch: Batch, rows: int) -> Tensor:
+        """Leave what Opacus' hooks find in each layer; return the losses."""
+        losses = self.loss(self.module, batch)
+        require_rows(losses, rows, "the loss")
+        _backward(losses.mean())
         for parameter in self.optimizer.params:
             require_rows(parameter.grad_sample, rows, "a layer's gradient")
-            if owners is not None:
-                parameter.grad_sample = _mean_per_owner(parameter.grad_sample, owners)
-        return found.detach()
+        return losses
+
+    def one_by_one(self, batch: Batch, rows: int) -> Tensor:
+        """Leave the gradients of each record by itself; return the losses."""
+        losses, parameters = [], self.optimizer.params
+        for parameter in parameters:
+            parameter.grad_sample = parameter.new_empty(rows, *parameter.shape)
+        for row in range(rows):
+            loss, gradients = row_gradients(unwrapped(self.module), self.loss, batch, row)
+            losses.append(loss)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad_sample[row] = gradient
+        return torch.cat(losses)
 
     def nothing(self) -> Tensor:
         """Stand in for the gradients of an empty batch: it is a step of noise alone, and counts."""
@@ -98,6 +123,18 @@ class PrivateModel:
         return torch.cat([part.detach().flatten() for part in parts])
 
 
+def row_gradients(
+    model: nn.Module, loss: Loss, batch: Batch, row: int
+) -> tuple[Tensor, list[Tensor]]:
+    """The loss of one record of a batch, and its gradients in all that is trained, by autograd."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = loss(model, {name: tensor[row : row + 1] for name, tensor in batch.items()})
+    require_rows(found, 1, "the loss")
+    slopes = torch.autograd.grad(found.sum(), parameters, allow_unused=True)
+    pairs = zip(parameters, slopes, strict=True)
+    return found.detach(), [torch.zeros_like(p) if g is None else g for p, g in pairs]
+
+
 @contextmanager
 def privately(
     model: nn.Module,
@@ -109,9 +146,10 @@ def privately(
     state: Mapping[str, Any] | None = None,
 ) -> Iterator[PrivateModel]:
     """Wrap a model inside; outside it is as it was, names and all. `state` is an accountant's."""
-    from opacus import PrivacyEngine
+    from opacus import GradSampleModule, PrivacyEngine
 
     require_supported(model)
+    complete(model, GradSampleModule.GRAD_SAMPLERS)
     hook = ids_per_record(model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Secure RNG turned off")  # ours is: see `Coins`
@@ -130,13 +168,15 @@ def privately(
             noise_multiplier=bounds.noise_multiplier,
             max_grad_norm=bounds.max_grad_norm,
             poisson_sampling=False,  # the loader's own sampler does it, with secret coins
-            grad_sample_mode="ghost" if bounds.clipping == "ghost" else "hooks",
+            grad_sample_mode=MODES[bounds.clipping],
         )
         wrapped.forbid_grad_accumulation()
         private.expected_batch_size = batches.units / batches.steps  # Opacus rounds it down
         private.add_noise = partial(_add_noise, private, batches.coins)
         both = criterion[0] if criterion else None  # ghost clipping's two passes
-        yield PrivateModel(wrapped, private, both, loss, loader, engine.accountant, batches.coins)
+        hooks = bounds.clipping != "one_by_one"
+        account = engine.accountant
+        yield PrivateModel(wrapped, private, both, hooks, loss, loader, account, batches.coins)
     finally:
         hook()
         if wrapped is not None:

@@ -9,16 +9,16 @@ a loss must give one value per record that depends on no other record.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
-from secure_fl.learning.dp.model import Bounds, PrivateModel, privately
+from secure_fl.learning.dp.model import Bounds, Clipping, PrivateModel, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches, secret_dropout
+from secure_fl.learning.dp.sound import sound
 from secure_fl.learning.schedule import ALONE, pace
 from secure_fl.learning.training import (
     REPORTS_PER_ROUND,
@@ -73,18 +73,27 @@ def fit_privately(
     dp, loss = privacy.settings, objective or task_loss(site)
     with privacy.spend(epochs, site.recorder.round) as spending:
         _announce(site, spending, dp.delta)
-        σ = spending.event.noise_multiplier
-        bounds = Bounds(dp.max_grad_norm, σ, dp.accountant, dp.clipping)
         optimizer = optimizer or make_optimizer(model, site.training)
         model.train()
-        with (
-            secret_dropout(coins, site.device),
-            privately(model, optimizer, loss, bounds, batches, state=privacy.opacus) as private,
-        ):
-            _run(site, private, epochs, round, privacy)
-            privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
+        with secret_dropout(coins, site.device):
+            σ, clipping = spending.event.noise_multiplier, _sound(site, model, loss, dp.clipping)
+            bounds = Bounds(dp.max_grad_norm, σ, dp.accountant, clipping)
+            made = privately(model, optimizer, loss, bounds, batches, state=privacy.opacus)
+            with made as private:
+                _run(site, private, epochs, round, privacy)
+                privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
     _require_finite(model, site)
     return math.nan
+
+
+def _sound(site: Site, model: nn.Module, loss: Objective, clipping: Clipping) -> Clipping:
+    """The way of clipping, or records one by one where the model needs that; it is told then."""
+    found = sound(
+        model, loss, site.train.batch([0, -1][: site.at_once(2)], None, site.device), clipping
+    )
+    if found != clipping:
+        site.recorder.event("warning", code="one by one", model=type(model).__name__)
+    return found
 
 
 def _announce(site: Site, spending: Spending, delta: float) -> None:
@@ -173,19 +182,3 @@ def _diverged(site: Site, what: str) -> TrainingError:
         party=site.name,
         round=site.recorder.round,
     )
-
-
-@contextmanager
-def no_dropout(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for all modules but those that own weights: Opacus watches them in training.
-
-    Attention drops by its own mode, not by a module's.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = module is model or any(True for _ in module.parameters(recurse=False))
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
