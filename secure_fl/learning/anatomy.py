@@ -26,10 +26,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def encoder_layers(model: nn.Module) -> nn.ModuleList:
     """Return the transformer's layers, from the embeddings up."""
     body = body_of(model)
-    found = _stack(body)
-    if found is None or repeats(body.config):
+    found, one = _stack(body), repeats(body.config)
+    if found is None or one:
+        reason = ": one layer's weights serve at all depths" if one else ""
         raise ModelError(
-            "the model's layers cannot be told apart",
+            f"the model's layers cannot be told apart{reason}",
             model=type(body).__name__,
             fix="use a model that has a list of layers, each with its own weights: see "
             "docs/models.md",

@@ -65,9 +65,7 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
     require_text(config, spec.name)
     config.update(fields)
     if getattr(config, "pad_token_id", None) is None and tokenizer is not None:
-        config.pad_token_id = (
-            tokenizer.pad_token_id
-        )  # decoders classify by the last token before it
+        config.pad_token_id = tokenizer.pad_token_id  # decoders read the last token before it
     if spec.layers is not None:
         require_depth(spec.layers, getattr(config, "num_hidden_layers", 0))
         shorten(config, spec.layers)

@@ -1,6 +1,6 @@
 """Every family of transformers that we speak for: a tiny checkpoint of each, and what it can do.
 
-The table is what `tests/conformance/test_families.py` tries, cell by cell, and docs/models.md shows.
+The table is what `tests/conformance/test_families.py` tries, cell by cell; docs/models.md has it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from secure_fl.learning import fetching
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.settings import ModelSettings
 
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 SIZES = {
     "hidden_size": 16,
     "num_attention_heads": 2,
@@ -23,10 +25,14 @@ SIZES = {
     "intermediate_size": 24,
     "max_position_embeddings": 64,
 }
+COLUMNS = ("FedAvg", "FedKD", "InclusiveFL", "HeteroFL", "NER", "DP-SGD", "saved")
 ROTARY = "positions turn a head's channels in pairs, and a narrower head has other pairs"
-FUSED = "queries, keys and values are one matrix"
-ALONE = "one layer's weights serve at all depths, so no tier has layers of its own"
-NO_NER = "transformers has no head for tokens"
+FUSED = "its heads and its feed-forward units are not matrices of their own"
+ALONE = "one layer's weights serve at all depths"
+NO_NER = "transformers has no gemma3_text model that classifies tokens"
+WORKS = "yes"
+HIDDEN = "with `hidden = false`: it shows no map of attention from every token to every token"
+SINGLY = "yes, record by record: not all layers take records first, so hooks would be wrong"
 
 
 @dataclass(frozen=True)
@@ -87,3 +93,34 @@ def save(folder: Path, kind: str, words: list[str] | None = None, **more: Any) -
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return ModelSettings(name=str(folder))
+
+
+def cell(family: Family, column: str) -> str:
+    """What the table says of one family and one column."""
+    if column in family.reasons:
+        return f"no: {family.reasons[column]}"
+    if column == "FedKD" and not family.maps:
+        return HIDDEN
+    return SINGLY if column == "DP-SGD" and family.one_by_one else WORKS
+
+
+def table() -> str:
+    """The families as a table, with notes for what is more than a word."""
+    cells = [[cell(family, column) for column in COLUMNS] for family in FAMILIES]
+    notes = list(dict.fromkeys(text for row in cells for text in row if text != WORKS))
+    marks = {text: f"{text.split()[0].strip(':,')} [{at}]" for at, text in enumerate(notes, 1)}
+    lines = ["| family | type | " + " | ".join(COLUMNS) + " |", "| --- " * (len(COLUMNS) + 2) + "|"]
+    for family, row in zip(FAMILIES, cells, strict=True):
+        shown = " | ".join(marks.get(text, text) for text in row)
+        lines.append(f"| {family.what} | `{family.kind}` | {shown} |")
+    return "\n".join([*lines, "", *(f"{at}. {text}" for at, text in enumerate(notes, 1))])
+
+
+def page(text: str) -> str:
+    """The page with the table as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

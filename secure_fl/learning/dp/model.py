@@ -25,10 +25,8 @@ from secure_fl.learning.dp.samplers import complete
 from secure_fl.learning.tasks.base import Batch
 
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]  # one value per record, from it alone
-Clipping: TypeAlias = Literal[
-    "per_sample", "ghost", "one_by_one"
-]  # the last: without Opacus' hooks
-MODES = {"per_sample": "hooks", "ghost": "ghost", "one_by_one": "no_op"}  # as Opacus calls them
+Clipping: TypeAlias = Literal["per_sample", "ghost", "one_by_one"]
+MODES = {"per_sample": "hooks", "ghost": "ghost", "one_by_one": "no_op"}  # Opacus' names
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +128,8 @@ def row_gradients(
     parameters = [p for p in model.parameters() if p.requires_grad]
     found = loss(model, {name: tensor[row : row + 1] for name, tensor in batch.items()})
     require_rows(found, 1, "the loss")
-    slopes = torch.autograd.grad(found.sum(), parameters, allow_unused=True)
-    pairs = zip(parameters, slopes, strict=True)
-    return found.detach(), [torch.zeros_like(p) if g is None else g for p, g in pairs]
+    slopes = torch.autograd.grad(found.sum(), parameters, allow_unused=True, materialize_grads=True)
+    return found.detach(), list(slopes)
 
 
 @contextmanager

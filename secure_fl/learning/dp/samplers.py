@@ -28,7 +28,8 @@ def layer_norm(layer: nn.Module, activations: list[Tensor], backprops: Tensor) -
     """Of a layer normalisation with a bias or without one."""
     assert isinstance(layer, nn.LayerNorm)  # noqa: S101 - for the type checker
     normal = F.layer_norm(activations[0], layer.normalized_shape, eps=layer.eps)
-    found = {layer.weight: normal * backprops, layer.bias: backprops}
+    slopes = {"weight": normal * backprops, "bias": backprops}
+    found = {vector: slopes[name] for name, vector in layer.named_parameters()}
     return _per_record(found, len(layer.normalized_shape))
 
 
@@ -55,5 +56,5 @@ def _per_record(products: dict[nn.Parameter, Tensor], dims: int) -> Samples:
     return {
         parameter: value.flatten(1, -dims - 1).sum(1) if value.dim() > dims + 1 else value
         for parameter, value in products.items()
-        if parameter is not None and parameter.requires_grad
+        if parameter.requires_grad
     }
