@@ -62,6 +62,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What FedKD sends, beside plain FedAvg of its teacher.",
             {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
         ),
+        "adapters": Benchmark(
+            "benchmarks.federations.adapters",
+            "What adapters of ModernBERT-base send, and what DP-SGD costs them.",
+            {"scale": 4, "tokens": 16, "dp_records": 64, "repeats": 1},
+        ),
         "layers": Benchmark(
             "benchmarks.federations.layers",
             "InclusiveFL's sums over BERT-base's layers, beside training.",

@@ -26,6 +26,9 @@ BATCH = 32
 WAYS: Mapping[str, Mapping[str, Any] | None] = MappingProxyType(
     {"plain": None, "per_sample": {"clipping": "per_sample"}, "ghost": {"clipping": "ghost"}}
 )
+MODELS: Mapping[str, ModelSettings] = MappingProxyType(
+    {"all but embeddings": ModelSettings(), "all": ModelSettings(freeze_embeddings=False)}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +46,27 @@ def measure(*, records: int = 480, repeats: int = 5, seed: int = 0) -> Report:
     started, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = [
+        found = [
             row
-            for frozen in (True, False)
-            for row in _rows("all but embeddings" if frozen else "all", frozen, records, repeats)
+            for weights, model in MODELS.items()
+            for row in rows(weights, model, records, repeats)
         ]
     finally:
         torch.set_num_threads(threads)
-    cells = [(r.weights, r.way, f"{r.cpu_seconds:.3f}", f"{r.over_plain:.2f}") for r in rows]
+    cells = [(r.weights, r.way, f"{r.cpu_seconds:.3f}", f"{r.over_plain:.2f}") for r in found]
     return Report(
         "dp",
         {"records": records, "batch": BATCH, "repeats": repeats},
         seed,
-        {"rows": [asdict(row) for row in rows]},
+        {"rows": [asdict(row) for row in found]},
         [table("an epoch by DP-SGD", ("trained", "way", "CPU s", "over plain"), cells)],
         seconds=time.perf_counter() - started,
     )
 
 
-def _rows(weights: str, frozen: bool, records: int, repeats: int) -> list[Row]:
-    sites = {way: _site(fields, frozen, records) for way, fields in WAYS.items()}
+def rows(weights: str, model: ModelSettings, records: int, repeats: int) -> list[Row]:
+    """Epochs of one model in each way, in turns: plain training first."""
+    sites = {way: _site(fields, model, records) for way, fields in WAYS.items()}
     models = {way: site.model() for way, site in sites.items()}
     taken: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(repeats + 1):
@@ -83,7 +87,7 @@ def _rows(weights: str, frozen: bool, records: int, repeats: int) -> list[Row]:
     ]
 
 
-def _site(fields: Mapping[str, Any] | None, frozen: bool, records: int) -> Site:
+def _site(fields: Mapping[str, Any] | None, model: ModelSettings, records: int) -> Site:
     silo = Silo("north", corpora.make("ade", parties=1, seed=0, size=records)[0].train)
     dp = None
     if fields is not None:
@@ -95,7 +99,7 @@ def _site(fields: Mapping[str, Any] | None, frozen: bool, records: int) -> Site:
     return Site(
         silo,
         make_task(TaskSettings(), silo.train),
-        ModelSettings(freeze_embeddings=frozen),
+        model,
         training,
         0,
         EventLog(silo.name),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from benchmarks import bert_shapes
 from benchmarks.__main__ import main
 from benchmarks.clocks import Clocked, CpuRecorder
-from benchmarks.federations import audits, interactive, layers, overhead, wire
+from benchmarks.federations import adapters, audits, interactive, layers, overhead, wire
 from benchmarks.federations import round as round_
 from benchmarks.federations.apart import run_apart
 from benchmarks.micro import crypto, dp, large, memory, protocol, startup
@@ -246,3 +246,13 @@ def test_the_command_prints_json_and_saves_it(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == json.loads(out.read_text())
     assert json.loads(result.output)["benchmark"] == "startup"
+
+
+def test_adapters_send_less_than_the_model_and_ffa_less_than_lora() -> None:
+    found = document(adapters.measure(tokens=8, batch=2, scale=8, dp_records=32, repeats=1))
+    rows = {row["kind"]: row for row in found["rows"]}
+    assert rows["ffa"]["values"] < rows["lora"]["values"] < rows["exact"]["values"]
+    assert rows["exact"]["up_bytes"] < rows["whole model"]["up_bytes"]
+    for kind in ("ffa", "lora", "exact"):
+        assert 1.5 < rows[kind]["up_bytes"] / rows[kind]["values"] < 4
+    assert {row["way"] for row in found["dp"]} == {"plain", "per_sample", "ghost"}
