@@ -84,7 +84,9 @@ def measure(
             "dp": [asdict(r) for r in private],
         },
         [
-            table(f"ModernBERT-base, {parties} parties, {bits} bits", COLUMNS, map(_cells, rows)),
+            table(
+                f"ModernBERT-base, {parties} parties, {bits} bits", COLUMNS, [*map(_cells, rows)]
+            ),
             table("an epoch of adapters by DP-SGD", ("way", "CPU s", "over plain"), cells),
         ],
         targets,
