@@ -92,8 +92,7 @@ async def by_tiers(
         if model is not None:
             add_(model, {name: move.to(site.device) for name, move in moves.items()})
         await agree_by_name(cohort, own.weights, mixing.common(turn))
-        if model is not None:
-            site.score(model, round.number)
+        site.score(model, round.number)
     if model is not None:
         turn = peers.turn(cohort, site.seed, cfg.rounds, cfg.sample, drawn.parties)
         deliver(site, model, tier or "", turn)

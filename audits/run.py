@@ -146,9 +146,10 @@ def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:
     scores = result.get("metrics", {})
     found = {}
     for which in ("last", "best"):
-        mean = scores.get(which, {}).get("mean", {})
+        of_round = scores.get(which, {})
+        every = of_round.get("pooled") or of_round.get("mean", {})
         for split in ("dev", "test"):
-            value = mean.get(split, mean.get(f"local/{split}", {})).get(metric)
+            value = every.get(split, every.get(f"local/{split}", {})).get(metric)
             found[f"{which} round, {split} {metric}"] = None if value is None else _round(value)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from secure_fl.cli.show import grid, metric_of
+from secure_fl.cli.show import TOGETHER, grid, metric_of
 
 SCHEMA = "secure-fl/demo/1"
 
@@ -44,9 +44,9 @@ def summarise(
 
 
 def _scores(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give the main metric on test records: over seeds, and for each hospital, last round.
+    """Give the main metric on all test records: over seeds, and for each hospital, last round.
 
-    "best" is the round whose mean dev metric is best, as in a run's result.json.
+    "best" is the round whose dev metric is best, as in a run's result.json.
     """
     means = [metric_of(document, "last", "test") or 0.0 for document in documents]
     best = [metric_of(document, "best", "test") or 0.0 for document in documents]
@@ -67,7 +67,7 @@ def table(summary: Mapping[str, Any]) -> Table:
     pairs = [(name, local["party"][name], federated["party"][name]) for name in summary["parties"]]
     rows = [
         [name, _shown(a), _shown(b), f"{100 * (b['mean'] - a['mean']):+.1f}"]
-        for name, a, b in [*pairs, ("mean", local, federated)]
+        for name, a, b in [(TOGETHER, local, federated), *pairs]
     ]
     seeds = len(summary["seeds"])
     title = f"test {summary['main_metric']}, {seeds} seed{'s' * (seeds > 1)}, last round"

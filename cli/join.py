@@ -151,6 +151,7 @@ def _show(event: dict[str, Any], tell: Callable[[str], None]) -> None:
             tell(f"invited to {event['run']}: this site's rules allow it")
         case "refused":
             click.echo(f"refused ({event['code']}): {event['why']}", err=True)
-        case "metrics":
+        case "metrics" | "pooled":
             scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
-            tell(f"round {event['round']}, {event['split']}: {scores}")
+            whose = ", all hospitals" * (event["event"] == "pooled")
+            tell(f"round {event['round']}, {event['split']}{whose}: {scores}")

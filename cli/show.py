@@ -27,6 +27,7 @@ POOLED = (
     "already lie on one machine; nothing is protected."
 )
 ENTITY = "f1/"  # what the name of an entity type's F1 begins with
+TOGETHER = "all records"  # the row over the hospitals' records together
 LOCAL = "local/"  # before the splits of models that parties keep beside the run's
 # As the registry has it, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
@@ -108,21 +109,27 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> T
         side: Literal["left", "right"] = "left" if index == 0 else "right"
         table.add_column(column, justify=side, no_wrap=index > 0, overflow="fold")
     for row in rows:
-        last = row[0] == "mean"
-        table.add_row(*row, style="bold" if last else None)
+        table.add_row(*row, style="bold" if row[0] in ("mean", TOGETHER) else None)
     return table
 
 
 def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
-    """Find a result's main metric: of a party, or the mean; `None` where it was not measured.
+    """Find a result's main metric: of a party, or of all; `None` where it was not measured.
 
-    A party that holds a model of its own beside the run's is judged by its own.
+    Of all: over all records together, or the parties' mean where scores stayed at home. A party
+    that holds a model of its own beside the run's is judged by its own.
     """
-    scores = document.get("metrics", {}).get(which, {})
-    scores = scores.get("party", {}).get(party, {}) if party else scores.get("mean", {})
+    found = document.get("metrics", {}).get(which, {})
+    scores = found.get("party", {}).get(party, {}) if party else overall(found)
     own = scores.get(LOCAL + split, {}) if party else {}
     value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
     return value
+
+
+def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scores of a round over all hospitals: pooled if they were, else their mean."""
+    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
+    return scores
 
 
 def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
@@ -146,18 +153,22 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Table:
         "training",
     ]
     rows = [_row(document, party, party) for party in document["parties"]]
-    named = document.get("metrics", {}).get("last", {}).get("mean", {})
-    central = any(split.startswith(LOCAL) for split in named)
-    return grid(title, columns, [*rows, _row(document, "host's model" if central else "mean", "")])
+    last = document.get("metrics", {}).get("last", {})
+    every = TOGETHER if last.get("pooled") else "mean"
+    if any(split.startswith(LOCAL) for split in last.get("mean", {})):
+        every = "host's model"
+    return grid(title, columns, [_row(document, every, ""), *rows])
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Table | None:
     """Lay out the test F1 of each entity type at each hospital; `None` where there are none."""
     metrics = document.get("metrics", {}).get(which, {})
-    measured = {party: metrics["party"].get(party, {}) for party in metrics.get("party", {})}
-    measured["mean"] = metrics.get("mean", {})
-    scores = {party: splits.get("test", {}) for party, splits in measured.items()}
-    types = sorted(name for name in scores["mean"] if name.startswith(ENTITY))
+    pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
+    by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
+    first = {TOGETHER: pooled} if by_type else {"mean": mean}
+    own = {name: splits.get("test", {}) for name, splits in metrics.get("party", {}).items()}
+    scores = first | own
+    types = sorted({name for row in first.values() for name in row if name.startswith(ENTITY)})
     rows = [[party, *(number(f1.get(name)) for name in types)] for party, f1 in scores.items()]
     columns = ["hospital", *(name.removeprefix(ENTITY) for name in types)]
     return grid("test F1 of each entity type", columns, rows) if types else None

@@ -51,6 +51,7 @@ class Watch:
         self.round = 0
         self._console, self._title, self._rounds, self._metric = console, title, rounds, metric
         self._lines: dict[str, _Line] = {}
+        self._all = _Line()  # over all hospitals' records, where scores are pooled
         self._started = time.monotonic()
         self._live: Live | None = None
 
@@ -88,6 +89,8 @@ class Watch:
             line.loss = event["loss"]
         elif kind == "metrics":
             self._measured(line, event)
+        elif kind == "pooled":
+            self._measured(self._all, event)
         elif kind == "crossing":
             bytes_ = event["head_bytes"] + event["bulk_bytes"]
             line.up += bytes_ if event["direction"] == "out" else 0
@@ -98,7 +101,8 @@ class Watch:
     def table(self) -> Table:
         """Draw all hospitals."""
         spent = duration(time.monotonic() - self._started)
-        table = Table(title=f"{self._title}  {spent}", title_justify="left", box=None)
+        every = f"dev {self._metric} {number(self._metric_of_all())}"
+        table = Table(title=f"{self._title}  {spent}  {every}", title_justify="left", box=None)
         for column in ("hospital", "round", "", "loss", f"dev {self._metric}", "sent", "received"):
             table.add_column(column, justify="left" if column in ("hospital", "") else "right")
         for party, line in sorted(self._lines.items()):
@@ -138,11 +142,15 @@ class Watch:
         self.round = round
         if self._live is not None or not round:
             return
-        scores = [line.metric for line in self._lines.values() if line.metric is not None]
         losses = [line.loss for line in self._lines.values() if line.loss is not None]
-        mean = sum(scores) / len(scores) if scores else None
         loss = sum(losses) / len(losses) if losses else None
         self._console.print(
-            f"round {round}/{self._rounds}  loss {number(loss)}  "
-            f"dev {self._metric} {number(mean)}  {duration(time.monotonic() - self._started)}"
+            f"round {round}/{self._rounds}  loss {number(loss)}  dev {self._metric} "
+            f"{number(self._metric_of_all())}  {duration(time.monotonic() - self._started)}"
         )
+
+    def _metric_of_all(self) -> float | None:
+        """Over all records together, or the hospitals' mean."""
+        scores = [line.metric for line in self._lines.values() if line.metric is not None]
+        mean = sum(scores) / len(scores) if scores else None
+        return mean if self._all.metric is None else self._all.metric

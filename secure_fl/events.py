@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Event = dict[str, Any]
+Counts = dict[str, list[float]]
 Listener = Callable[[Event], None]
 
 
@@ -46,10 +47,21 @@ class EventLog:
         if self.listener:
             self.listener({"event": kind, "party": self.party} | details)
 
-    def metrics(self, round: int, values: dict[str, float], **labels: Any) -> None:
-        """Remember a round's metrics; checkpoints keep the history, so a resumed run has it too."""
-        self.history.append({"round": round, **labels, **values})
+    def metrics(
+        self, round: int, values: dict[str, float], counts: Counts | None = None, **labels: Any
+    ) -> None:
+        """Remember a round's metrics; checkpoints keep the history, so a resumed run has it too.
+
+        `counts`: what they follow from, and what adds up over hospitals.
+        """
+        counted = {} if counts is None else {"counts": counts}
+        self.history.append({"round": round, **labels, **values, **counted})
         self.event("metrics", round=round, **labels, **values)
+
+    def pooled(self, round: int, values: dict[str, float], **labels: Any) -> None:
+        """Remember metrics over the records of all hospitals, which follow from a sum."""
+        self.history.append({"round": round, "pooled": True, **labels, **values})
+        self.event("pooled", round=round, **labels, **values)
 
     def crossing(self, crossing: Crossing) -> None:
         """Enter a message into the transcript."""

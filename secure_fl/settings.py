@@ -135,6 +135,10 @@ class TrainingSettings(Section):
     class_weights: Literal["balanced"] | None = None  # balanced: classes count alike in the loss,
     # by this party's own counts, which it tells nobody
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    pooled_scores: bool = True  # sum dev and test counts over the hospitals in each round; false:
+    # scores never leave a hospital, and best rounds follow from their mean
+    patience: Positive | None = None  # rounds without a better pooled dev score, after which the
+    # run ends with what it was after the best; None: all rounds, and what is there after the last
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     dp: DPSettings | None = None  # with it, dp.max_grad_norm takes the place of max_grad_norm

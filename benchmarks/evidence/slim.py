@@ -30,15 +30,19 @@ def slim(outcome: Plain) -> dict[str, Any]:
 
 
 def _round(found: Plain, metric: str) -> dict[str, Any]:
-    means = {
-        split: _all(scores) if _is_test(split) else _main(scores, metric)
-        for split, scores in found["mean"].items()
+    over_all = {
+        kind: {
+            split: _all(scores) if _is_test(split) else _main(scores, metric)
+            for split, scores in found[kind].items()
+        }
+        for kind in ("pooled", "mean")
+        if kind in found
     }
     party = {
         name: {split: _main(scores, metric) for split, scores in splits.items() if _is_test(split)}
         for name, splits in found["party"].items()
     }
-    return {**found, "mean": means, "party": party}
+    return {**found, **over_all, "party": party}
 
 
 def _is_test(split: str) -> bool:

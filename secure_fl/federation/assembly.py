@@ -20,6 +20,7 @@ from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.noise_account import NoiseAccount
+from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
@@ -40,6 +41,7 @@ def join_run(
     recorder: EventLog | None = None,
     checkpoints: Checkpoints | None = None,
     noise: NoiseAccount | None = None,
+    pooling: Pooling | None = None,
     surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
     until: int | None = None,
     capture: Capture | None = None,
@@ -47,7 +49,8 @@ def join_run(
     """Make what answers the coordinator for one party, ready for its first frame.
 
     `link`: this party's end; its run binds all masks. `checkpoints`: None keeps none.
-    `noise`: the budget that its predictions may spend. `surroundings`: entered for every step.
+    `noise`: the budget that its predictions may spend. `pooling`: of its scores with the others';
+    None keeps them at home. `surroundings`: entered for every step.
     `until`: the round to end with, if not the last. `capture`: who may watch its sums.
     """
     recorder = recorder or EventLog(keys.identity.name)
@@ -63,6 +66,7 @@ def join_run(
         checkpoints=checkpoints,
         recorder=recorder,
         noise=noise,
+        pooling=pooling,
     )
     cohort.until = until
     return Session(

@@ -121,6 +121,7 @@ class Federation:
             tuple(silo.name for silo in self.hospitals),
             len(self.silos) - (self.rules.host is not None),
             self.local_heads,
+            whole=True,
         )
 
     def _opened(self, stack: ExitStack) -> tuple[RunFolder | None, Capture]:

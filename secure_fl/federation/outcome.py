@@ -33,6 +33,7 @@ class Outline:
     parties: tuple[str, ...]  # whose results these are
     members: int  # that sums are over, the host not counted
     local_heads: bool = False
+    whole: bool = False  # these are the results of all parties, in one process
 
 
 def document_of(
@@ -43,7 +44,7 @@ def document_of(
 ) -> dict[str, Any]:
     """What result.json holds."""
     recorders = [site.recorder for site in sites]
-    metric = next(iter(run.tasks.values())).metric
+    task = next(iter(run.tasks.values()))
     noise = run.terms.protection.noise
     dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
@@ -61,9 +62,9 @@ def document_of(
         "parties": list(run.parties),
         "seed": run.terms.seed,
         "rounds": run.terms.algorithm.rounds,
-        "main_metric": metric,
+        "main_metric": task.metric,
         "local_heads": run.local_heads,
-        "metrics": summarise(recorders, metric),
+        "metrics": summarise(recorders, task.metric, task.pooled if run.whole else None),
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
         "bytes": {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders},
         "seconds": seconds,

@@ -22,6 +22,7 @@ from secure_fl.federation.terms import Terms
 from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
+from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Link
@@ -58,10 +59,17 @@ class Prepared:
             recorder=site.recorder,
             checkpoints=self.checkpoints,
             noise=self.noise,
+            pooling=self._pooling(),
             surroundings=site.surroundings,
             until=until,
             capture=capture,
         )
+
+    def _pooling(self) -> Pooling | None:
+        """Sums this site's scores with the others', where its run may."""
+        if not self.terms.pools_scores:
+            return None
+        return Pooling(self.site.scores, self.site.recorder, self.terms.training.patience)
 
 
 def prepare(

@@ -8,6 +8,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import Entry, entry_of
 from secure_fl.config.build import plain
 from secure_fl.config.toml import write
+from secure_fl.errors import SettingsError
 from secure_fl.federation.ground_rules import require_adapters, require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
@@ -38,6 +39,23 @@ class Terms:
             require_predictions(name, noised=entry.opens_predictions)
         require_masks(entry, self.protection)
         require_adapters(entry, name, self.model, self.training)
+        if self.training.patience is not None and not self.pools_scores:
+            raise SettingsError(
+                "rounds can wait for a better score only where scores of all hospitals are summed: "
+                "not with a host, with noise on predictions, or where nothing is ever summed",
+                fix="remove training.patience, and set training.pooled_scores = true if it is not",
+                field="training.patience",
+            )
+
+    @property
+    def pools_scores(self) -> bool:
+        """Whether the parties' dev and test counts are summed at each round's end.
+
+        A host has its own records to measure the central model on, and would learn nothing of sums
+        for the parties; and in a run with noise no sum leaves without it.
+        """
+        alone = self.entry.has_host or self.entry.sums_nothing
+        return self.training.pooled_scores and not alone and self.protection.noise is None
 
     def describe(self) -> str:
         """Write the settings of a run started from the library, for `resume` to compare."""

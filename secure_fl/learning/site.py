@@ -13,6 +13,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
 from secure_fl.events import EventLog
 from secure_fl.learning.randomness import Randomness
+from secure_fl.learning.scores import SPLITS, Scores
 from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TrainingSettings
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Encoded, Task
     from secure_fl.learning.training import Objective
 
-SPLITS = ("dev", "test")
 AT_ONCE = 64  # records that a model only looks at: evaluated or predicted together
 
 
@@ -71,6 +71,7 @@ class Site:
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self._rng = Randomness(seed_for(seed, silo.name), self.device)
+        self.scores = Scores(task, recorder, by_label=not local_head)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -160,18 +161,22 @@ class Site:
 
         return make_optimizer(model, self.training)
 
-    def score(self, model: torch.nn.Module, round: int, label: str = "") -> None:
-        """Evaluate on the dev and test records and write the metrics down, here."""
+    def score(self, model: torch.nn.Module | None, round: int, label: str = "") -> None:
+        """Evaluate on the dev and test records and write the metrics down, here.
+
+        Counts wait for the round's end, where they are summed over the hospitals: who has no model
+        of this label, or no records, counts nothing.
+        """
         from secure_fl.learning.training import autocast
 
-        named = {"model": label} if label else {}
+        self.scores.begin(label)
+        if model is None:
+            return
         for (hospital, split), encoded in self._measured.items():
             with self.recorder.phase("evaluate"), autocast(self):
-                values = self.task.evaluate(model, encoded, self.at_once())
-            labels = (
-                {"party": hospital, "split": split} if hospital != self.name else {"split": split}
-            )
-            self.recorder.metrics(round, values, **labels, **named)
+                outcomes = self.task.outcomes(model, encoded, self.at_once())
+            whose = {} if hospital == self.name else {"party": hospital}
+            self.scores.measure(label, split, round, outcomes, **whose)
 
     def at_once(self, wanted: int = AT_ONCE) -> int:
         """How many records may be in memory together, of so many that would be."""

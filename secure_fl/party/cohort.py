@@ -18,6 +18,7 @@ from secure_fl.errors import DISTRUST, CohortError, TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.party.boundaries import Boundaries
 from secure_fl.party.noise_account import NoiseAccount, Reserved
+from secure_fl.party.pooling import Pooling
 from secure_fl.party.relays import Relays
 from secure_fl.party.rounds import Checkpoints, Rounds, Stateful
 from secure_fl.party.summing import Arrays, Summing
@@ -111,6 +112,7 @@ class Cohort:
         checkpoints: Checkpoints,
         recorder: EventLog,
         noise: NoiseAccount | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         self.me = me
         self.host = host
@@ -124,6 +126,7 @@ class Cohort:
         self._relays = Relays(self._who, layer.envelopes, layer.transcript)
         self._reserved, self._noised = Reserved(me, noise), noise is not None
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
+        self._pooling = pooling  # of scores; None: they stay at home
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -190,7 +193,8 @@ class Cohort:
         rule = Rule(reveal, carry, bound, noise)
         if (self._noised or noise is not None) and not self._who.is_host:  # the host adds none
             self._reserved.spend(rule)
-        return await self._summing.sum(values, read or {}, rule, partial=partial, together=together)
+        only = frozenset(self.survivors) if together else None
+        return await self._summing.sum(values, read or {}, rule, partial=partial, only=only)
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
         """What rounding and clipping left over of the value of this name that was summed last.
@@ -248,6 +252,9 @@ class Cohort:
     ) -> Rounds:
         """Iterate over the rounds; a checkpoint after each of them holds `keep` and `shared`.
 
+        Scores are pooled before it. Where rounds wait for a better score, the last one may come
+        early, and what is kept and shared is then what it was after the best.
+
         `shared`: what is equal at all members (the model, a replicated server). Who joins late, or
         lost its disk, is given it by another member. `keep`: what is this party's own (its private
         models, what it has not sent yet); a newcomer starts it afresh.
@@ -255,6 +262,8 @@ class Cohort:
         keep, shared = keep or {}, shared or {}
         if both := keep.keys() & shared.keys():
             raise ValueError(f"either this party's own or shared, not both: {sorted(both)}")
+        if self._pooling is not None:
+            keep, shared = self._pooling.watch(keep, shared)
         between = Boundaries(
             self._who,
             self._layer,
@@ -265,4 +274,10 @@ class Cohort:
             shared=shared,
         )
         first = bind(between.first, self.resume_after, self.newcomers)
-        return Rounds(total, first, between.end, self.until)
+        return Rounds(total, first, bind(self._end, between), self.until, self._pooling)
+
+    async def _end(self, between: Boundaries, number: int) -> None:
+        """Pool the round's scores, and save it."""
+        if self._pooling is not None:
+            await self._pooling.end(number, self._summing, self.members)
+        await between.end(number)

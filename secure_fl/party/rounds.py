@@ -73,6 +73,17 @@ class Checkpoints(Protocol):
         """
 
 
+class Judge(Protocol):
+    """Who knows how good each round was."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether there should be no more rounds."""
+
+    def close(self) -> None:
+        """There are none: leave what the run delivers as it should be."""
+
+
 class Rounds:
     """Restores, or is given, the state before the first round; saves and meets after each."""
 
@@ -82,8 +93,9 @@ class Rounds:
         first: Callable[[], Awaitable[int]],
         end: Callable[[int], Awaitable[None]],
         until: int | None = None,  # stop early, where others join
+        judge: Judge | None = None,
     ) -> None:
-        self._total, self._first, self._end = total, first, end
+        self._total, self._first, self._end, self._judge = total, first, end, judge
         self._last = total if until is None else min(until, total)
         self._number: int | None = None
 
@@ -96,6 +108,8 @@ class Rounds:
         else:
             await self._end(self._number)
             self._number += 1
-        if self._number > self._last:
+        if self._number > self._last or (self._judge is not None and self._judge.stops):
+            if self._judge is not None:
+                self._judge.close()
             raise StopAsyncIteration
         return Round(self._number, self._total)

@@ -84,12 +84,12 @@ class Summing:
         rule: Rule,
         *,
         partial: bool,
-        together: bool,
+        only: frozenset[str] | None = None,
     ) -> Arrays:
-        """See `Cohort.sum`."""
+        """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all."""
         who = self._who
-        self._only = frozenset(self.survivors) if together else None
-        if together and self._only != frozenset(who.here):
+        self._only = only
+        if only is not None and only != frozenset(who.here):
             return {}  # somebody left since: all know it, and nobody sends anything
         if bool(values or read) == (who.is_host and rule.audience == Audience.PARTIES):
             raise CohortError(

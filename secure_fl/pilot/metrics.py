@@ -30,6 +30,7 @@ FAMILIES = {  # each with its type and what it says
     "dropped_messages_total": ("counter", "Messages refused before they were read, by reason."),
     "bytes_total": ("counter", "Bytes up, from hospitals, and down, to them."),
     "score": ("gauge", "A score of the shared model on this hospital's own records."),
+    "pooled_score": ("gauge", "A score of the shared model on all hospitals' records together."),
     "epsilon": ("gauge", "Privacy that is spent, as the run stated it last."),
     "seconds_since_last_event": ("gauge", "Seconds since anything happened in the run."),
 }
@@ -108,11 +109,12 @@ class Meter:
                 direction = "up" if event["direction"] == "out" else "down"
                 size = event["head_bytes"] + event["bulk_bytes"]
                 self._add("bytes_total", size, direction=direction)
-            case "metrics":
+            case "metrics" | "pooled" as kind:
+                of = "pooled_score" if kind == "pooled" else "score"
                 for name, value in event.items():
                     if isinstance(value, float):
                         split = str(event.get("split", ""))
-                        self._set("score", value, split=split, metric=name)
+                        self._set(of, value, split=split, metric=name)
             case "privacy" | "noise" as kind:
                 if isinstance(spent := event.get("epsilon"), int | float):
                     self._set("epsilon", spent, of="training" if kind == "privacy" else "sums")

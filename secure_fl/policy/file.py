@@ -100,6 +100,7 @@ class SitePolicy(Section):
     datasets: tuple[PartyName, ...] = ()  # names of [[data.set]]
     models: tuple[Name, ...] = ()  # "tiny", or names exactly as a plan gives them
     frozen_embeddings: bool = True  # their rows would tell which words this hospital uses
+    pooled_scores: bool = True  # whether its dev and test counts may be in sums over all parties
     max_rounds: Positive = 10  # exchanges of models; FedKD's gradient steps count as such
     max_epochs: Positive = 3  # passes in a round, over own or public records
     max_steps: Positive = 100  # of a round, where an algorithm counts steps

@@ -153,6 +153,9 @@ def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
     if policy.frozen_embeddings and not plan.model.freeze_embeddings:
         fix = "set frozen_embeddings = false in [site]"
         yield Broken("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
+    if plan.training.pooled_scores and not policy.pooled_scores:
+        fix = "set pooled_scores = true in [site]"
+        yield Broken("site.pooled_scores", "sums of scores", "scores that stay here", fix)
     if plan.run.record and not policy.recording:
         fix = "set recording = true in [site], for made-up records only"
         yield Broken("site.recording", "recorded views", "none", fix)

@@ -43,6 +43,11 @@ def _work(policy: SitePolicy) -> Iterator[str]:
     yield f"May show parties more than sums: {_listed(policy.caveats)}."
     yield "Embeddings stay frozen." if policy.frozen_embeddings else "Embeddings may learn."
     yield (
+        "Counts of right answers on dev and test records may be summed with the others'."
+        if policy.pooled_scores
+        else "Scores on dev and test records stay here."
+    )
+    yield (
         "VIEWS MAY BE RECORDED: they are as secret as the records."
         if policy.recording
         else "No view is recorded."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from secure_fl.events import EventLog
+from secure_fl.events import Counts, EventLog
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,7 @@ PACKAGES = (
 PROTECTING = ("seal", "unmask", "open")
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> value
+Pool = Callable[[Sequence[Counts]], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,14 @@ class Result:
 
     def mean(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
         """The metrics of the last (or best) round, averaged over parties."""
-        scores: Mapping[str, float] = self.document["metrics"][which]["mean"][split]
+        return self._scores(which, "mean", split)
+
+    def pooled(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
+        """The metrics of the last (or best) round, over all parties' records together."""
+        return self._scores(which, "pooled", split)
+
+    def _scores(self, which: str, kind: str, split: str) -> Mapping[str, float]:
+        scores: Mapping[str, float] = self.document["metrics"][which][kind][split]
         return scores
 
     def predict(self, texts: Sequence[str], model: str = "model") -> list[dict[str, Any]]:
@@ -70,27 +78,44 @@ class Result:
         return dict(self.document)
 
 
-def summarise(recorders: Sequence[EventLog], metric: str) -> dict[str, Any]:
-    """Metrics of the last round, and of the round whose mean dev metric is best."""
-    rounds = sorted({entry["round"] for r in recorders for entry in r.history})
-    if not rounds:
+def summarise(
+    recorders: Sequence[EventLog], metric: str, pool: Pool | None = None
+) -> dict[str, Any]:
+    """Metrics of the last round, and of the round whose dev metric is best.
+
+    That is the pooled one, over all hospitals' records, of the rounds that have it; else the mean.
+    `pool`: where the recorders are those of all hospitals, makes metrics of their counts together.
+    """
+    numbers = sorted({entry["round"] for r in recorders for entry in r.history})
+    if not numbers:
         return {}
-    dev = {n: _round(recorders, n)["mean"].get("dev", {}).get(metric) for n in rounds}
-    judged = {n: value for n, value in dev.items() if value is not None}
-    best = max(judged, key=lambda n: (judged[n], -n)) if judged else rounds[-1]
-    return {"last": _round(recorders, rounds[-1]), "best": _round(recorders, best)}
+    rounds = {n: _round(recorders, n, pool) for n in numbers}
+    for kind in ("pooled", "mean"):
+        dev = {n: found[kind].get("dev", {}).get(metric) for n, found in rounds.items()}
+        if judged := {n: value for n, value in dev.items() if value is not None}:
+            break
+    best = max(judged, key=lambda n: (judged[n], -n)) if judged else numbers[-1]
+    return {"last": rounds[numbers[-1]], "best": rounds[best]}
 
 
-def _round(recorders: Sequence[EventLog], number: int) -> dict[str, Any]:
+def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dict[str, Any]:
     party: dict[str, Scores] = {}
+    pooled: Scores = {}
+    counted: dict[str, list[Counts]] = {}
     for recorder in recorders:
         for entry in recorder.history:
             if entry["round"] == number:
                 values = {k: v for k, v in entry.items() if isinstance(v, float)}
-                label = f"{entry['model']}/" if "model" in entry else ""
-                scores = party.setdefault(entry.get("party", recorder.party), {})
-                scores[label + entry["split"]] = values
-    return {"round": number, "mean": _mean(list(party.values())), "party": party}
+                split = "/".join(filter(None, (entry.get("model"), entry["split"])))
+                if "pooled" in entry:
+                    pooled[split] = values
+                    continue
+                party.setdefault(entry.get("party", recorder.party), {})[split] = values
+                counted.setdefault(split, []).append(entry["counts"])
+    if pool is not None:
+        pooled = {split: pool(parts) for split, parts in counted.items()} | pooled
+    mean = _mean(list(party.values()))
+    return {"round": number, "pooled": pooled, "mean": mean, "party": party}
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:

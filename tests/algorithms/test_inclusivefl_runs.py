@@ -27,7 +27,7 @@ from secure_fl.settings import DPSettings, Protection
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
-from tests.support.killing import Killed, at_event, kill_when
+from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.raising import raises
 from tests.support.token_hospitals import ner
 from tests.support.toy_tiers import names_of, play
@@ -301,7 +301,7 @@ def test_who_lost_its_model_cannot_join_late(tmp_path: Path) -> None:
     """Nobody else need hold the model of its tier, so the run says so instead of going astray."""
     algorithm = inclusive(3)
     with pytest.raises(Killed):
-        tiers(algorithm, folder=tmp_path, listener=kill_when(at_event(100))).run()
+        tiers(algorithm, folder=tmp_path, listener=kill_when(after(2))).run()
     kept = tmp_path / "parties" / "hospital-1" / "checkpoints"
     assert list(kept.glob("round-*"))
     shutil.rmtree(kept)

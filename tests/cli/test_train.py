@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_writes_a_run_and_shows_it(place: Path) -> None:
     found = run("train", place / "study.toml", "--out", place / "shown")
     assert found.exit_code == 0
-    for text in ("hospital-1", "hospital-3", "mean", "test accuracy", "UNPROTECTED"):
+    for text in ("hospital-1", "hospital-3", "all records", "test accuracy", "UNPROTECTED"):
         assert text in found.stdout
     assert "round 2/2" in found.stderr
     result = json.loads((place / "shown" / "result.json").read_text())
@@ -151,7 +151,7 @@ def test_runs_are_listed_with_their_state(place: Path, monkeypatch: pytest.Monke
     result = json.loads((place / "together" / "result.json").read_text())
     assert together["status"] == "finished"
     assert together["protection"] == "none"
-    assert together["value"] == result["metrics"]["last"]["mean"]["test"]["accuracy"]
+    assert together["value"] == result["metrics"]["last"]["pooled"]["test"]["accuracy"]
     assert together["bytes"] == sum(p["up"] + p["down"] for p in result["bytes"].values())
     monkeypatch.chdir(place)
     table = run("runs", ".").stdout
@@ -245,14 +245,14 @@ def test_the_demo_compares_and_leaves_its_runs(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     found = run("demo", "--seeds", 1, "--rounds", 1, "--no-audit", "--out", out)
     assert found.exit_code == 0, found.output
-    for text in ("alone", "together", "gain", "hospital-3", "mean", str(out)):
+    for text in ("alone", "together", "gain", "hospital-3", "all records", str(out)):
         assert text in found.stdout
     summary = json.loads((out / "result.json").read_text())
     assert summary["schema"] == "secure-fl/demo/1"
     assert summary["protection"]["mode"] == "he+secagg"
     for name, key in (("local", "local"), ("fedavg", "federated")):
         result = json.loads((out / "seed-0" / name / "result.json").read_text())
-        assert summary[key]["seed"] == [result["metrics"]["last"]["mean"]["test"]["accuracy"]]
+        assert summary[key]["seed"] == [result["metrics"]["last"]["pooled"]["test"]["accuracy"]]
     difference = summary["federated"]["mean"] - summary["local"]["mean"]
     assert summary["margin"]["mean"] == pytest.approx(difference)
     again = run("demo", "--seeds", 1, "--rounds", 1, "--no-audit", "--out", out)
@@ -274,5 +274,5 @@ def test_hospitals_are_shown_by_their_own_models_where_a_host_holds_the_runs() -
     }
     table = show.result_table(document)
     names, tests = (list(table.columns[at].cells) for at in (0, 2))
-    assert names == ["host", "north", "host's model"]
-    assert tests == ["0.500", "0.250", "0.500"]
+    assert names == ["host's model", "host", "north"]
+    assert tests == ["0.500", "0.500", "0.250"]

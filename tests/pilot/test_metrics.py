@@ -104,6 +104,7 @@ def test_who_is_lost_is_not_present(served):
 
 OWN = (
     {"event": "metrics", "round": 1, "split": "dev", "accuracy": 0.625},
+    {"event": "pooled", "round": 1, "split": "dev", "accuracy": 0.5},
     {"event": "privacy", "round": 1, "epsilon": 0.75, "epsilon_planned": 1.0},
     {"event": "noise", "epsilon": 0.25},
 )
@@ -117,6 +118,7 @@ def test_scores_and_privacy_are_a_hospital_s_own():
         coordinator.note(event)
     shown = text(own)
     assert 'secure_fl_score{metric="accuracy",split="dev"} 0.625\n' in shown
+    assert 'secure_fl_pooled_score{metric="accuracy",split="dev"} 0.5\n' in shown
     assert 'secure_fl_epsilon{of="training"} 0.75\n' in shown
     assert 'secure_fl_epsilon{of="sums"} 0.25\n' in shown
     assert text(coordinator).count("\n") == 3  # seconds since the last event, and nothing else

@@ -36,7 +36,7 @@ def people(name: str) -> list[Silo]:
 def keys(node: Any) -> Iterator[str]:
     """Every key of a nested state, as `state.json` writes it."""
     for key, child in node.get("items", ()):
-        yield key
+        yield str(key)  # an optimiser numbers its weights
         yield from keys(child)
     for child in node.get("list", ()):
         yield from keys(child)

@@ -53,6 +53,8 @@ CASES: list[Case] = [
      'asked for "/etc"; allowed: "tiny"', {"models": ("/etc",)}),
     ("site.frozen_embeddings", POLICY, plan(frozen=False), COMPANY, TODAY,
      "asked for embeddings that learn; allowed: frozen ones", {"frozen_embeddings": False}),
+    ("site.pooled_scores", policy(pooled_scores=False), plan(pooled_scores=True), COMPANY, TODAY,
+     "asked for sums of scores; allowed: scores that stay here", {"pooled_scores": True}),
     ("site.recording", POLICY, plan(record=True), COMPANY, TODAY,
      "asked for recorded views; allowed: none", {"recording": True}),
     ("site.protection", POLICY, plan(mode="secagg"), COMPANY, TODAY,

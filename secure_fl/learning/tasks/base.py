@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from secure_fl.data.examples import Example
 from secure_fl.errors import DataError, SettingsError
+from secure_fl.learning.counts import LOSS, Counts, add, loss_rate
 from secure_fl.settings import Kind
 
 Batch: TypeAlias = dict[str, Tensor]
@@ -125,6 +127,25 @@ class Task(ABC):
         """Return the metrics over batches and the logits the model gave them, all on the CPU."""
 
     @abstractmethod
+    def tally(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Count what adds up over hospitals, a few numbers to a name; of no batch: zeros.
+
+        The names and sizes follow from the task alone; without `by_label`, not even from its
+        labels, for hospitals that have their own.
+        """
+
+    @abstractmethod
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """Return the metrics that follow from counts, or from their sum over hospitals."""
+
+    def pooled(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return the metrics over several hospitals' records, from the counts of each."""
+        sums = add(*parts)
+        return self.rates(sums) | loss_rate(sums)
+
+    @abstractmethod
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Return a readable prediction for one example out of a batch of one."""
 
@@ -132,26 +153,32 @@ class Task(ABC):
         self, model: nn.Module, encoded: Encoded, batch_size: int = 64
     ) -> dict[str, float]:
         """Metrics and "loss" in evaluation mode; the model's mode is restored."""
-        if len(encoded) == 0:
-            raise DataError("there is no example to evaluate on", fix="give a larger split")
-        if not encoded.labelled:
-            raise DataError(
-                "examples without labels cannot be evaluated", fix="encode them with labels"
-            )
-        outcomes: list[Tensor] = []
+        logits, batches = self.outcomes(model, encoded, batch_size)
+        return self.score(logits, batches) | loss_rate(self.counts(logits, batches))
+
+    def outcomes(
+        self, model: nn.Module, encoded: Encoded, batch_size: int
+    ) -> tuple[list[Tensor], list[Batch]]:
+        """Return the model's logits in evaluation mode, batch by batch, all on the CPU."""
+        require_evaluable(encoded)
+        logits: list[Tensor] = []
         batches: list[Batch] = []
         with inference(model):
             for batch in encoded.batches(batch_size, device=device_of(model)):
-                outcomes.append(self.forward(model, batch).float().cpu())
+                logits.append(self.forward(model, batch).float().cpu())
                 batches.append({name: tensor.cpu() for name, tensor in batch.items()})
-        return self.score(outcomes, batches) | {"loss": self.mean_loss(outcomes, batches)}
+        return logits, batches
 
-    def mean_loss(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> float:
-        """Return the mean over examples, however they were batched."""
+    def counts(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Return the tally, with the number of records and the sum of their losses."""
         losses = [
             self.loss(z, batch, reduction="none") for z, batch in zip(logits, batches, strict=True)
         ]
-        return float(torch.cat(losses).double().mean())
+        every = torch.cat([torch.zeros(0), *losses]).double()
+        found = np.array([len(every), float(every.sum())])
+        return {LOSS: found} | self.tally(logits, batches, by_label=by_label)
 
     def predict(
         self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
@@ -183,6 +210,16 @@ def inference(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def require_evaluable(encoded: Encoded) -> None:
+    """Refuse what nothing can be measured on."""
+    if len(encoded) == 0:
+        raise DataError("there is no example to evaluate on", fix="give a larger split")
+    if not encoded.labelled:
+        raise DataError(
+            "examples without labels cannot be evaluated", fix="encode them with labels"
+        )
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -14,6 +14,7 @@ from torch import Tensor
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
+from secure_fl.learning.counts import ROW, Counts, of_spans, rows_of, span_rates, table_of
 from secure_fl.learning.tasks.base import Batch, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.table import IGNORED, Table, padded, token_columns, tokenise
 
@@ -80,12 +81,36 @@ class NER(Task):
 
     def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
         """Strict entity precision, recall and F1, and F1 of each entity type."""
+        return metrics.entity_scores(*self.read(logits, batches))
+
+    def read(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch]
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Tags of each sentence, true and guessed."""
         gold: list[list[str]] = []
-        predicted: list[list[str]] = []
+        guessed: list[list[str]] = []
         for z, batch in zip(logits, batches, strict=True):
             gold += self.tags(batch["labels"], batch["labels"] != IGNORED)
-            predicted += self.decode(z, batch)
-        return metrics.entity_scores(gold, predicted)
+            guessed += self.decode(z, batch)
+        return gold, guessed
+
+    def tally(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Hits, guesses and truths of each entity type."""
+        gold, guessed = self.read(logits, batches)
+        kinds = [label[2:] for label in self.labels if label.startswith("B-")]
+        table = of_spans(list(map(spans, gold)), list(map(spans, guessed)), kinds)
+        return rows_of(table, kinds, by_label=by_label)
+
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """As `score`, of the types that occur; where label sets differ only of all together."""
+        f1 = {
+            f"f1/{name.removeprefix(ROW)}": span_rates(row)["f1"]
+            for name, row in counts.items()
+            if name.startswith(ROW) and row[2]
+        }
+        return span_rates(table_of(counts).sum(0)) | f1
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Entities with type, text, and first and past-last token; unseen tokens are "O"."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from secure_fl.data.examples import Example, Impression
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
+from secure_fl.learning.counts import Counts
 from secure_fl.learning.tasks.base import (
     MODEL_INPUTS,
     Batch,
@@ -25,6 +26,7 @@ from secure_fl.learning.tasks.base import (
     expect,
     inference,
     move,
+    require_evaluable,
 )
 from secure_fl.learning.tasks.table import Table, padded, token_columns, tokenise
 
@@ -160,6 +162,12 @@ class Ranking(Task):
 
     def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
         """AUC, MRR, nDCG@5 and nDCG@10: means over impressions with both clicks and others."""
+        return self.rates(self.tally(logits, batches))
+
+    def tally(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Count these impressions, and sum each metric over them."""
         totals: list[tuple[float, float, float, float]] = []
         for z, batch in zip(logits, batches, strict=True):
             for scores, row in zip(self.decode(z, batch), batch["labels"], strict=True):
@@ -173,15 +181,20 @@ class Ranking(Task):
                             metrics.ndcg(clicks, values, 10),
                         )
                     )
-        means = np.mean(totals, 0).tolist() if totals else [0.0] * 4
+        return {"sums": np.array([len(totals), *np.reshape(totals, (-1, 4)).sum(0)])}
+
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """As `score`."""
+        ranked, *sums = counts["sums"].tolist()
+        means = [total / ranked if ranked else 0.0 for total in sums]
         return dict(zip(("auc", "mrr", "ndcg@5", "ndcg@10"), means, strict=True))
 
-    def evaluate(
-        self, model: nn.Module, encoded: Encoded, batch_size: int = 64
-    ) -> dict[str, float]:
+    def outcomes(
+        self, model: nn.Module, encoded: Encoded, batch_size: int
+    ) -> tuple[list[Tensor], list[Batch]]:
         """As every task; each distinct title passes the language model once."""
-        if len(encoded) == 0 or not isinstance(encoded, Impressions) or not encoded.labelled:
-            return super().evaluate(model, encoded, batch_size)  # which explains
+        require_evaluable(encoded)
+        assert isinstance(encoded, Impressions)  # noqa: S101 - for the type checker
         ranker: Any = model
         device = device_of(model)
         outcomes: list[Tensor] = []
@@ -194,7 +207,7 @@ class Ranking(Task):
                 history, candidates = (batch[name].to(device) for name in ("history", "candidates"))
                 outcomes.append(ranker.rank(vectors, history, candidates).float().cpu())
                 batches.append(batch)
-        return self.score(outcomes, batches) | {"loss": self.mean_loss(outcomes, batches)}
+        return outcomes, batches
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Candidates from the best down, with scores."""

@@ -14,6 +14,16 @@ from torch import Tensor
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
+from secure_fl.learning.counts import (
+    Counts,
+    class_rates,
+    of_classes,
+    of_scores,
+    rows_of,
+    score_rates,
+    span_rates,
+    table_of,
+)
 from secure_fl.learning.tasks.base import Batch, Encoded, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.table import Table, token_columns, tokenise
 
@@ -75,6 +85,23 @@ class Classification(Task):
             "mcc": metrics.mcc(gold, predicted),
         }
 
+    def tally(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Hits, guesses and truths of each class."""
+        none = torch.zeros(0, dtype=torch.long)
+        gold = torch.cat([none, *(batch["labels"].cpu() for batch in batches)]).numpy()
+        predicted = torch.cat([none, *(z.argmax(-1) for z in logits)]).numpy()
+        table = of_classes(gold, predicted, len(self.labels))
+        return rows_of(table, self.labels, by_label=by_label)
+
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """As `score`; accuracy alone of counts over label sets that differ."""
+        table = table_of(counts)
+        if len(table) != len(self.labels):
+            return {"accuracy": span_rates(table.sum(0))["recall"]}
+        return class_rates(table, self.labels.index(self.positive or self.labels[-1]))
+
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Return the label and every class's probability."""
         chances = dict(zip(self.labels, logits[0].softmax(-1).tolist(), strict=True))
@@ -117,6 +144,19 @@ class Regression(Task):
             "pearson": metrics.pearson(gold, predicted),
             "spearman": metrics.spearman(gold, predicted),
         }
+
+    def tally(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Moments of scores and guesses."""
+        none = torch.zeros(0)
+        gold = torch.cat([none, *(batch["labels"].cpu() for batch in batches)]).numpy()
+        predicted = torch.cat([none, *(z.squeeze(-1) for z in logits)]).numpy()
+        return {"moments": of_scores(gold, predicted)}
+
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """Pearson's correlation; ranks do not follow from sums."""
+        return score_rates(counts["moments"])
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Return the score."""

@@ -1,0 +1,78 @@
+"""A site's scores on their way to those of all hospitals: its counts, and what their sum says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from secure_fl.learning.counts import LOSS, Counts, add, loss_rate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from secure_fl.events import EventLog
+    from secure_fl.learning.tasks import Batch, Task
+
+SPLITS = ("dev", "test")
+
+
+class Scores:
+    """What one site measured in a round."""
+
+    def __init__(self, task: Task, recorder: EventLog, *, by_label: bool) -> None:
+        self._task, self._recorder, self._by_label = task, recorder, by_label
+        self._counted: dict[tuple[str, str], Counts] = {}  # by model and split
+
+    def begin(self, model: str) -> None:
+        """Count nothing yet of a model: as do those who hold none, or no records."""
+        self._counted |= {(model, split): self._count([], []) for split in SPLITS}
+
+    def measure(
+        self,
+        model: str,
+        split: str,
+        round: int,
+        outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
+        **labels: str,
+    ) -> None:
+        """Write down what a model is worth on the records of a split, and count it."""
+        counts = self._count(*outcomes)
+        values = self._task.score(*outcomes) | loss_rate(counts)
+        kept = {name: found.tolist() for name, found in counts.items()}
+        self._recorder.metrics(round, values, kept, **labels, **_named(model), split=split)
+        self._counted[model, split] = add(self._counted[model, split], counts)
+
+    def take_counts(self) -> dict[str, NDArray[np.float64]]:
+        """Counts since they were last taken."""
+        taken, self._counted = self._counted, {}
+        return {
+            f"scores/{model}/{split}/{name}": found
+            for (model, split), counts in taken.items()
+            for name, found in counts.items()
+        }
+
+    def pooled(self, round: int, sums: Mapping[str, NDArray[np.float64]]) -> float | None:
+        """Write down the metrics over all hospitals' records; the main one on dev, if there is one.
+
+        It is that of the model without a name, or of the first by name.
+        """
+        scores: dict[tuple[str, str], Counts] = {}
+        for key, found in sums.items():
+            _, model, split, name = key.split("/", 3)
+            scores.setdefault((model, split), {})[name] = found
+        judged: list[float] = []
+        for (model, split), counts in sorted(scores.items()):
+            if counts[LOSS][0]:
+                values = self._task.pooled([counts])
+                self._recorder.pooled(round, values, **_named(model), split=split)
+                judged += [values[self._task.metric]] if split == "dev" else []
+        return judged[0] if judged else None
+
+    def _count(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Counts:
+        return self._task.counts(logits, batches, by_label=self._by_label)
+
+
+def _named(model: str) -> dict[str, str]:
+    return {"model": model} if model else {}
