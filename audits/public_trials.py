@@ -21,7 +21,7 @@ from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading,
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.shipped import one_run
 from secure_fl.capture import readings
-from secure_fl.learning.models import load_exported
+from secure_fl.learning.exporting import load_exported
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit

@@ -53,7 +53,7 @@ def predict(
 ) -> None:
     """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores."""
     from secure_fl.cli import show
-    from secure_fl.learning.models import load_exported
+    from secure_fl.learning.exporting import load_exported
 
     folder = model_folder(run, party)
     model, tokenizer, task = load_exported(folder)

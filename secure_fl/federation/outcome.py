@@ -132,7 +132,7 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write every model once: the shared ones, and each party's own into its folder."""
     from secure_fl.learning.adapter_files import merged
-    from secure_fl.learning.models import export
+    from secure_fl.learning.exporting import export
 
     shared: set[str] = set()
     for site in sites:

@@ -61,7 +61,7 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
     if spec.name == "tiny":
         config: Any = builtin.tiny_config(len(tokenizer))
     else:
-        config = fetch(transformers.AutoConfig.from_pretrained, spec.name)
+        config = fetch(transformers.AutoConfig.from_pretrained, spec.name, trust_remote_code=False)
     require_text(config, spec.name)
     config.update(fields)
     if getattr(config, "pad_token_id", None) is None and tokenizer is not None:

@@ -1,22 +1,18 @@
-"""Transformers by name or folder: load, cut to a depth, freeze, export."""
+"""Transformers by name or folder: load, cut to a depth, freeze."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 import transformers
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning import adapter_files, builtin
-from secure_fl.learning.adapters import adapt, adapted
+from secure_fl.learning import builtin
+from secure_fl.learning.adapters import adapt
 from secure_fl.learning.anatomy import (
     body_of,
     cut,
@@ -25,19 +21,17 @@ from secure_fl.learning.anatomy import (
     encoder_layers,
     freeze_embeddings,
     trainable,
-    unwrapped,
 )
 from secure_fl.learning.fetching import (
     Attention,
     configured,
     fetch,
     instantiate,
-    quiet,
     seeded,
     spread,
     supported,
 )
-from secure_fl.learning.tasks import KINDS, Task
+from secure_fl.learning.tasks import Task
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings
 
@@ -48,10 +42,8 @@ __all__ = [
     "depth",
     "embeddings",
     "encoder_layers",
-    "export",
     "freeze_embeddings",
     "load_backbone",
-    "load_exported",
     "load_model",
     "load_tokenizer",
     "trainable",
@@ -63,15 +55,15 @@ AUTO = {
     "sequence": transformers.AutoModelForSequenceClassification,
     "token": transformers.AutoModelForTokenClassification,
 }
-CARD = "secure_fl.json"  # the task of an exported model
-HEAD = "head.safetensors"  # weights of a head that transformers does not know
 
 
 def load_tokenizer(spec: ModelSettings) -> Any:
     """Return the model's own fast tokenizer; its `model_max_length` is what the model can read."""
     if spec.name == "tiny":
         return builtin.tiny_tokenizer()
-    tokenizer = fetch(transformers.AutoTokenizer.from_pretrained, spec.name)
+    tokenizer = fetch(
+        transformers.AutoTokenizer.from_pretrained, spec.name, trust_remote_code=False
+    )
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token  # as is usual for decoders, which have none
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
@@ -182,92 +174,3 @@ def finish(model: Any, spec: ModelSettings, seed: int, fresh: Iterable[str]) -> 
     adapt(model, spec, seed, fresh)
     module: nn.Module = model.eval()
     return module
-
-
-def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
-    """Write a folder that transformers' Auto classes load, and `load_exported` with its task.
-
-    A model with adapters becomes a folder for `peft`: see `adapter_files`.
-
-    Heads of our own (ranking, attentive pooling) lie beside the backbone in head.safetensors:
-    there `AutoModel` loads the backbone, and only `load_exported` the whole.
-    """
-    folder, model = Path(folder), unwrapped(model)
-    own = isinstance(model, AttentiveClassifier | NewsRanker)
-    body = model.backbone if own else model
-    card = {
-        "version": 1,
-        "kind": task.kind,
-        "labels": list(task.labels),
-        "max_length": task.max_length,
-        "positive": task.positive,
-        "pooling": "attentive" if isinstance(model, AttentiveClassifier) else "cls",
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if own:
-            save_file(head_state(model), folder / HEAD)
-        else:
-            model.config.update(head_fields(task))
-        with quiet():
-            if adapted(model):
-                adapter_files.write(body, folder)
-            else:
-                body.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-        (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ModelError(
-            "the model cannot be written",
-            folder=folder,
-            fix="choose a writable folder with space",
-        ) from error
-    return folder
-
-
-def head_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of our own head, without the backbone's."""
-    state = model.state_dict()
-    return {k: v.contiguous().cpu() for k, v in state.items() if not k.startswith("backbone.")}
-
-
-def load_exported(
-    folder: str | Path, *, attn_implementation: Attention = "sdpa"
-) -> tuple[nn.Module, Any, Task]:
-    """Model, tokenizer and task of a folder that `export` wrote."""
-    folder = Path(folder)
-    unusable = ModelError(
-        "the folder does not hold a complete exported model",
-        folder=folder,
-        fix="give the folder that `export` wrote, unchanged",
-    )
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if card.pop("version") != 1:
-            raise unusable
-        pooling = card.pop("pooling")
-        task = KINDS[card["kind"]](**card | {"labels": tuple(card["labels"])})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unusable from error
-    tokenizer = load_tokenizer(ModelSettings(name=str(folder)))
-    base = adapter_files.base_of(folder)
-    model = load_model(
-        ModelSettings(name=str(base or folder), freeze_embeddings=False),
-        task,
-        tokenizer,
-        0,
-        attn_implementation=attn_implementation,
-        pooling=pooling,
-        complete=base is None,
-    )
-    if base is not None:
-        model = adapter_files.read(model, folder)
-    if isinstance(model, AttentiveClassifier | NewsRanker):
-        try:
-            state = load_file(folder / HEAD)
-            if set(state) != set(head_state(model)):
-                raise unusable
-            model.load_state_dict(state, strict=False)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise unusable from error
-    return model, tokenizer, task

@@ -17,7 +17,7 @@ from secure_fl.algorithms.public_records import PublicRecords, lots
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, Disagreement, SecureFLError, SettingsError
 from secure_fl.events import Event
-from secure_fl.learning.models import load_exported
+from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
 from secure_fl.settings import ModelSettings, TaskSettings

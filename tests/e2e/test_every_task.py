@@ -8,7 +8,7 @@ import pytest
 
 from secure_fl import FedAvg, Federation, ModelSettings, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.corpora import make
-from secure_fl.learning.models import load_exported
+from secure_fl.learning.exporting import load_exported
 from secure_fl.settings import Kind, TaskSettings
 
 KINDS: dict[str, tuple[Kind, str, tuple[str, ...] | None]] = {

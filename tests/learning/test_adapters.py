@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning import models
+from secure_fl.learning import exporting, models
 from secure_fl.learning.adapter_files import merged
 from secure_fl.learning.adapters import adapt, adapted, peft, set_product
 from secure_fl.learning.dp.model import Bounds
@@ -93,7 +93,7 @@ def test_targets_are_attentions_or_all_linear_layers_and_those_before_the_output
 def test_peft_loads_the_folder_around_its_base(kind: Any, task: Kind, tmp_path: Path) -> None:
     model, tokenizer, made_task = made(spec_of(kind), task)
     stir(model)
-    models.export(model, tokenizer, tmp_path, made_task)
+    exporting.export(model, tokenizer, tmp_path, made_task)
     auto = {
         "classification": transformers.AutoModelForSequenceClassification,
         "ner": transformers.AutoModelForTokenClassification,
@@ -103,24 +103,24 @@ def test_peft_loads_the_folder_around_its_base(kind: Any, task: Kind, tmp_path: 
     expected = answers(model, tokenizer)
     torch.testing.assert_close(answers(loaded, tokenizer), expected)
     assert not torch.allclose(answers(auto.from_pretrained(tmp_path / "base"), tokenizer), expected)
-    torch.testing.assert_close(answers(models.load_exported(tmp_path)[0], tokenizer), expected)
+    torch.testing.assert_close(answers(exporting.load_exported(tmp_path)[0], tokenizer), expected)
     torch.testing.assert_close(answers(merged(model), tokenizer), expected)
     assert adapted(model) and not adapted(merged(model))
 
 
 def test_a_folder_of_adapters_names_the_checkpoint_and_holds_no_copy_of_it(tmp_path: Path) -> None:
     whole, tokenizer, task = made(ModelSettings(layers=2))
-    models.export(whole, tokenizer, tmp_path / "checkpoint", task)
+    exporting.export(whole, tokenizer, tmp_path / "checkpoint", task)
     spec = ModelSettings(name=str(tmp_path / "checkpoint"), adapter=AdapterSettings())
     model = models.load_model(spec, task, tokenizer, 1)
     stir(model)
-    models.export(model, tokenizer, tmp_path / "adapters", task)
+    exporting.export(model, tokenizer, tmp_path / "adapters", task)
     config = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(tmp_path / "checkpoint")
     assert not (tmp_path / "adapters" / "base").exists()
     size = (tmp_path / "adapters" / "adapter_model.safetensors").stat().st_size
     assert size < (tmp_path / "checkpoint" / "model.safetensors").stat().st_size / 5
-    loaded = models.load_exported(tmp_path / "adapters")[0]
+    loaded = exporting.load_exported(tmp_path / "adapters")[0]
     torch.testing.assert_close(answers(loaded, tokenizer), answers(model, tokenizer))
 
 
@@ -129,8 +129,8 @@ def test_heads_of_our_own_lie_beside_the_adapters(task: Kind, tmp_path: Path) ->
     spec = spec_of(pooling="attentive" if task == "classification" else "cls")
     model, tokenizer, made_task = made(spec, task)
     stir(model)
-    models.export(model, tokenizer, tmp_path, made_task)
-    loaded = models.load_exported(tmp_path)[0].state_dict()
+    exporting.export(model, tokenizer, tmp_path, made_task)
+    loaded = exporting.load_exported(tmp_path)[0].state_dict()
     kept = merged(model).state_dict()
     assert loaded.keys() == kept.keys()
     for name, weight in kept.items():

@@ -34,8 +34,8 @@ class AdditiveAttention(nn.Module):
 class AttentiveClassifier(nn.Module):
     """Backbone, attentive pooling over its tokens, dense layer (arXiv 2108.13323, Sec. "Methods").
 
-    transformers has no class for this head: the exported folder loads as `AutoModel` (the
-    backbone), and whole with `secure_fl.learning.models.load_exported`.
+    transformers has no class for this head: `attentive_pooling` is the one that `export` writes
+    beside the weights.
     """
 
     def __init__(self, backbone: Any, outputs: int) -> None:

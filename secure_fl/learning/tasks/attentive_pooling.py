@@ -1,0 +1,55 @@
+"""A text classifier with attentive pooling, as transformers loads it from a model's folder.
+
+`export` saves this file and heads.py beside the weights; there it needs nothing of secure_fl:
+`AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)`. The type is
+of its own, so that whoever does not trust the code gets an error, and not BERT with a random head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+
+from .heads import AttentiveClassifier
+
+
+class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
+    """The configuration of the transformer inside, and the labels."""
+
+    model_type = "attentive_pooling"
+
+    def __init__(self, backbone: dict[str, Any] | None = None, **fields: Any) -> None:
+        self.backbone = backbone or {"model_type": "bert"}
+        super().__init__(**fields)
+
+
+class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
+    """Transformer, attentive pooling over its tokens, dense layer."""
+
+    config_class = AttentivePoolingConfig
+    base_model_prefix = "model"
+    _supports_sdpa = True
+
+    def __init__(self, config: AttentivePoolingConfig) -> None:
+        super().__init__(config)
+        fields = dict(config.backbone)
+        inside = AutoConfig.for_model(fields.pop("model_type"), **fields)
+        plain = "eager" if config._attn_implementation == "eager" else None  # None: its best
+        backbone = AutoModel.from_config(inside, attn_implementation=plain)
+        if getattr(backbone, "pooler", None) is not None:
+            backbone.pooler = None
+        self.model = AttentiveClassifier(backbone, len(config.id2label))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """Logits of each text."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return self.model(input_ids, mask, **options)

@@ -1,0 +1,96 @@
+"""What `export` writes stands alone: others load it without us; nothing is loaded by mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from secure_fl.errors import ModelError
+from secure_fl.learning import builtin, exporting, models
+from secure_fl.learning.adapter_files import merged
+from secure_fl.learning.tasks import Task, make_task
+from secure_fl.settings import AdapterSettings, ModelSettings, TaskSettings
+from tests.support.families import save
+
+TASK = make_task(TaskSettings(labels=("a", "b", "c")))
+TEXT = "fever and cough"
+ASK = """
+import json, sys, transformers
+folder = sys.argv[1]
+ask = transformers.pipeline("text-classification", model=folder, trust_remote_code=True)
+said = {one["label"]: one["score"] for one in ask([sys.argv[2]], top_k=None)[0]}
+print(json.dumps({"said": said, "ours": "secure_fl" in sys.modules}))
+"""
+
+
+def attentive(folder: Path, spec: ModelSettings, task: Task = TASK) -> tuple[Any, Any]:
+    tokenizer = models.load_tokenizer(spec)
+    model = models.load_model(spec, task, tokenizer, 4, pooling="attentive")
+    exporting.export(model, tokenizer, folder, task)
+    return model, tokenizer
+
+
+def elsewhere(folder: Path, cache: Path) -> Any:
+    """What another program says that knows nothing of us."""
+    home = {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | home
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(folder), TEXT],
+        cwd=cache, env=env, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_attentive_pooling_answers_in_a_pipeline_without_us(tmp_path: Path) -> None:
+    model, tokenizer = attentive(tmp_path / "out", ModelSettings())
+    inputs = tokenizer([TEXT], return_tensors="pt")
+    with torch.no_grad():
+        chances = model(**inputs).logits[0].softmax(-1).tolist()
+    told = elsewhere(tmp_path / "out", tmp_path)
+    assert not told["ours"]
+    assert told["said"] == pytest.approx(dict(zip(TASK.labels, chances, strict=True)), abs=1e-5)
+
+
+def test_without_trust_it_is_not_taken_for_another_model(tmp_path: Path) -> None:
+    attentive(tmp_path, ModelSettings())
+    with pytest.raises(ValueError, match="custom code"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(
+            tmp_path, trust_remote_code=False
+        )
+    with pytest.raises(ModelError, match="usable model"):
+        models.load_tokenizer(ModelSettings(name=str(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", ["deberta-v2", "modernbert", "gpt2"])
+def test_attentive_pooling_over_other_families(kind: str, tmp_path: Path) -> None:
+    spec = save(tmp_path / "checkpoint", kind).model_copy(update={"layers": 2})
+    model, _ = attentive(tmp_path / "out", spec)
+    again, _, task = exporting.load_exported(tmp_path / "out")
+    assert task == TASK
+    ours, theirs = model.state_dict(), again.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+    config = (tmp_path / "out" / "config.json").read_text()
+    assert str(tmp_path) not in config
+
+
+def test_adapters_on_attentive_pooling_answer_once_they_are_merged(tmp_path: Path) -> None:
+    spec = ModelSettings(adapter=AdapterSettings(rank=2))
+    tokenizer = builtin.tiny_tokenizer()
+    model = models.load_model(spec, TASK, tokenizer, 4, pooling="attentive")
+    exporting.export(merged(model), tokenizer, tmp_path / "out", TASK)
+    assert elsewhere(tmp_path / "out", tmp_path)["said"].keys() == {*TASK.labels}
+
+
+def test_a_damaged_attentive_folder_is_refused(tmp_path: Path) -> None:
+    attentive(tmp_path, ModelSettings())
+    (tmp_path / exporting.WEIGHTS).write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="complete exported model"):
+        exporting.load_exported(tmp_path)
