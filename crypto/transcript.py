@@ -167,6 +167,17 @@ def audience_of(readers: Collection[str], parties: Collection[str]) -> str:
     return PARTIES if set(parties) <= set(readers) else "\n".join(sorted(readers))
 
 
+def _squared(name: str, norm: float) -> float:
+    """A sum of squared norms, if it can be one: each party computed its own, as it likes."""
+    if norm < 0:
+        raise CohortError(
+            f"the squared norms of {name!r} add up to {norm:.3g}, so some party sent a wrong one",
+            fix="nothing of this party is wrong; find out which site runs another program",
+            field="norm",
+        )
+    return norm
+
+
 class Scales:
     """Scales and leftovers by name, over the sums of one run."""
 
@@ -198,7 +209,10 @@ class Scales:
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
         """Remember the squared norms until the vectors themselves are sealed."""
-        self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+        self._norms = {
+            name.removeprefix(NORM): _squared(name.removeprefix(NORM), float(v[0]))
+            for name, v in sums.items()
+        }
 
     def clip(self, name: str, size: int, owners: int, rule: Rule) -> float:
         """Where a vector of this name is clipped."""
@@ -249,7 +263,8 @@ class Scales:
             if rule.carry and field.clip is not None and not field.norm:
                 self.rms[field.name] = field.clip / CLIP_IN_RMS[self._bits]
             elif field.name in norms:
-                self.rms[field.name] = sqrt(norms[field.name] / (owners * field.size))
+                norm = _squared(field.name, norms[field.name])
+                self.rms[field.name] = sqrt(norm / (owners * field.size))
 
     def common(self) -> Mapping[str, Any]:
         """What all parties have alike, in one order: whoever opened the sums knows these."""

@@ -37,6 +37,7 @@ async def declare(
     message = messages.Declare(tuple(gives), tuple(reads), tuple(unscaled), at)
     answer, _ = await ask(message, messages.Owners)
     layer.transcript.saw(answer.plain(), b"owners", host=True)
+    _check_members(who, answer)
     for name in {*every, *answer.owners, *answer.readers}:
         owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
         contributes = name in gives and not who.is_host
@@ -55,3 +56,17 @@ async def declare(
         Group(owners, part, readers) for (owners, readers), part in sorted(alike.items())
     )
     return groups, bool(answer.unscaled) and not who.is_host
+
+
+def _check_members(who: Members, told: messages.Owners) -> None:
+    """Refuse contributors or readers who are not there: scales are worked out by their number."""
+    for table, known in ((told.owners, set(who.parties)), (told.readers, set(who.here))):
+        for name, parties in table.items():
+            if not known.issuperset(parties) or len(set(parties)) < len(parties):
+                raise CohortError(
+                    f"the coordinator names contributors or readers of {name[:80]!r} who are not "
+                    "in this run, or names them twice",
+                    fix=DISTRUST,
+                    party=who.me,
+                    field="owners",
+                )
