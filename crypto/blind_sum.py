@@ -16,6 +16,7 @@ import numpy as np
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.clear_sum import ClearTotal
 from secure_fl.crypto.masking import Slots, StreamId
+from secure_fl.crypto.primitives import commit
 from secure_fl.crypto.public import (
     MOST_SEEDS,
     PublicContext,
@@ -28,8 +29,9 @@ from secure_fl.crypto.public import (
 )
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import from_slots, needs_masks, salt_of, to_slots
-from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
-from secure_fl.protocol.messages import Audience, Salt, Segment, UnmaskShares
+from secure_fl.crypto.step_keys import DEALT
+from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
+from secure_fl.protocol.messages import Audience, Offer, Salt, Segment, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.settings import ProtectionSettings
 
@@ -156,6 +158,28 @@ class ProtectedTotal:
             add()
             vector.salts[sender] = salts
 
+    def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
+        """Refuse shares that are not all that are needed, or not what their owners dealt."""
+        offers, alive = self._offered.offers, set(survivors) - {self._host}
+        gone = set(offers) - alive - {self._host}
+        if not shares.keys and not shares.seeds:
+            return  # this party withholds the sum
+        asked = self._offered.number, gone, alive
+        if (shares.sum, set(shares.keys), set(shares.seeds)) != asked:
+            raise WireError("a party reveals other shares than it should", party=sender)
+        for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
+            for owner, share in revealed.items():
+                about = self._run, shares.sum, owner, sender, kind
+                deal = offers[owner].deals.get(sender)
+                if deal is None:
+                    raise WireError("a party took a share that nobody is bound to", party=sender)
+                if commit(share, *about) != (deal.key if kind == "key" else deal.own):
+                    raise Misconduct(
+                        f"this party reveals another share than {owner!r} dealt to it",
+                        party=sender,
+                        owner=owner,
+                    )
+
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
@@ -164,12 +188,13 @@ class ProtectedTotal:
             index = self._offered.number
             if not index:
                 raise CohortError("a masked sum began although no keys were exchanged")
-            publics = {p: o.public for p, o in self._offered.offers.items() if p != self._host}
+            offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
             alive = [p for p in survivors if p != self._host]
-            left = RemainingMasks(self._numbers, self._threshold, publics, alive, shares)
+            step = self._run, index
+            left = RemainingMasks(self._numbers, self._threshold, offers, alive, shares, step)
             for key, vector in self._vectors.items():
                 masks = left.masks(
-                    vector.segment.owners or tuple(publics),
+                    vector.segment.owners or tuple(offers),
                     vector.salts,
                     StreamId(self._run, key.hex(), index),
                     vector.segment.slots,
@@ -182,27 +207,40 @@ class ProtectedTotal:
 class RemainingMasks:
     """The seeds of the masks that do not cancel, recovered from the survivors' shares.
 
-    `numbers`: every member of the run, numbered from 1 in order of names. `publics`: the mask keys
-    of all who began the sum. `shares`: what the survivors revealed, by holder.
+    `numbers`: every member of the run, numbered from 1 in order of names. `offers`: of all who
+    began the sum. `shares`: what survivors revealed, by holder. `step`: the run, the sum's number.
     """
 
     def __init__(
         self,
         numbers: Mapping[str, int],
         threshold: int,
-        publics: Mapping[str, bytes],
+        offers: Mapping[str, Offer],
         survivors: Sequence[str],
         shares: Mapping[str, UnmaskShares],
+        step: tuple[str, int],
     ) -> None:
-        seeds = {numbers[holder]: shared.seeds for holder, shared in shares.items()}
-        keys = {numbers[holder]: shared.keys for holder, shared in shares.items()}
-        dropped = sorted(set(publics) - set(survivors))
-        self.numbers, self.publics = numbers, publics
-        self._selves = {party: _recovered(party, threshold, seeds) for party in survivors}
-        self._gone = {party: _recovered(party, threshold, keys) for party in dropped}
-        for party, seed in self._gone.items():
-            if masking.public_key(seed) != publics[party]:
-                raise CryptoError("the shares of a dropped party's key are wrong", party=party)
+        self.numbers, self._offers = numbers, offers
+        self._selves: dict[str, bytes] = {}
+        self._gone: dict[str, bytes] = {}
+        for party, offer in offers.items():
+            alive = party in survivors
+            about = {n: s.seeds if alive else s.keys for n, s in shares.items()}
+            held = {
+                numbers[n]: revealed[party] for n, revealed in about.items() if party in revealed
+            }
+            try:
+                secret = sharing.combine(held, threshold)
+                bound = (
+                    commit(secret, *step, party) == offer.seed
+                    if alive
+                    else masking.public_key(secret) == offer.public
+                )
+            except CryptoError as error:
+                raise error.at(party=party) from error
+            if not bound:  # each share is one that it dealt
+                raise CryptoError("what this party dealt are no shares of its secrets", party=party)
+            (self._selves if alive else self._gone)[party] = secret
 
     def masks(
         self,
@@ -220,7 +258,7 @@ class RemainingMasks:
                 continue
             mask_key = masking.mask_key(seed)
             pairs = {
-                self.numbers[party]: masking.agree(mask_key, self.publics[party])
+                self.numbers[party]: masking.agree(mask_key, self._offers[party].public)
                 + salt_of(salted, gone)
                 for party, salted in salts.items()
             }
@@ -229,15 +267,6 @@ class RemainingMasks:
             plus += ours
             minus += theirs
         return masking.combine(plus, minus, length, modulus) if length else np.zeros(0, np.uint64)
-
-
-def _recovered(party: str, threshold: int, shares: Mapping[int, Mapping[str, bytes]]) -> bytes:
-    """One party's secret, from the shares of it by the numbers of their holders."""
-    held = {number: about[party] for number, about in shares.items() if party in about}
-    try:
-        return sharing.combine(held, threshold)
-    except CryptoError as error:
-        raise error.at(party=party) from error
 
 
 def blind_totals(

@@ -97,6 +97,10 @@ class ClearTotal:
             total.add(values[start:end])
             start = end
 
+    def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
+        """Clear sums have no masks: nobody is asked for shares."""
+        raise WireError("a clear sum has no masks to remove", party=sender)
+
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:

@@ -18,7 +18,6 @@ of 16 bytes, so that they can be shared (`crypto.sharing`); an X25519 key is der
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -64,15 +63,10 @@ class StreamId(NamedTuple):
         )
 
 
-def new_seed() -> bytes:
-    """Draw a fresh 128-bit secret from the operating system."""
-    return secrets.token_bytes(SEED_BYTES)
-
-
 def mask_key(seed: bytes) -> X25519PrivateKey:
     """Derive the mask key of a seed; who agrees with many peers does it once."""
     if len(seed) != SEED_BYTES:
-        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it with new_seed")
+        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it at random")
     return X25519PrivateKey.from_private_bytes(_derived(seed, b"secure_fl/1\0mask key"))
 
 
@@ -159,7 +153,7 @@ def pair_keys(
 def _derived(secret: bytes, info: bytes) -> bytes:
     """HKDF-SHA256 (RFC 5869) without a salt, of 32 bytes."""
     if len(secret) < SEED_BYTES:
-        raise CryptoError("a mask's secret has at least 16 bytes", fix="draw it with new_seed")
+        raise CryptoError("a mask's secret has at least 16 bytes", fix="draw it at random")
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
 
 

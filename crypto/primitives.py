@@ -22,6 +22,11 @@ def digest_of(label: bytes, *parts: bytes) -> bytes:
     return h.digest()
 
 
+def commit(secret: bytes, *about: object) -> bytes:
+    """A digest that binds who deals a secret, or a share of it, and tells nothing about it."""
+    return digest_of(b"secure-fl dealt", " ".join(map(str, about)).encode(), secret)
+
+
 def keyed_digest(key: bytes, data: bytes, context: bytes) -> bytes:
     """HMAC-SHA256 of data in a context: who lacks the key cannot guess what few values it is of."""
     return hmac.digest(key, context + b"\0" + data, "sha256")

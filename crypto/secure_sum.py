@@ -84,7 +84,8 @@ class SecureSums:
             )
         self._index += 1
         self._drawn = StepKeys(
-            context.me,
+            context.keys.identity,
+            context.keys.peers,
             context.host,
             context.run,
             self._index,

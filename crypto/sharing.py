@@ -15,7 +15,9 @@ party and combines one for each of them: with PyCryptodome that alone is 27 ms a
 parties, here 0.4 ms. The prime is above 2^128, as it must be, and the one of Poly1305.
 
 A share says nothing about its own truth: one wrong share gives a wrong secret, which is noticed
-here only when the result exceeds 128 bits (3 times in 4). Shares travel in signed, sealed frames.
+here only when the result exceeds 128 bits (3 times in 4). So who deals publishes a digest of each
+share (`primitives.commit`), and whoever reveals a wrong one is named. A share is uniform over 130
+bits to whoever holds fewer than the threshold: guessing one costs more than guessing the secret.
 Python's integers are not constant-time; whoever can time a party's own process can read its memory.
 """
 

@@ -15,15 +15,17 @@ collect self seeds here and mask keys there, and sum over fewer parties than any
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from secrets import token_bytes
 
 from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.identity import Channel, PublicIdentity
+from secure_fl.crypto.identity import Channel, Identity, PublicIdentity
 from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.primitives import digest_of
+from secure_fl.crypto.primitives import commit, digest_of
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
-from secure_fl.protocol.messages import Offer, UnmaskShares
+from secure_fl.protocol.messages import Deal, Offer, UnmaskShares
 
 KEY = 32
+DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
 PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
 
 
@@ -37,7 +39,8 @@ class StepKeys:
 
     def __init__(
         self,
-        me: str,
+        identity: Identity,
+        cards: Mapping[str, PublicIdentity],  # of the other members
         host: str | None,
         run: str,
         index: int,
@@ -46,35 +49,47 @@ class StepKeys:
         threshold: int,
         channels: Mapping[str, Channel],
     ) -> None:
-        self.me, self.host, self.run, self.index = me, host, run, index
+        self.identity, self.cards, self.me = identity, cards, identity.name
+        self.host, self.run, self.index = host, run, index
         self.parties, self.numbers, self.threshold = parties, numbers, threshold
         self.channels = channels
         self.revealed = False  # what removes its masks
-        self._mask_seed, self._self_seed = masking.new_seed(), masking.new_seed()
+        self._mask_seed, self._self_seed = (
+            token_bytes(masking.SEED_BYTES),
+            token_bytes(masking.SEED_BYTES),
+        )
         self._mask_key = masking.mask_key(self._mask_seed)
-        self._publics: dict[str, bytes] = {}
-        self._agreed: dict[str, bytes] = {}
+        self._secrets: dict[str, bytes] = {}  # with each peer; each segment has streams of its own
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._members = frozenset[str]()  # who masks, by all views
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
+        self._statement = b""  # the digest of the lists
 
     def offer(self) -> Offer:
         """The public key, sealed to every other member; to parties with shares of both seeds."""
         public = self._mask_key.public_key().public_bytes_raw()
-        secrets: dict[str, bytes] = {}
+        dealt: dict[str, tuple[bytes, bytes]] = {}
         if self.me != self.host:
-            keys, selves = self._split(self._mask_seed), self._split(self._self_seed)
-            self._held[self.me] = keys.pop(self.me), selves.pop(self.me)
-            secrets = {peer: key + selves[peer] for peer, key in keys.items()}
+            holders = {self.numbers[party]: party for party in self.parties}
+            keys, selves = (
+                sharing.split(seed, self.threshold, sorted(holders))
+                for seed in (self._mask_seed, self._self_seed)
+            )
+            dealt = {party: (keys[number], selves[number]) for number, party in holders.items()}
+            self._held[self.me] = dealt[self.me]
         others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
         about = f"step keys {self.run} {self.index} {self.me}"
         shares = {
             peer: self.channels[peer].seal(
-                public + secrets.get(peer, b""), f"{about} {peer}".encode()
+                public + b"".join(dealt.get(peer, ())), f"{about} {peer}".encode()
             )
             for peer in sorted(others)
         }
-        return Offer(public, shares)
+        seed, deals = commit(self._self_seed, self.run, self.index, self.me), {}
+        for holder, held in dealt.items():
+            key, own, statement = self._bound(self.me, holder, public + seed, held)
+            deals[holder] = Deal(key, own, self.identity.sign(statement))
+        return Offer(public, shares, seed, deals)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Open what all other members sealed for this party; a single one missing is refused."""
@@ -96,20 +111,22 @@ class StepKeys:
             about = f"step keys {self.run} {self.index} {sender} {self.me}"
             opened = self.channels[sender].open(offer.shares[self.me], about.encode())
             to_or_from_host = self.host in (sender, self.me)
-            if len(opened) != (KEY if to_or_from_host else PAYLOAD) or opened[:KEY] != offer.public:
+            cut = KEY + sharing.SHARE_BYTES
+            held = opened[KEY:cut], opened[cut:]
+            size = KEY if to_or_from_host else PAYLOAD
+            if len(opened) != size or opened[:KEY] != offer.public:
                 raise CryptoError(
                     "this party's keys were swapped on their way",
                     fix=DISTRUST,
                     party=sender,
                 )
-            self._publics[sender] = opened[:KEY]
+            self._secrets[sender] = masking.agree(self._mask_key, offer.public)
             if not to_or_from_host:
-                cut = KEY + sharing.SHARE_BYTES
-                self._held[sender] = opened[KEY:cut], opened[cut:]
+                self._take(sender, offer, held)
 
     def peers(self, owners: Collection[str]) -> set[str]:
         """With whom of these this party masks."""
-        return set(owners).intersection(self._publics) - {self.host}
+        return set(owners).intersection(self._secrets) - {self.host}
 
     def mask(
         self,
@@ -127,7 +144,7 @@ class StepKeys:
         """
         salts = salts or {}
         secrets = {
-            self.numbers[p]: self._secret_with(p) + salts.get(p, b"") for p in self.peers(owners)
+            self.numbers[p]: self._secrets[p] + salts.get(p, b"") for p in self.peers(owners)
         }
         plus, minus = masking.pair_keys(self.numbers[self.me], secrets, stream)
         plus.append(masking.stream_key(self._self_seed, stream, "self"))
@@ -165,7 +182,10 @@ class StepKeys:
         if len(alive) < self.threshold:
             raise CohortError("a sum over fewer parties than the threshold", party=self.me)
         self._lists = alive, gone
-        return self._statement(alive, gone)
+        lists = ("\n".join(sorted(names)).encode() for names in self._lists)
+        step = f"{self.run} {self.index}".encode()
+        self._statement = digest_of(b"secure-fl survivors", step, *lists)
+        return self._statement
 
     def reveal(
         self, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
@@ -177,25 +197,25 @@ class StepKeys:
             )
         alive, gone = self._lists
         if gone:
-            self._check_signatures(alive, gone, signatures, signers)
+            self._check_signatures(alive, signatures, signers)
         self.revealed = True
         if self.me == self.host:
-            return UnmaskShares({}, {})
+            return UnmaskShares({}, {}, sum=self.index)
         return UnmaskShares(
             {p: self._held[p][1] for p in sorted(alive) if p in self._held},
             {p: self._held[p][0] for p in sorted(gone) if p in self._held},
+            sum=self.index,
         )
 
     def _check_signatures(
         self,
         alive: frozenset[str],
-        gone: frozenset[str],
         signatures: Mapping[str, bytes],
         signers: Mapping[str, PublicIdentity],
     ) -> None:
-        statement, agreed = self._statement(alive, gone), alive & set(signatures)
+        agreed = alive & set(signatures)
         for party in agreed:
-            signers[party].verify(statement, signatures[party])
+            signers[party].verify(self._statement, signatures[party])
         if len(agreed) < self.threshold:
             raise CohortError(
                 f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
@@ -204,23 +224,26 @@ class StepKeys:
                 party=self.me,
             )
 
-    def _statement(self, alive: frozenset[str], gone: frozenset[str]) -> bytes:
-        lists = ("\n".join(sorted(names)).encode() for names in (alive, gone))
-        step = f"{self.run} {self.index}".encode()
-        return digest_of(b"secure-fl survivors", step, *lists)
+    def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
+        """Hold what a party dealt, if it signed for just that: then nobody is blamed for less."""
+        key, own, statement = self._bound(sender, self.me, offer.public + offer.seed, held)
+        deal = offer.deals.get(self.me)
+        if deal is None or (deal.key, deal.own) != (key, own):
+            raise CryptoError(
+                "this party's shares are not those that it is bound to", fix=DISTRUST, party=sender
+            )
+        self.cards[sender].verify(statement, deal.signature)
+        self._held[sender] = held
 
-    def _split(self, secret: bytes) -> dict[str, bytes]:
-        holders = {self.numbers[party]: party for party in self.parties}
-        shares = sharing.split(secret, self.threshold, sorted(holders))
-        return {holders[number]: share for number, share in shares.items()}
+    def _bound(
+        self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]
+    ) -> tuple[bytes, bytes, bytes]:
+        """What binds an owner to the two shares that it deals to a holder, and what it signs."""
+        about = self.run, self.index, owner, holder
+        key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
+        return key, own, commit(public + key + own, *about)
 
     def _host_key(self, peer: str, stream: StreamId) -> bytes:
-        if peer not in self._publics:
+        if peer not in self._secrets:
             raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
-        return masking.stream_key(self._secret_with(peer), stream, "host")
-
-    def _secret_with(self, peer: str) -> bytes:
-        """One secret per peer and sum, however many segments: each has streams of its own."""
-        if peer not in self._agreed:
-            self._agreed[peer] = masking.agree(self._mask_key, self._publics[peer])
-        return self._agreed[peer]
+        return masking.stream_key(self._secrets[peer], stream, "host")

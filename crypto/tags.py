@@ -63,7 +63,8 @@ def check(
     if tag != make(key, slots, contributors, modulus, stream):
         raise TamperError(
             f"the sum over {len(contributors)} contributors was changed on its way",
-            fix="stop the run, compare transcripts with the coordinator, and rotate the keys",
+            fix="stop the run, and compare transcripts: the coordinator changed the total, or a "
+            "contributor tagged its own input wrongly",
             sum=stream.sum,
             reason="sum",
         )

@@ -6,6 +6,7 @@
     ├── ModelError         a model or tokenizer cannot be had or does not fit  exit 2
     ├── TrainingError      NaN, infinity or a device failure while training    exit 5
     ├── WireError          a frame is malformed, forged, replayed or too large exit 6
+    │   └── Misconduct     what a member signed shows that it broke the protocol
     ├── CohortError        parties are missing or disagree                     exit 5
     │   ├── TooFewParties  a sum over so few parties would expose one of them
     │   ├── PartyFailed    a party cannot go on, and its own log says why
@@ -182,6 +183,13 @@ class WireError(SecureFLError):
     advice = "if it comes again, compare versions at both ends, or stop: somebody changes frames"
     code = "wire"
     exit_status = 6
+
+
+class Misconduct(WireError):  # noqa: N818 - it names what was done
+    """What a member signed shows that it broke the protocol, to anybody who looks at it."""
+
+    advice = "ask that site; `secure-fl status` shows the evidence, which its own key has signed"
+    code = "misconduct"
 
 
 class CohortError(SecureFLError):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_bytes
 
 import numpy as np
 
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.masks import NAME, reuse, uniform_inputs, weak_seeds
+from secure_fl.coordinator.step import offers_to
 from secure_fl.crypto import masking, packing
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.protocol.messages import Offer
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding: 88 bits
@@ -74,6 +75,7 @@ def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
     """What one of three parties sends in consecutive sums, masked as the program does it."""
     sites = {name: Identity.generate(name) for name in PARTIES}
     numbers = {name: number for number, name in enumerate(PARTIES, 1)}
+    cards = {name: site.public for name, site in sites.items()}
     channels = {
         a: {b: channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
         for a in PARTIES
@@ -82,12 +84,14 @@ def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
     for index, slots in enumerate(clear, 1):
         everybody, all_of_them = frozenset(PARTIES), len(PARTIES)
         keys = {
-            p: StepKeys(p, None, "audit", index, everybody, numbers, all_of_them, channels[p])
+            p: StepKeys(
+                sites[p], cards, None, "audit", index, everybody, numbers, all_of_them, channels[p]
+            )
             for p in PARTIES
         }
         offers = {p: keys[p].offer() for p in PARTIES}
         me = PARTIES[0]
-        told = {p: Offer(o.public, {me: o.shares[me]}) for p, o in offers.items() if p != me}
+        told = offers_to(me, offers)
         keys[me].accept(told, PARTIES)
         mask = keys[me].mask(
             PARTIES, StreamId("audit", SEGMENT, index), slots.size, modulus, for_host=False
@@ -126,7 +130,7 @@ def _judged(control: Finding, deployed: Finding, null: Finding) -> Trial:
 def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> Trial:
     rng = prior.rng(NAME, kind)
     known = _packed(prior, 0, modulus)[:KNOWN]
-    peer = masking.public_key(masking.new_seed())
+    peer = masking.public_key(token_bytes(masking.SEED_BYTES))
     pairs = kind == "pair masks"
     shipped = partial(pair_stream, modulus, peer) if pairs else partial(self_stream, modulus)
     weak = partial(numpy_stream, modulus)
@@ -142,7 +146,7 @@ def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> Trial:
 
     return Trial(
         attack(lambda: weak(int(rng.integers(1 << bits)))),
-        attack(lambda: shipped(masking.new_seed())),
+        attack(lambda: shipped(token_bytes(masking.SEED_BYTES))),
         attack(lambda: rng.integers(0, modulus, KNOWN, dtype=np.uint64)),
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.lying import Outcome, Setting, Trick, play
 from secure_fl.audits.shipped.tricks import TRICKS, swapped
+from secure_fl.coordinator.step import offers_to
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.blind_sum import MASKED
 from secure_fl.crypto.identity import Identity, channel
@@ -43,12 +45,14 @@ class OnTrust(StepKeys):
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Take the keys without opening what the others sealed for this party."""
         self._members = frozenset(members)
-        self._publics.update({party: offer.public for party, offer in offers.items()})
+        self._secrets.update(
+            {party: masking.agree(self._mask_key, offer.public) for party, offer in offers.items()}
+        )
 
 
 def input_read(keys_of_victim: type[StepKeys], *, swap: bool) -> tuple[bool, str]:
     """Play it; whether the coordinator reads the victim's input, and the error that stopped it."""
-    step, seed = _Step(keys_of_victim), masking.new_seed()
+    step, seed = _Step(keys_of_victim), token_bytes(masking.SEED_BYTES)
     told = step.told(VICTIM)
     if swap:
         told = swapped(told, masking.public_key(seed))
@@ -69,12 +73,13 @@ class _Step:
     def __init__(self, keys_of_victim: type[StepKeys]) -> None:
         sites = {name: Identity.generate(name) for name in NAMES}
         self.numbers = {name: number for number, name in enumerate(NAMES, 1)}
+        cards = {name: site.public for name, site in sites.items()}
         self.keys = {}
         for name in NAMES:
             peers = {p: channel(sites[name], sites[p].public, b"audit") for p in NAMES if p != name}
             make = keys_of_victim if name == VICTIM else StepKeys
             self.keys[name] = make(
-                name, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers
+                sites[name], cards, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers
             )
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         self.input = np.arange(LENGTH, dtype=np.uint64)
@@ -82,7 +87,7 @@ class _Step:
     def told(self, name: str) -> dict[str, Offer]:
         """What a party is told of the others."""
         others = {p: offer for p, offer in self.offers.items() if p != name}
-        return {p: Offer(o.public, {name: o.shares[name]}) for p, o in others.items()}
+        return offers_to(name, others)
 
     def send(self, name: str) -> masking.Slots:
         """The party's input under its masks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class OtherKeys(Trick):
     """Tells one party keys of its own as those of all others, to know that party's masks."""
 
     def __init__(self) -> None:
-        self._mine = masking.public_key(masking.new_seed())
+        self._mine = masking.public_key(token_bytes(masking.SEED_BYTES))
 
     def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
         """The same shares, under other public keys."""
@@ -112,13 +113,23 @@ class OtherKeys(Trick):
         return structs.replace(message, offers=swapped(message.offers, self._mine)), bulk
 
 
+@dataclass
 class Divided(Trick):
     """Tells one party that another is gone, and the rest that everybody is there."""
 
+    told: bool = False
+
     def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
-        """Other lists for the victim, of masks and of totals."""
+        """Other lists for the victim; after them, nobody tells it of who is gone."""
+        if party == VICTIM and self.told and isinstance(message, messages.Owners):
+            owners = {
+                name: tuple(p for p in parties if p != MISSING)
+                for name, parties in message.owners.items()
+            }
+            return structs.replace(message, owners=owners), bulk
         if party != VICTIM or not isinstance(message, messages.Unmask | messages.Total):
             return message, bulk
+        self.told = True
         left = tuple(p for p in message.survivors if p != MISSING)
         if isinstance(message, messages.Unmask):
             return messages.Unmask(left, (MISSING,)), bulk
@@ -199,7 +210,7 @@ class Forged(Trick):
 
 def swapped(offers: Mapping[str, Offer], mine: bytes) -> dict[str, Offer]:
     """The same offers under another public key."""
-    return {party: Offer(mine, offer.shares) for party, offer in offers.items()}
+    return {party: structs.replace(offer, public=mine) for party, offer in offers.items()}
 
 
 def _scaled(mode: Protection) -> Trick:

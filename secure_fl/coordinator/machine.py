@@ -12,9 +12,11 @@ from typing import Protocol
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.coordinator.step import Reply, Rules, Step, StepContext
 from secure_fl.coordinator.steps import STEPS
+from secure_fl.crypto.evidence import FalseShare
 from secure_fl.errors import (
     CohortError,
     Disagreement,
+    Misconduct,
     PartyFailed,
     SecureFLError,
     TooFewParties,
@@ -58,6 +60,7 @@ class Coordinator:
         self._to_repeat: tuple[OpenedSums, ...] = ()  # opened before a crash, the next one first
         self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
         self._offered = Offered()
+        self.named: set[str] = set()  # who is shown to have broken the protocol
 
     @property
     def repeating(self) -> bool:
@@ -124,7 +127,7 @@ class Coordinator:
                 left.append(party)
                 continue
             began = clock()
-            step = self._add(step, party, message, frame.bulk, context)
+            step = self._add(step, party, message, frame, context)
             adding += clock() - began
         self._recorder.spent("add", adding)
         if left:
@@ -139,7 +142,7 @@ class Coordinator:
         step: Step | None,
         party: str,
         message: messages.FromParty,
-        bulk: bytes,
+        frame: Frame,
         context: StepContext,
     ) -> Step | None:
         """Take one answer; one that contradicts itself is not added, and does not count."""
@@ -160,9 +163,11 @@ class Coordinator:
                 raise Disagreement("the parties are in different sums", party=party)
             taking.at = message.at
         try:
-            taking.take(party, message, bulk)
+            taking.take(party, message, frame.bulk)
         except WireError as error:
             self._refuse(party, error)
+            if isinstance(error, Misconduct):
+                self._name(party, str(error.where["owner"]), frame)
             return step
         taking.heard.append(party)
         return taking
@@ -170,6 +175,14 @@ class Coordinator:
     def _refuse(self, party: str, error: SecureFLError) -> None:
         self._bad[party] = error
         self._recorder.event("refused", round=self.round, parties=[party], code=error.code)
+
+    def _name(self, party: str, owner: str, frame: Frame) -> None:
+        """Keep what shows that a party revealed another share than it was dealt; go on without."""
+        offer = self._offered.offers[owner]
+        bound, deal = offer.public + offer.seed, offer.deals[party]
+        evidence = FalseShare(owner, bound, deal, frame.head).text()
+        self.named.add(party)
+        self._recorder.event("named", round=self.round, parties=[party], evidence=evidence)
 
     def _left_out(self, party: str, message: messages.FromParty) -> bool:
         """Whether this sum was opened before, and without this party: it was lost, and is again."""

@@ -81,7 +81,12 @@ class Step:
 def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
     """The other parties' keys for one member, with the shares that are sealed to it."""
     return {
-        sender: Offer(offer.public, {member: offer.shares[member]})
+        sender: Offer(
+            offer.public,
+            {member: offer.shares[member]},
+            offer.seed,
+            {holder: deal for holder, deal in offer.deals.items() if holder == member},
+        )
         for sender, offer in offers.items()
         if member in offer.shares
     }
@@ -211,12 +216,14 @@ class RevealStep(Step):
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, UnmaskShares)  # noqa: S101
-        if party != self.context.rules.host:
+        if party != self.context.rules.host and self.sum.total is not None:
+            self.sum.total.check(party, message, self.survivors)
             self.shares[party] = message
         if message.offer:
             self.offers[party] = message.offer
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         self.offered = Offered(self.survivors, self.offers, self.context.offered.number + 1)
-        withheld = not any(shares.seeds for shares in self.shares.values())
+        # All alike, but for one that would have it otherwise.
+        withheld = 2 * sum(bool(shares.seeds) for shares in self.shares.values()) < len(self.shares)
         return self.sum.totals(self.survivors, members, self.offers, self.shares, withheld=withheld)

@@ -45,10 +45,8 @@ class ReadyStep(Step):
         self.offered = Offered(self.context.members, self.offers, 1)
         return Reply(
             {
-                member: messages.Begin(
-                    after, members, offers_to(member, self.offers), self.newcomers
-                )
-                for member in members
+                m: messages.Begin(after, members, offers_to(m, self.offers), self.newcomers)
+                for m in members
             }
         )
 

@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
@@ -190,7 +191,7 @@ class Summing:
         with self._recorder.phase("unmask"):
             shares = under_way.shares(confirmed)
             keys = self._sums.next_keys(lists.survivors)
-        return await exchange(UnmaskShares(shares.seeds, shares.keys, keys))
+        return await exchange(structs.replace(shares, offer=keys))
 
     async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
         """Reveal nothing: the sum stays masked for good. Keys for the next one are needed still."""

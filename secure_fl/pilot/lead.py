@@ -62,6 +62,7 @@ class RunLeader:
         self._alone: frozenset[str] = frozenset()  # who ends a round without the others
         self._begun = False  # whether this gathering has begun a round
         self._links: list[dict[str, Link]] = []  # of each gathering
+        self._named: set[str] = set()  # who broke the protocol, and is not asked any more
         self.stopping = False  # set by an operator: stop cleanly after this round
 
     def run(self) -> None:
@@ -124,7 +125,7 @@ class RunLeader:
 
     def _gather(self) -> tuple[bytes, tuple[str, ...]]:
         """Gather all who are there, or those alone who can end a round without the others."""
-        there = self._hub.connected()
+        there = self._hub.connected() - self._named
         asked = self._alone if self._alone and self._alone <= there else there
         run, members = self.gathering.gather(asked)
         self._gathered = frozenset(members)
@@ -146,6 +147,7 @@ class RunLeader:
             roster=self._roster.names,
             between=self._between,
         )
+        self._coordinator.named = self._named
         with self._recorder.phase("run"):
             self._coordinator.run()
         self._recorder.event("traffic", bytes=self.traffic())
@@ -187,7 +189,8 @@ class RunLeader:
             return
         self._waited = 0.0
         self._restarts.clear()
-        back = sorted((self._hub.connected() & set(self._roster.names)) - set(members))
+        known = set(self._roster.names) - self._named
+        back = sorted((self._hub.connected() & known) - set(members))
         if self._coordinator is not None and self._coordinator.repeating:
             return  # what is repeated is finished by those who began it
         if back and self._joinable:

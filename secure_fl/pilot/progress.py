@@ -41,6 +41,10 @@ def progress(folder: Path) -> dict[str, Any]:
                 for name in event["parties"]:
                     members.setdefault(name, {"up": 0, "down": 0})["state"] = "lost"
                 notes.append(f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}")
+            case "named":
+                for name in event["parties"]:
+                    members.setdefault(name, {"up": 0, "down": 0})["state"] = "named"
+                notes.append(f"named, with evidence: {', '.join(event['parties'])}")
             case "refused" | "left out" as what:
                 said = f"refused ({event['code']})" if what == "refused" else what
                 if what == "left out" or "round" not in event:  # else it was one frame of it

@@ -2,8 +2,8 @@
 
 In its memory, the coordinator's names for runs play no part. It holds which seeds the site has
 begun with: the same seed and records give the same inputs, and two sums of them over different
-hospitals differ by somebody's input. And whether a sum was forged: what opens and what does not
-tells the forger about the cohort's key, so these keys open nothing more.
+hospitals differ by somebody's input. And how many sums were forged: what opens and what does not
+tells the forger about the cohort's key, so after some these keys open nothing more.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
 
 
 FILE = "runs.jsonl"
+MOST_FORGED = 3  # sums under one roster's keys: some bits each, of a key of 6,500
 
 
 class Memory:
@@ -81,20 +82,25 @@ class Memory:
             )
 
     def forged(self, run: str, roster: Roster) -> None:
-        """Note that a sum under this roster's keys was not the one that was sent."""
+        """Note that a sum under this roster's keys was not the one that was sent.
+
+        A coordinator learns of each some bits about the cohort's key. One member with a wrong tag
+        looks just the same, so a single one must not cost everybody the keys.
+        """
         self._lines.append({"run": run, "forged": roster.digest().hex()})
 
     def require_unforged(self, roster: Roster) -> None:
-        """Refuse keys under which a sum was forged."""
-        for line in self._lines:
-            if line.get("forged") == roster.digest().hex():
-                raise KeyringError(
-                    f"a sum of the run {line['run']!r} was changed on its way; whoever did so may "
-                    "learn the cohort's key by trying again, so these keys open nothing more",
-                    fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
-                    "keys roster --after`), new keys (`keys rotate`) and new kits",
-                    reason="retired",
-                )
+        """Refuse keys under which as many sums were forged as may be."""
+        digest = roster.digest().hex()
+        runs = [line["run"] for line in self._lines if line.get("forged") == digest]
+        if len(runs) >= MOST_FORGED:
+            raise KeyringError(
+                f"{len(runs)} sums (of {', '.join(sorted(set(runs)))}) were changed on their way; "
+                "by going on so one learns the cohort's key, so these keys open nothing more",
+                fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
+                "keys roster --after`), new keys (`keys rotate`) and new kits",
+                reason="retired",
+            )
 
 
 def _inputs(line: dict[str, object]) -> tuple[object, object]:

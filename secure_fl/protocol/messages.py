@@ -38,11 +38,24 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """The base of all messages; the tag is the kind in the closed table."""
 
 
+class Deal(Message, frozen=True, tag=False):
+    """What binds a party to the two shares that it deals to a holder, and its signature to both.
+
+    Whoever reveals another share is found out, and so is who dealt shares of something else.
+    """
+
+    key: Digest  # of the share of its mask key
+    own: Digest  # of the share of its self mask's seed
+    signature: Signature  # of these, with the public key and the seed's digest
+
+
 class Offer(Message, frozen=True, tag=False):
     """A party's keys for its next masked sum: one public key, and one sealed share per peer."""
 
     public: Digest
-    shares: dict[Name, bytes]
+    shares: dict[Name, Annotated[bytes, msgspec.Meta(max_length=256)]]
+    seed: Digest  # of its self mask's seed
+    deals: dict[Name, Deal] = {}  # by holder
 
 
 class Salt(Message, frozen=True, tag=False):
@@ -97,6 +110,7 @@ class UnmaskShares(Message, frozen=True, tag=4):
     seeds: dict[Name, Secret16]
     keys: dict[Name, Secret16]
     offer: Offer | None = None
+    sum: Count = 0  # masked sums are counted from 1
 
 
 class Broadcast(Message, frozen=True, tag=5):

@@ -196,6 +196,9 @@ class BlindTotal(Protocol):
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's contribution; nothing of it is kept apart."""
 
+    def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
+        """Refuse shares that do not help to remove the masks of a sum over these."""
+
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:

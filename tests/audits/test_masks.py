@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_a_seed_of_twelve_bits_is_found_and_one_of_128_is_not() -> None:
     assert guess_seed(masked, known, M, lambda seed: numpy_stream(M, seed), 11) is None
     small = (known + self_stream(M, 77)) % np.uint64(M)  # the attack fits the shipped stream too
     assert guess_seed(small, known, M, lambda seed: self_stream(M, seed), 7) == 77
-    shipped = (known + self_stream(M, masking.new_seed())) % np.uint64(M)
+    shipped = (known + self_stream(M, token_bytes(masking.SEED_BYTES))) % np.uint64(M)
     assert guess_seed(shipped, known, M, lambda seed: self_stream(M, seed), 10) is None
 
 
@@ -57,7 +58,7 @@ def test_streams_of_few_seeds_repeat() -> None:
     """Of n = 2^9 streams of 12 bits, n²/2^13 = 32 pairs are equal: none with chance e^-32."""
     draws = rng()
     assert repetition(lambda: numpy_stream(M, int(draws.integers(1 << 12))), 1 << 9)
-    assert not repetition(lambda: self_stream(M, masking.new_seed()), 1 << 9)
+    assert not repetition(lambda: self_stream(M, token_bytes(masking.SEED_BYTES)), 1 << 9)
 
 
 def test_uniform_slots_pass_as_often_as_they_should() -> None:

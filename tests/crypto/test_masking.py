@@ -1,5 +1,7 @@
 """Masks: known answers, exact uniformity, cancellation, and graphs that stay connected."""
 
+from secrets import token_bytes
+
 import numpy as np
 import pytest
 from Crypto.Cipher import AES
@@ -116,7 +118,9 @@ def test_combined_masks_match_their_definition(plus, minus, length, modulus):
 def test_masks_cancel_and_unmask(parties):
     """One step of the protocol's arithmetic: all mask, one drops, the rest is unmasked."""
     members = list(range(1, parties + 1))
-    seeds, selves = ([masking.new_seed() for _ in range(parties + 1)] for _ in range(2))
+    seeds, selves = (
+        [token_bytes(masking.SEED_BYTES) for _ in range(parties + 1)] for _ in range(2)
+    )
     publics = [masking.public_key(seed) for seed in seeds]
     sent = {}
     for i in members:

@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from secure_fl.crypto.blind_sum import RemainingMasks
+from secure_fl.crypto.blind_sum import ProtectedTotal, RemainingMasks
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.errors import CohortError, CryptoError
+from secure_fl.errors import CohortError, CryptoError, Misconduct, WireError
 from secure_fl.protocol.messages import Offer, UnmaskShares
+from secure_fl.protocol.ports import Offered
 from tests.support.collusion import LENGTH, STREAM, MaskedStep
 from tests.support.raising import raises
 
@@ -24,7 +26,7 @@ def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
     """What the coordinator computes from the inputs and shares of those who stayed."""
     alive = [p for p in step.names if p not in lost]
     reveals = step.tell(dict.fromkeys(alive, lost))
-    left = RemainingMasks(step.numbers, step.threshold, step.publics, alive, reveals)
+    left = RemainingMasks(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1))
     masks = left.masks(step.names, dict.fromkeys(alive, ()), STREAM, LENGTH, COHORT.modulus)
     whole = sum((step.sent[p] for p in alive), np.zeros(LENGTH, np.uint64)) % M
     return (whole + (M - masks)) % M
@@ -91,13 +93,14 @@ def test_a_dropped_partys_key_is_revealed_to_a_threshold_of_equal_signatures_onl
 def test_signatures_of_another_step_or_run_do_not_count() -> None:
     one, other = MaskedStep(4, 3), MaskedStep(4, 3)
     lists = (one.names[:3], ("p03",))
+    statements = {one.keys["p00"].settle(*lists)}
     for change in ({"index": 2}, {"run": "other"}):
         keys = other.keys["p00"]
         for field, value in change.items():
             setattr(keys, field, value)
-        assert keys._statement(*map(frozenset, lists)) != one.keys["p00"]._statement(
-            *map(frozenset, lists)
-        )
+        keys._lists = None
+        statements.add(keys.settle(*lists))
+    assert len(statements) == 3
 
 
 def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[str, StepKeys]:
@@ -105,7 +108,8 @@ def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[s
     parties, numbers = frozenset(sites) - {host}, {n: i for i, n in enumerate(sites, 1)}
     return {
         a: StepKeys(
-            a,
+            sites[a],
+            {b: site.public for b, site in sites.items()},
             host,
             run,
             index,
@@ -125,9 +129,14 @@ def offered(keys: dict[str, StepKeys], to: str) -> dict[str, Offer]:
 CHANGES: dict[str, Callable[[dict[str, Offer]], dict[str, Offer]]] = {
     "one is missing": lambda o: {p: x for p, x in o.items() if p != "b"},
     "none": lambda o: {},
-    "public key replaced": lambda o: o | {"b": Offer(bytes(32), o["b"].shares)},
+    "public key replaced": lambda o: o | {"b": structs.replace(o["b"], public=bytes(32))},
     "sender replaced": lambda o: o | {"b": o["c"]},
-    "share cut": lambda o: o | {"b": Offer(o["b"].public, {"a": o["b"].shares["a"][:-1]})},
+    "share cut": lambda o: (
+        o | {"b": structs.replace(o["b"], shares={"a": o["b"].shares["a"][:-1]})}
+    ),
+    "bound to others": lambda o: o | {"b": structs.replace(o["b"], deals=o["c"].deals)},
+    "bound to nothing": lambda o: o | {"b": structs.replace(o["b"], deals={})},
+    "another seed": lambda o: o | {"b": structs.replace(o["b"], seed=bytes(32))},
 }
 
 
@@ -164,22 +173,55 @@ def test_the_hosts_masks_are_what_the_parties_added_for_it() -> None:
     np.testing.assert_array_equal(keys["h"].host_masks(parties, STREAM, 5, COHORT.modulus), added)
     assert not keys["h"]._held  # the host holds nobody's shares
     keys["h"].settle(("a", "b", "c", "h"), ())
-    assert keys["h"].reveal({}, {}) == UnmaskShares({}, {})
+    assert keys["h"].reveal({}, {}) == UnmaskShares({}, {}, sum=1)
 
 
-def test_wrong_shares_of_a_dropped_partys_key_are_noticed_and_named() -> None:
-    step = MaskedStep(4, 3)
+def blind(step: MaskedStep) -> ProtectedTotal:
+    """The coordinator's half of that sum."""
+    return ProtectedTotal(
+        COHORT.modulus,
+        None,
+        masks=True,
+        offered=Offered(step.names, step.offers, 1),
+        numbers=step.numbers,
+        host=None,
+        threshold=step.threshold,
+        run=b"",
+    )
+
+
+def test_who_reveals_another_share_than_it_was_dealt_is_named() -> None:
+    step = MaskedStep(4, 3, run="")
     alive = step.names[:3]
+    honest = step.tell(dict.fromkeys(alive, ("p03",)))
+    for sender, shares in honest.items():
+        blind(step).check(sender, shares, alive)
+        for owner, share in (*shares.keys.items(), *shares.seeds.items()):
+            wrong = bytes([*share[:-1], share[-1] ^ 1])
+            kind = "keys" if owner in shares.keys else "seeds"
+            lie = structs.replace(shares, **{kind: getattr(shares, kind) | {owner: wrong}})
+            with raises(Misconduct, party=sender, owner=owner):
+                blind(step).check(sender, lie, alive)
+    for lie in (
+        structs.replace(shares, keys={}),
+        structs.replace(shares, seeds=dict(list(shares.seeds.items())[1:])),
+        structs.replace(shares, seeds=shares.seeds | shares.keys),
+        structs.replace(shares, sum=2),
+    ):
+        with raises(WireError, party=sender):
+            blind(step).check(sender, lie, alive)
+
+
+@pytest.mark.parametrize("change", [{"seed": bytes(32)}, {"public": bytes(31) + b"x"}])
+def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, bytes]) -> None:
+    """Each share is one that it dealt, so nobody else can have changed the secret."""
+    step = MaskedStep(4, 3)
+    owner = "p01" if "seed" in change else "p03"
+    alive, offers = step.names[:3], dict(step.offers)
     reveals = step.tell(dict.fromkeys(alive, ("p03",)))
-    bad = reveals["p00"]
-    share = bad.keys["p03"]
-    wrong = replace_share(bad, "p03", bytes([share[0]]) + bytes([share[1] ^ 1]) + share[2:])
-    with raises(CryptoError, party="p03"):
-        RemainingMasks(step.numbers, step.threshold, step.publics, alive, reveals | {"p00": wrong})
-
-
-def replace_share(reveal: UnmaskShares, party: str, share: bytes) -> UnmaskShares:
-    return UnmaskShares(reveal.seeds, reveal.keys | {party: share})
+    offers[owner] = structs.replace(offers[owner], **change)
+    with raises(CryptoError, party=owner):
+        RemainingMasks(step.numbers, step.threshold, offers, alive, reveals, ("run", 1))
 
 
 def test_two_segments_and_two_sums_share_no_mask() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto import public, secret
+from secure_fl.crypto import public, secret, tags
 from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.raw import _planes, _words
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.site import MOST_FORGED, Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.attacker import tampering
@@ -89,14 +89,36 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
-    forging(made, monkeypatch)
-    assert [told["code"] for told in made.seen("refused")] == ["tamper"]
+    for _ in range(MOST_FORGED):
+        forging(made, monkeypatch)
     victim = made.seen("refused")[0]["party"]
+    refused = [(told["code"], told["party"]) for told in made.seen("refused")]
+    assert refused == [("tamper", victim)] * MOST_FORGED
+    made.events.clear()
     made.start(victim)  # also after a new start of the process
     with raises(CohortError, "(keyring)", party=victim):
         made.lead(patience=0).run()
-    (_, told) = made.seen("refused")[:2]
+    told, *_ = made.seen("refused")
     assert told["party"] == victim and "keys rotate" in told["why"]
     with raises(KeyringError, reason="retired"):
         made.processes[victim]._memory.require_unforged(made.roster)
     Memory(tmp_path / "another").require_unforged(made.roster)
+
+
+def test_one_member_with_a_wrong_tag_costs_nobody_the_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To all others it looks as if the coordinator had forged a sum."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    honest, number = tags.make, sorted(made.members).index("hospital-3") + 1
+
+    def wrong(key: bytes, slots: Any, contributors: Any, modulus: int, stream: Any) -> int:
+        return honest(key, slots, contributors, modulus, stream) + (list(contributors) == [number])
+
+    monkeypatch.setattr(tags, "make", wrong)
+    with pytest.raises(SecureFLError):
+        made.lead(patience=0).run()
+    assert {told["code"] for told in made.seen("refused")} == {"tamper"}
+    monkeypatch.undo()
+    made.lead(patience=0).run()
+    assert all(process.done for process in made.processes.values())

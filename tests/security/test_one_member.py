@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from secure_fl.crypto import transcript
+from secure_fl.crypto import blind_sum, sharing, step_keys, transcript
+from secure_fl.crypto.blind_sum import ProtectedTotal
+from secure_fl.crypto.evidence import FalseShare
+from secure_fl.crypto.identity import Identity, PublicIdentity
+from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.transcript import Scales
-from secure_fl.errors import CohortError
+from secure_fl.errors import CohortError, CryptoError, SecureFLError, TamperError
+from secure_fl.federation.keys import make_keys
+from secure_fl.protocol.messages import Ready, UnmaskShares
 from secure_fl.protocol.ports import Group, Rule
 from secure_fl.testing.harness import Federated, federate
-from tests.support.attacker import NAMES, summing
-from tests.support.raising import require
+from tests.support.attacker import NAMES, Wiretap, summing
+from tests.support.raising import raises, require
 
 LIAR = "west"
+KEYS = make_keys("he+secagg", NAMES, None)
+CARDS = {name: keys.identity.public for name, keys in KEYS.items()}
 VALUES = {"x": np.linspace(-1, 1, 400, dtype=np.float32)}
 
 
@@ -49,3 +58,80 @@ def test_a_negative_norm_is_an_error_that_says_what_it_is(monkeypatch: pytest.Mo
     error = out.sessions["east"].error
     assert isinstance(error, CohortError)
     require(error, "'x'", party="east", field="norm")
+
+
+def with_false_shares(monkeypatch: pytest.MonkeyPatch) -> Federated:
+    """East's share of north's seed makes that seed larger by one: it still has 128 bits."""
+    honest = StepKeys.reveal
+
+    def reveal(
+        keys: StepKeys, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
+    ) -> UnmaskShares:
+        shares = honest(keys, signatures, signers)
+        if keys.me != "east":
+            return shares
+        weight = sharing._weights((1, 2, 3))[0]  # of east, where the first three are combined
+        value = int.from_bytes(shares.seeds["north"], "big") + pow(weight, -1, sharing.PRIME)
+        false = (value % sharing.PRIME).to_bytes(sharing.SHARE_BYTES, "big")
+        return structs.replace(shares, seeds={**shares.seeds, "north": false})
+
+    monkeypatch.setattr(StepKeys, "reveal", reveal)
+    programs = {name: summing(VALUES, times=2, bound=2.0) for name in NAMES}
+    return federate(programs, mode="he+secagg", catch=True, min_cohort=3, keys=KEYS)
+
+
+def test_a_false_share_would_spoil_the_sum_and_convict_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ProtectedTotal, "check", lambda *_: None)
+    monkeypatch.setattr(blind_sum, "commit", lambda _, *about: SEEDS[about[-1]])
+    monkeypatch.setattr(step_keys, "commit", lambda _, *about: SEEDS[about[-1]])
+    out = with_false_shares(monkeypatch)
+    assert out.results == {} and isinstance(out.sessions["east"].error, TamperError)
+
+
+SEEDS = {about: about.encode().ljust(32) for about in (*NAMES, "key", "self")}  # binding nobody
+
+
+def test_who_reveals_a_false_share_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = with_false_shares(monkeypatch)
+    assert out.error is None and set(out.results) == set(NAMES) - {"east"}
+    for first, second in out.results.values():  # its input was in the first sum already
+        np.testing.assert_allclose(first["x"], 4 * VALUES["x"], atol=1e-3)
+        np.testing.assert_allclose(second["x"], 3 * VALUES["x"], atol=1e-3)
+    (told,) = [event for event in out.events if event["event"] == "named"]
+    assert told["parties"] == ["east"]
+    found = FalseShare.read(told["evidence"])
+    assert (found.accused, found.owner) == ("east", "north")
+    found.check(CARDS)
+
+
+def test_evidence_that_was_edited_convicts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    (told,) = [e for e in with_false_shares(monkeypatch).events if e["event"] == "named"]
+    found, other = FalseShare.read(told["evidence"]), Identity.generate("east").public
+    for edited, cards in (
+        (structs.replace(found, head=found.head[:-1] + bytes([found.head[-1] ^ 1])), CARDS),
+        (structs.replace(found, bound=bytes(64)), CARDS),
+        (structs.replace(found, owner="south"), CARDS),
+        (structs.replace(found, deal=structs.replace(found.deal, own=bytes(32))), CARDS),
+        (found, {**CARDS, "east": other}),
+        (found, {"east": CARDS["east"]}),
+    ):
+        with pytest.raises(SecureFLError):
+            edited.check(cards)
+    for text in ("", "00", "no", told["evidence"][:-2]):
+        with raises(CryptoError):
+            FalseShare.read(text)
+
+
+def test_an_honest_share_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    tap = Wiretap()
+    programs = {name: summing(VALUES, bound=2.0) for name in NAMES}
+    federate(programs, mode="he+secagg", min_cohort=3, keys=KEYS, engine=tap)
+    (ready, *_), (revealed, *_) = tap.of(Ready, "north"), tap.of(UnmaskShares, "east")
+    offer = ready.message.offer
+    found = FalseShare("north", offer.public + offer.seed, offer.deals["east"], revealed.head)
+    with raises(CryptoError, party="east"):
+        found.check(CARDS)

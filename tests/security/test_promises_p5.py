@@ -14,7 +14,6 @@ import pytest
 from secure_fl.crypto.masking import public_key
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.protocol import messages
-from secure_fl.protocol.messages import Offer
 from secure_fl.testing.harness import federate
 from tests.support.attacker import Lie, Wiretap, lying, marked, told
 from tests.support.collusion import MaskedStep
@@ -37,7 +36,7 @@ def alone(_party: str, begin: Any) -> Any:
 
 def other_key(_party: str, begin: Any) -> Any:
     mine = public_key(bytes(16))  # the coordinator knows its secret
-    swapped = {p: Offer(mine, o.shares) for p, o in begin.offers.items()}
+    swapped = {p: change(o, public=mine) for p, o in begin.offers.items()}
     return change(begin, offers=swapped)
 
 
@@ -48,7 +47,7 @@ def crossed_keys(_party: str, begin: Any) -> Any:
 
 def crossed_shares(_party: str, begin: Any) -> Any:
     a, b = begin.offers["north"], begin.offers["south"]
-    return change(begin, offers=begin.offers | {"north": Offer(a.public, b.shares)})
+    return change(begin, offers=begin.offers | {"north": change(b, public=a.public)})
 
 
 def stranger(_party: str, begin: Any) -> Any:

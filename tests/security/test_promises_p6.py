@@ -188,7 +188,7 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
             add = total.add
 
             class Counting:
-                masked, result = total.masked, total.result
+                check, masked, result = total.check, total.masked, total.result
 
                 def add(self, sender: str, segments: Any, data: bytes) -> None:
                     for _ in range(often if sender == "north" else 1):

@@ -50,6 +50,7 @@ class Heard:
     message: Any
     bulk: bytes
     size: int
+    head: bytes
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Wiretap:
 
     def _note(self, party: str, direction: str, frame: Frame) -> None:
         message = frames.decode(frame, lambda *_: None).message
-        self.heard.append(Heard(party, direction, message, frame.bulk, frame.size))
+        self.heard.append(Heard(party, direction, message, frame.bulk, frame.size, frame.head))
 
 
 class Liar(Coordinator):
@@ -113,7 +114,7 @@ class Tampering:
         self, honest: BlindTotal, change: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]
     ) -> None:
         self._honest, self._change = honest, change
-        self.add, self.masked = honest.add, honest.masked
+        self.add, self.check, self.masked = honest.add, honest.check, honest.masked
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 
+from secure_fl.coordinator.step import offers_to
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.identity import Channel, Identity, channel
 from secure_fl.crypto.masking import Slots, StreamId
@@ -46,15 +47,25 @@ class MaskedStep:
         threshold: int,
         *,
         views: Mapping[str, tuple[str, ...]] | None = None,
+        run: str = "run",
         quorum: int | None = None,  # below the threshold: the checks this file attacks are off
     ) -> None:
         self.n, self.names, self.sites = n, names(n), identities(n)
         self.threshold = threshold
         self.numbers = {name: number for number, name in enumerate(self.names, 1)}
         parties = frozenset(self.names)
+        cards = {name: site.public for name, site in self.sites.items()}
         self.keys = {
             name: StepKeys(
-                name, None, "run", 1, parties, self.numbers, threshold, channels(n)[name]
+                self.sites[name],
+                cards,
+                None,
+                run,
+                1,
+                parties,
+                self.numbers,
+                threshold,
+                channels(n)[name],
             )
             for name in self.names
         }
@@ -73,11 +84,7 @@ class MaskedStep:
 
     def for_(self, name: str, view: Collection[str]) -> dict[str, Offer]:
         """The offers of the parties in view, as the coordinator hands them to this one."""
-        return {
-            sender: Offer(offer.public, {name: offer.shares[name]})
-            for sender, offer in self.offers.items()
-            if name in offer.shares and sender in view
-        }
+        return offers_to(name, {p: self.offers[p] for p in self.names if p in view})
 
     def tell(
         self, gone: Mapping[str, Collection[str]], colluders: Collection[str] = ()
