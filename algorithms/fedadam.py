@@ -35,7 +35,7 @@ class FedAdam(Algorithm):
     """FedAvg whose server step is Adam, replicated at the parties: ciphertexts have no roots."""
 
     name: Literal["fedadam"] = "fedadam"
-    server_learning_rate: Rate = 1e-2  # η
+    server_learning_rate: Rate = 2e-3  # η; 2τ is FedAvg's length where moves are far below τ
     beta1: Decay = 0.9  # β₁
     beta2: Decay = 0.99  # β₂
     tau: Rate = 1e-3  # τ, the degree of adaptivity

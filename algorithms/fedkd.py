@@ -41,7 +41,8 @@ class FedKD(Algorithm, Distillation):
 
     name: Literal["fedkd"] = "fedkd"
     student_layers: Positive = 2  # the student: the first layers of the shared model
-    teacher_learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: as the student's
+    teacher_learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: a quarter of the
+    # student's, training.learning_rate; the paper's Table 6 has 1/5 to 1/2.5
     factors: Way = "joint"  # per_party: as printed, and every party sees every other's factors
     energy_start: Share = 0.95  # T_start
     energy_end: Share = 0.98  # T_end

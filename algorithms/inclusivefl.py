@@ -26,6 +26,7 @@ from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
+from secure_fl.settings import TrainingSettings
 
 
 class InclusiveFL(Tiered):
@@ -33,7 +34,8 @@ class InclusiveFL(Tiered):
 
     name: Literal["inclusivefl"] = "inclusivefl"
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5  # β; the paper's: 0.5 for NER, 0.2 for GLUE
-    momentum: Reading = "unmixed"  # which g line 22 reads: line 14's, or what line 17 left
+    momentum: Reading | None = None  # which g line 22 reads: line 14's (unmixed), or what line 17
+    # left (mixed); None: unmixed where parties train by SGD, else off: AdamW's moves carry none
 
     @model_validator(mode="after")
     def _weights_that_fit(self) -> InclusiveFL:
@@ -45,12 +47,13 @@ class InclusiveFL(Tiered):
         return self
 
 
-def mixing_of(cfg: Tiered, own: Own) -> Mixing:
+def mixing_of(cfg: Tiered, own: Own, training: TrainingSettings) -> Mixing:
     """The way of mixing that the settings ask for."""
     if not isinstance(cfg, InclusiveFL):  # one size: there is nothing to mix
         return TierSums(own, server_of(cfg), 0.0, "off")
     way = SealedMixing if cfg.server_optimizer == "linear" else TierSums
-    return way(own, server_of(cfg), cfg.beta, cfg.momentum)
+    usual: Reading = "unmixed" if training.optimizer == "sgd" else "off"
+    return way(own, server_of(cfg), cfg.beta, cfg.momentum or usual)
 
 
 async def inclusivefl(cohort: Cohort, site: Site, cfg: InclusiveFL) -> None:
@@ -76,7 +79,7 @@ async def by_tiers(
     if tier is not None:  # lines 2-3; only these layers are ever in memory
         model = site.model(site.model_settings.model_copy(update={"layers": ladder.depths[tier]}))
     own = own_part(site, model, tier)
-    mixing, drawn = mixing_of(cfg, own), Drawn()
+    mixing, drawn = mixing_of(cfg, own, site.training), Drawn()
     keep: dict[str, Stateful] = {"mixing": mixing, "drawn": drawn}
     keep |= {} if model is None else {"model": model}
     weight = 1.0 if cfg.weights == "users" else site.records

@@ -50,7 +50,7 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
     if cfg.hidden:
         require_maps(site, student, teacher)
     η = site.training.learning_rate
-    return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η, η))
+    return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η / 4, η))
 
 
 def require_tokens(site: Site) -> None:

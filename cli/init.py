@@ -68,7 +68,7 @@ TAIL = """
 name = "tiny"                  # built in; or a transformers folder or hub name
 # layers = 4                   # keep only the first layers
 freeze_embeddings = true       # their updates would tell which words a hospital uses
-# pooling = "attentive"        # over all tokens; "cls": the first token stands for the text
+# pooling = "attentive"        # over all tokens, the default of a cut; "cls": by the first token
 
 [training]
 optimizer = "adamw"            # or "sgd"

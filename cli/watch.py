@@ -41,6 +41,8 @@ def warning(event: Mapping[str, Any]) -> str:
         return f"{count} public record{'s are' if count != 1 else ' is'} not only public: {own}"
     if event["code"] == "one by one":
         return f"DP-SGD takes records one by one, which is slower: {event['model']} needs it"
+    if event["code"] == "cut read by cls":
+        return 'a cut checkpoint is read by its first token and learns late: pooling = "attentive"'
     return str(event["code"])
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
     from secure_fl.federation.federation import Federation as Federation
+    from secure_fl.federation.tuning import tune as tune
     from secure_fl.learning.site import Site as Site
     from secure_fl.party.cohort import Cohort as Cohort
     from secure_fl.runs.result import Result as Result
@@ -46,6 +47,7 @@ _HOMES = {
     "Site": "secure_fl.learning.site",
     "TaskSettings": "secure_fl.settings",
     "TrainingSettings": "secure_fl.settings",
+    "tune": "secure_fl.federation.tuning",
 }
 
 __all__ = sorted(_HOMES)

@@ -68,7 +68,8 @@ class ModelSettings(Section):
     layers: Positive | None = None  # keep the first k encoder layers; None: all
     pretrained: bool = True  # False: the checkpoint's shape with fresh weights
     freeze_embeddings: bool = True  # their rows would tell which words a hospital uses
-    pooling: Literal["cls", "attentive"] = "cls"  # how tokens become a text's vector; not for NER
+    pooling: Literal["cls", "attentive"] | None = None  # how tokens become a text's vector; not for
+    # NER; None: attentive where `layers` cuts a checkpoint, or one was trained on means of tokens
     adapter: AdapterSettings | None = None  # None: the whole model is trained
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ from benchmarks.evidence.tables import Table
 SEEDS = 3  # that a whole table has
 ANY = Checkpoint(BUILT_IN, BUILT_IN)  # stands for the checkpoint, which a table does not name
 
+TEACHERS = "teacher_learning_rate"
 BEFORE = {"schedule": "constant"}  # of [training], where an outcome does not say
 SAID = ("seed", "spread", "depths", "algorithm", "settings")
 
@@ -118,7 +119,11 @@ def said(outcome: Outcome) -> dict[str, Any]:
     """What an outcome says of its run, or what was so before there was a setting for it."""
     found = {name: outcome[name] for name in SAID}
     training = BEFORE | found["settings"].get("training", {})
-    return found | {"settings": found["settings"] | {"training": training}}
+    algorithm = dict(found["algorithm"])
+    if TEACHERS in algorithm:  # left out, it was the students'
+        algorithm[TEACHERS] = algorithm[TEACHERS] or training["learning_rate"]
+    settings = found["settings"] | {"training": training}
+    return found | {"settings": settings, "algorithm": algorithm}
 
 
 def _fits(found: Any, every: Any, own: Any) -> bool:

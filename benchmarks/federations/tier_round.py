@@ -25,7 +25,7 @@ from secure_fl.algorithms.layers import Part, part_of
 from secure_fl.algorithms.updates import Update, digest
 from secure_fl.learning.anatomy import trainable
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import ProtectionSettings
+from secure_fl.settings import ProtectionSettings, TrainingSettings
 
 Server = Literal["fedadam", "linear"]
 
@@ -76,7 +76,7 @@ def outlines(scale: int, seed: int) -> dict[str, Outline]:
 
 def play(server: Server, sketches: Mapping[str, Outline], seed: int) -> Played:
     """A round after the first: all have trained before, so there is momentum to mix in."""
-    cfg = InclusiveFL(tiers=dict(LADDER.depths), server_optimizer=server)
+    cfg = InclusiveFL(tiers=dict(LADDER.depths), server_optimizer=server, momentum="unmixed")
     recorders = {name: CpuRecorder(name) for name in TIER_OF}
     mixed: dict[str, float] = {}
     proofs: dict[str, dict[str, bytes]] = {}
@@ -87,7 +87,7 @@ def play(server: Server, sketches: Mapping[str, Outline], seed: int) -> Played:
         turn = peers.turn(cohort, seed, 2, 1.0, frozenset(cohort.parties))
         require_large(turn, me)
         own = Own(me, tier, sketches[tier].parts, g)
-        mixing = mixing_of(cfg, own)
+        mixing = mixing_of(cfg, own, TrainingSettings())
         # Momentum lies with the smaller tier, which opened it, or with the larger, which adds it.
         neighbour = LADDER.above(tier) if server == "fedadam" else LADDER.below(tier)
         m = {inner: g[name] for inner, name in own.last(turn).items()} if neighbour else {}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunSettings",
     "Settings",
+    "changed",
     "differences",
     "dump",
     "load",
@@ -63,6 +64,13 @@ def loads(content: str, base: Path | None = None) -> Settings:
     """Read settings from a text; paths are relative to `base`, or stay as they are."""
     tables = config_toml.parse(content, None)
     return build(tables, Text(None, config_toml.lines(content)), base)
+
+
+def changed(settings: Settings, overrides: Iterable[str]) -> Settings:
+    """The same settings but for these fields, which are written like "algorithm.rounds=5"."""
+    tables = tree(settings)
+    options = dict(config_toml.override(tables, one, _from_here) for one in overrides)
+    return build(tables, Text(None, {}, options), None)
 
 
 def dump(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, require_depth, shorten
 from secure_fl.settings import ModelSettings
 
+POOLING = "1_Pooling/config.json"  # where sentence-transformers say it
 Attention: TypeAlias = Literal["sdpa", "eager", "flash_attention_2"]
 
 
@@ -54,6 +56,30 @@ def instantiate(
             fix="use the tokenizer that belongs to the model",
         )
     return model, fresh
+
+
+def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
+    """How a text's tokens become its vector, where the settings leave it open.
+
+    The first token stands for a text in a checkpoint's last layer only, and only if the checkpoint
+    was trained so: a head on a cut, or on a model of means, reads noise there and learns late.
+    """
+    if spec.pooling is not None:
+        return spec.pooling
+    trained = spec.name != "tiny" and spec.pretrained and spec.adapter is None
+    if head != "sequence" or not trained:
+        return "cls"
+    return "attentive" if spec.layers is not None or of_means(spec.name) else "cls"
+
+
+def of_means(name: str) -> bool:
+    """Whether a checkpoint says, as sentence-transformers do, that it was trained on means."""
+    file = Path(name) / POOLING
+    try:
+        found = file if file.exists() else transformers.utils.cached_file(name, POOLING)
+        return bool(json.loads(Path(found).read_text())["pooling_mode_mean_tokens"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> Any:

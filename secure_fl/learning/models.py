@@ -27,6 +27,7 @@ from secure_fl.learning.fetching import (
     configured,
     fetch,
     instantiate,
+    pooling_of,
     seeded,
     spread,
     supported,
@@ -122,7 +123,7 @@ def load_model(
     `seed` alone, on every machine; the global random state is left as it was. `complete` refuses
     a checkpoint without this very head.
     """
-    pooling = pooling or spec.pooling
+    pooling = pooling or pooling_of(spec, task.head)
     if pooling == "attentive" and task.head == "token":
         raise ModelError("NER has no pooling", fix="use pooling 'cls' for NER")
     if task.head == "ranking" or pooling == "attentive":

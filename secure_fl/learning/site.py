@@ -119,6 +119,9 @@ class Site:
         from secure_fl.learning.rehearsal import require_savable
 
         settings = settings or self.model_settings
+        cut = settings.layers is not None and settings.pretrained and settings.name != "tiny"
+        if cut and settings.pooling == "cls" and self.task.head == "sequence":
+            self.recorder.event("warning", code="cut read by cls")
         with self.recorder.phase("load model"):
             model = load_model(
                 settings,

@@ -112,8 +112,10 @@ def test_one_student_for_all_and_a_teacher_for_each(
 @SLOW
 def test_a_shallow_student_costs_a_fraction_of_its_teacher() -> None:
     """1 of 4 layers by shallow factors, against the whole teacher by FedAvg; both sealed."""
-    whole = small(FedAvg(rounds=6), "he+secagg", model=ModelSettings()).run()
-    student = small(kd(rounds=6, max_rank=8), "he+secagg", model=ModelSettings()).run()
+    apart = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", pooled_scores=False)
+    options: dict[str, Any] = {"model": ModelSettings(), "training": apart}  # updates alone
+    whole = small(FedAvg(rounds=6), "he+secagg", **options).run()
+    student = small(kd(rounds=6, max_rank=8), "he+secagg", **options).run()
     up, down = (
         whole.document["bytes"][NAMES[0]][way] / student.document["bytes"][NAMES[0]][way]
         for way in ("up", "down")
@@ -133,6 +135,13 @@ def test_mutual_distillation_learns() -> None:
     run(kd(rounds=12), model=model, silos=silos(size=160), listener=listener).run()
     first, last = (sum(scores[r]) / len(scores[r]) for r in (1, 12))
     assert last < 0.8 * first
+
+
+def test_a_teacher_learns_at_a_quarter_of_the_rate_unless_it_has_its_own() -> None:
+    site = site_of(silos()[0], ModelSettings(layers=1))
+    η = site.training.learning_rate
+    assert make_pair(site, kd()).rates == (η / 4, η)
+    assert make_pair(site, kd(teacher_learning_rate=0.5)).rates == (0.5, η)
 
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -206,7 +215,15 @@ def site_of(silo: Silo, model: ModelSettings, training: TrainingSettings = SGD) 
 @pytest.mark.parametrize("mean", ["records", "parties"])
 def test_an_exchanged_gradient_is_that_of_all_records(still: str, mean: Any) -> None:
     """One step of full batches against one step by hand on everybody's records together."""
-    cfg = kd(rounds=1, exchange="gradient", steps=1, factors="none", adaptive="sample", mean=mean)
+    cfg = kd(
+        rounds=1,
+        exchange="gradient",
+        steps=1,
+        factors="none",
+        adaptive="sample",
+        mean=mean,
+        teacher_learning_rate=0.05,
+    )
     sizes = (12, 30, 6)
     splits = make("ade", parties=3, seed=0, size=sizes)
     parties = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]

@@ -55,7 +55,7 @@ def tiers(
 
 
 def inclusive(rounds: int = 2, **options: Any) -> InclusiveFL:
-    return InclusiveFL(rounds=rounds, tiers=DEPTHS, **options)
+    return InclusiveFL(rounds=rounds, tiers=DEPTHS, **{"momentum": "unmixed"} | options)
 
 
 @pytest.mark.parametrize("mode", get_args(Protection))
@@ -105,6 +105,21 @@ def test_momentum_moves_the_weak_model_from_the_second_round_on(way: str) -> Non
 
     assert torch.equal(last_layer(1, "unmixed"), last_layer(1, "off"))
     assert not torch.equal(last_layer(2, "unmixed"), last_layer(2, "off"))
+
+
+@pytest.mark.parametrize(("optimizer", "same"), [("adamw", "off"), ("sgd", "unmixed")])
+def test_momentum_that_is_left_open_follows_the_parties_optimiser(
+    optimizer: Any, same: Any
+) -> None:
+    training = TrainingSettings(
+        learning_rate=1e-2, batch_size=16, device="cpu", optimizer=optimizer
+    )
+
+    def weak(momentum: Any) -> dict[str, Any]:
+        made = tiers(inclusive(2, momentum=momentum), training=training)
+        return weights(made.run(), "model-weak")
+
+    assert equal(weak(None), weak(same))
 
 
 def test_places_are_given_out_by_shares() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ import transformers
 from torch import nn
 from transformers import dynamic_module_utils
 
+from secure_fl import FedAvg
 from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError
 from secure_fl.learning import anatomy, builtin, exporting, fetching, models
 from secure_fl.learning.tasks import Task, make_task
+from secure_fl.learning.tasks.heads import AttentiveClassifier
 from secure_fl.settings import Kind, ModelSettings, TaskSettings
+from secure_fl.testing.hospitals import small
 from tests.support.raising import raises
-from tests.support.saved_models import WORDS, save_headless
+from tests.support.saved_models import WORDS, save_family, save_headless
 
 TINY = ModelSettings()
 
@@ -115,10 +119,41 @@ def test_cut_keeps_the_first_layers_of_each_family(
 def test_layers_that_are_never_made_change_no_weight(
     family: str, pretrained: bool, kind: Kind, tmp_path: Path, tokenizer: Any
 ) -> None:
-    spec = save_headless(tmp_path, family).model_copy(update={"pretrained": pretrained})
+    fields = {"pretrained": pretrained, "pooling": None if kind == "ner" else "cls"}
+    spec = save_headless(tmp_path, family).model_copy(update=fields)
     whole = models.load_model(spec, task_of(kind), tokenizer, 3)
     shallow = spec.model_copy(update={"layers": 2})
     assert alike(models.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
+
+
+def test_a_cut_and_a_checkpoint_of_means_are_read_by_all_tokens(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    """Left open, pooling follows the checkpoint; said, it is what is said."""
+    whole = save_headless(tmp_path, "bert")
+
+    def pooled(kind: Kind = "classification", **fields: Any) -> bool:
+        spec = whole.model_copy(update=fields)
+        return isinstance(models.load_model(spec, task_of(kind), tokenizer, 3), AttentiveClassifier)
+
+    assert not pooled() and pooled(layers=2) and not pooled(layers=2, pooling="cls")
+    assert not pooled(layers=2, pretrained=False) and not pooled(name="tiny", layers=2)
+    assert not pooled("ner", layers=2)
+    (tmp_path / "1_Pooling").mkdir()
+    says = tmp_path / "1_Pooling" / "config.json"
+    for means in (True, False):
+        says.write_text(json.dumps({"pooling_mode_mean_tokens": means}))
+        assert pooled() == means
+    says.write_text("[]")
+    assert not pooled()
+
+
+def test_a_cut_that_is_read_by_its_first_token_is_warned_of(tmp_path: Path) -> None:
+    spec = save_family(tmp_path, "bert").model_copy(update={"layers": 1, "pooling": "cls"})
+    for model, warned in ((spec, 1), (spec.model_copy(update={"pooling": None}), 0)):
+        events: list[Any] = []
+        small(FedAvg(rounds=1), model=model, listener=events.append).run()
+        assert len([e for e in events if e.get("code") == "cut read by cls"]) == warned * 3
 
 
 def test_a_cut_deeper_than_the_model_is_refused(tokenizer: Any) -> None:

@@ -137,7 +137,7 @@ def _cells(
             method,
             seed,
             Spread((data,), PARTIES, size.train, True, size.dev, size.test),
-            {"rounds": size.rounds} | settings["algorithm"],
+            {"rounds": size.rounds} | _as_measured(settings["algorithm"], size.learning_rate),
             {"pooling": "attentive"} | settings.get("model", {}),
             CONSTANT
             | {"learning_rate": size.learning_rate, "batch_size": 8, "precision": "bfloat16"},
@@ -145,6 +145,12 @@ def _cells(
             size.max_length,
             group,
         )
+
+
+def _as_measured(algorithm: Mapping[str, Any], rate: float) -> dict[str, Any]:
+    """Teachers at the rate of students, as when these cells were run."""
+    teachers = {"teacher_learning_rate": rate} if algorithm["name"] == "fedkd" else {}
+    return {**algorithm, **teachers}
 
 
 TABLE = Table("fedkd", "FedKD on real text", cells, reference="FedAvg")

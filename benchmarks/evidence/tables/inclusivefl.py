@@ -47,7 +47,8 @@ Method = Mapping[str, Any]
 
 def tiered(name: str, **settings: Any) -> Method:
     """A method of tiers, all under the same server."""
-    return {"algorithm": {"name": name, "tiers": DEPTHS} | LINEAR | settings}
+    before = {"server_learning_rate": 1e-2}  # the default when these cells were run
+    return {"algorithm": {"name": name, "tiers": DEPTHS} | before | LINEAR | settings}
 
 
 def opened(method: Method, spread: Spread) -> Method:
@@ -76,13 +77,16 @@ HETERO: Method = {"algorithm": {"name": "heterofl", "tiers": DEPTHS}}
 def ner_methods() -> dict[str, Method]:
     """One hospital in each tier, so its sums are over one, and marked; HeteroFL can do without."""
     wide = {"algorithm": HETERO["algorithm"] | {"mix": "wide"}}
-    swept = {f"InclusiveFL, β = {beta}": tiered("inclusivefl", beta=beta) for beta in SWEEP}
+    swept = {
+        f"InclusiveFL, β = {beta}": tiered("inclusivefl", beta=beta, momentum="unmixed")
+        for beta in SWEEP
+    }
     return {
         "Local": LOCAL,
         "AllSmall": tiered("allsmall"),
         "HeteroFL": wide,
         "AllLarge": tiered("alllarge"),
-        "InclusiveFL": tiered("inclusivefl", beta=NER_BETA),
+        "InclusiveFL": tiered("inclusivefl", beta=NER_BETA, momentum="unmixed"),
         "InclusiveFL without momentum": tiered("inclusivefl", momentum="off"),
         "HeteroFL, sums by tier": HETERO,
         **swept,
@@ -96,7 +100,7 @@ def class_methods() -> dict[str, Method]:
         "ExclusiveFL": tiered("exclusivefl"),
         "HeteroFL": HETERO,
         "AllLarge": tiered("alllarge"),
-        "InclusiveFL": tiered("inclusivefl", beta=BETA),
+        "InclusiveFL": tiered("inclusivefl", beta=BETA, momentum="unmixed"),
         "InclusiveFL without momentum": tiered("inclusivefl", momentum="off"),
     }
 
@@ -151,7 +155,7 @@ def _cell(
         seed,
         spread,
         settings["algorithm"] | {"rounds": ROUNDS[budget]},
-        settings.get("model", {}),
+        {"pooling": "cls"} | settings.get("model", {}),
         CONSTANT | {"learning_rate": 5e-4, "batch_size": 16, "precision": "bfloat16"},
         settings.get("protection", {}),
         48 if budget == "cpu" else 128,
