@@ -14,6 +14,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import nn
+from transformers.utils import cached_file
 
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
@@ -73,10 +74,13 @@ def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
 
 
 def of_means(name: str) -> bool:
-    """Whether a checkpoint says, as sentence-transformers do, that it was trained on means."""
+    """Whether a checkpoint says, as sentence-transformers do, that it was trained on means.
+
+    Only a folder or the local cache is asked: the hub would be waited for wherever there is none.
+    """
     file = Path(name) / POOLING
     try:
-        found = file if file.exists() else transformers.utils.cached_file(name, POOLING)
+        found = file if file.exists() else cached_file(name, POOLING, local_files_only=True)
         return bool(json.loads(Path(found).read_text())["pooling_mode_mean_tokens"])
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -146,6 +146,9 @@ def test_a_cut_and_a_checkpoint_of_means_are_read_by_all_tokens(
         assert pooled() == means
     says.write_text("[]")
     assert not pooled()
+    began = time.perf_counter()
+    assert not fetching.of_means("nobody/has-this")  # no hub is waited for
+    assert time.perf_counter() - began < 1
 
 
 def test_a_cut_that_is_read_by_its_first_token_is_warned_of(tmp_path: Path) -> None:
