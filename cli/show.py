@@ -157,7 +157,9 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Table:
     every = TOGETHER if last.get("pooled") else "mean"
     if any(split.startswith(LOCAL) for split in last.get("mean", {})):
         every = "host's model"
-    return grid(title, columns, [_row(document, every, ""), *rows])
+    named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}
+    beside = [_row(document, f"{every}, {name}", "", f"{name}/") for name in sorted(named)]
+    return grid(title, columns, [_row(document, every, ""), *beside, *rows])
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Table | None:
@@ -174,16 +176,16 @@ def entity_table(document: Mapping[str, Any], which: str = "last") -> Table | No
     return grid("test F1 of each entity type", columns, rows) if types else None
 
 
-def _row(document: Mapping[str, Any], label: str, party: str) -> list[str]:
+def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -> list[str]:
     up, down = traffic(document, party)
     phases = document.get("seconds", {}).get("party", {})
     trained = [p.get("train", 0.0) for name, p in phases.items() if not party or name == party]
     count = 1 if party else max(len(phases), 1)
     return [
         label,
-        number(metric_of(document, "last", "dev", party)),
-        number(metric_of(document, "last", "test", party)),
-        number(metric_of(document, "best", "test", party)),
+        number(metric_of(document, "last", f"{model}dev", party)),
+        number(metric_of(document, "last", f"{model}test", party)),
+        number(metric_of(document, "best", f"{model}test", party)),
         size(up / count),
         size(down / count),
         duration(sum(trained) / count),

@@ -259,6 +259,26 @@ def test_the_demo_compares_and_leaves_its_runs(tmp_path: Path) -> None:
     assert again.exit_code == 4  # not overwritten
 
 
+def test_a_second_shared_model_is_shown_beside_the_first() -> None:
+    """FedKD's student and teachers: whoever reads the table sees which is better."""
+    scores = {
+        "party": {"north": {"dev": {"f1": 0.1}, "test": {"f1": 0.1}}},
+        "pooled": {
+            f"{model}{split}": {"f1": value}
+            for model, value in (("", 0.25), ("student/", 0.75))
+            for split in ("dev", "test")
+        },
+    }
+    document = {
+        "main_metric": "f1",
+        "parties": ["north"],
+        "metrics": {"last": scores, "best": scores},
+    }
+    names, dev, tests = (list(show.result_table(document).columns[at].cells) for at in (0, 1, 2))
+    assert names == ["all records", "all records, student", "north"]
+    assert dev == tests == ["0.250", "0.750", "0.100"]
+
+
 def test_hospitals_are_shown_by_their_own_models_where_a_host_holds_the_runs() -> None:
     def scored(value: float, model: str = "") -> dict[str, dict[str, float]]:
         return {f"{model}dev": {"accuracy": value}, f"{model}test": {"accuracy": value}}
