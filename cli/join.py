@@ -40,6 +40,11 @@ says that the run is over, or on Ctrl-C. Start it again at any time: it goes on 
     type=click.IntRange(1, 65535),
     help="Show numbers for Prometheus on this port of 127.0.0.1.",
 )
+@click.option(
+    "--go-back",
+    is_flag=True,
+    help="Let finished rounds be repeated: somebody lost what it had. DP budget is spent again.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def join(
     site: Path,
@@ -47,6 +52,7 @@ def join(
     passphrase_file: Path | None,
     out: Path,
     metrics: int | None,
+    go_back: bool,
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
@@ -65,7 +71,7 @@ def join(
         meter.note(event)
         _show(event, tell)
 
-    hospital = hospital_of(rules, given, passphrase_file, out, heard)
+    hospital = hospital_of(rules, given, passphrase_file, out, heard, goes_back=go_back)
     for line in describe(rules.policy):
         tell(f"  {line}")
     for warning in given.warnings():
@@ -91,6 +97,8 @@ def hospital_of(
     passphrase_file: Path | None,
     out: Path,
     heard: Callable[[dict[str, Any]], None],
+    *,
+    goes_back: bool = False,
 ) -> HospitalProcess:
     """What answers for this site, whichever engine carries its frames."""
     from secure_fl.algorithms.registry import ALGORITHMS
@@ -120,6 +128,7 @@ def hospital_of(
         heard,
         rules.ledger,
         rules.policy.max_batch,
+        goes_back=goes_back,
     )
 
 

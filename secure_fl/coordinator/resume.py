@@ -176,8 +176,13 @@ def _parties_of_sum(notes: Notes, number: int) -> Iterator[frozenset[str]]:
 
 def _who_can_finish(ready: Mapping[str, Ready], host: str | None, threshold: int) -> frozenset[str]:
     """Some of those present who, without the others, could finish the newest round they began."""
-    begun = {(round, frozenset(names)) for m in ready.values() for round, _, names in m.opened}
-    for _, parties in sorted(begun, key=lambda one: (-one[0], sorted(one[1]))):
+    begun: dict[frozenset[str], int] = {}  # who was in the first sum of a party's newest round
+    for message in ready.values():
+        if noted := [note for note in message.opened if note[1] != JOINED]:
+            newest = max(round for round, *_ in noted)
+            first = min(note for note in noted if note[0] == newest)
+            begun[frozenset(first[2])] = max(newest, begun.get(frozenset(first[2]), 0))
+    for parties in sorted(begun, key=lambda who: (-begun[who], sorted(who))):
         if parties < ready.keys():
             few = {m: ready[m] for m in parties}
             if few and (_all_go_on(few, host, threshold) or _repeat_with_losses(few)):

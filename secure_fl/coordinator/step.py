@@ -36,6 +36,7 @@ class Rules:
     min_cohort: int
     threshold: int
     deadline: float = 3600.0
+    goes_back: bool = True  # more than one round; across sites, an operator has to say so
 
 
 class Reply(NamedTuple):

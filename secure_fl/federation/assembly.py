@@ -77,6 +77,7 @@ def join_run(
         checkpoints=checkpoints,
         recorder=recorder,
         surroundings=surroundings,
+        goes_back=rules.goes_back,
     )
 
 

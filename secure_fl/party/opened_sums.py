@@ -11,7 +11,7 @@ from pathlib import Path
 
 from secure_fl.errors import CohortError
 from secure_fl.files import Lines
-from secure_fl.protocol.messages import JOINED
+from secure_fl.protocol.messages import JOINED, MOST_NOTES
 
 
 class OpenedSumsLog:
@@ -20,17 +20,21 @@ class OpenedSumsLog:
     def __init__(self, file: Path) -> None:
         self._lines = Lines(file, "over whom a sum is opened")
 
-    def rounds(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+    def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Round, number of a sum, over whom: of sums in a row over the same parties, the last.
 
         With `JOINED` in the place of the number: who held the round when others joined after it.
+        Of rounds up to `after`, which nobody repeats, only what came before the first is told.
         """
         found = sorted({(round, number, who) for round, number, who, _ in self._entries()})
-        return tuple(
+        told = (
             one
             for one, next in zip_longest(found, found[1:])
             if next is None or one[1] == JOINED or (one[0], one[2]) != (next[0], next[2])
         )
+        return tuple(one for one in told if one[0] > after or one[0] == 0 or one[1] == JOINED)[
+            -MOST_NOTES:
+        ]
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
         """Note over whom a sum is opened, and of what; a repeated round must open the same sums."""

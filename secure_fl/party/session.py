@@ -65,7 +65,9 @@ class Session:
         checkpoints: Checkpoints,
         recorder: EventLog,
         surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
+        goes_back: bool = True,
     ) -> None:
+        """`goes_back`: whether rounds before the newest but one may be repeated."""
         self.party = cohort.me
         self.error: SecureFLError | None = None
         self.done = False
@@ -73,7 +75,7 @@ class Session:
         self._begun = False
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
-        self._surroundings = surroundings
+        self._surroundings, self._goes_back = surroundings, goes_back
         self._running: Coroutine[Asked, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
 
@@ -125,6 +127,7 @@ class Session:
             case messages.Begin() if not self._begun:
                 self._begun = True  # once: the same inputs, summed twice, could be told apart
                 self._cohort.confirm_members(message.members)
+                self._require_near(message.after_round)
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
@@ -139,6 +142,18 @@ class Session:
         except BaseException:
             self._running = None
             raise
+
+    def _require_near(self, after: int) -> None:
+        """Refuse to repeat finished rounds on another's word: each costs records' budget again."""
+        newest = max(self._checkpoints.available(), default=0)
+        if newest - after > 1 and not self._goes_back:
+            raise CohortError(
+                f"all would go back to round {after}, and this party has round {newest}: somebody "
+                "says that it lost what it had",
+                fix="ask who did; if this is right, restart this site with `secure-fl join "
+                "--go-back`; nothing was deleted",
+                field="after_round",
+            )
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
         """Who does not have the round to continue after; of itself, this party knows better."""

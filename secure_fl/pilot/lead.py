@@ -27,6 +27,7 @@ from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
+MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
 
 class Returned(CohortError):  # noqa: N818 - it names a state
@@ -56,6 +57,7 @@ class RunLeader:
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
         self._restarts: Counter[object] = Counter()  # since a round ended
+        self._all_restarts: Counter[object] = Counter()
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._waiting = False  # whether the log says so
@@ -104,10 +106,11 @@ class RunLeader:
         """Gather again with a process that began anew, but not for ever."""
         self._recorder.event("restarted", parties=[party])
         self._restarts[party] += 1
-        if self._restarts[party] > RESTARTS:
+        self._all_restarts[party] += 1
+        if self._restarts[party] > RESTARTS or self._all_restarts[party] > MOST_RESTARTS:
             raise PartyFailed(
-                f"this party's process began anew {self._restarts[party]} times, and no round was "
-                "ended in between",
+                f"this party's process began anew {self._all_restarts[party]} times, "
+                f"{self._restarts[party]} of them since a round ended",
                 fix="its own log says why; when it is mended, start again to go on",
                 party=party,
                 reason=RESTARTED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secure_fl.crypto.envelopes import PartyKeys
@@ -36,6 +36,7 @@ class Home:
     ledger: Path
     memory: Memory
     max_batch: int | None = None  # records that its policy allows in memory at once
+    goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
 
 
 class SiteRun:
@@ -48,7 +49,8 @@ class SiteRun:
         self._home, self.link, self._closed = home, link, False
         terms = terms_of(plan, home.ledger)
         terms.require_sound()
-        self._terms, self._rules = terms, rules_of_roster(home.roster, plan, members)
+        rules = rules_of_roster(home.roster, plan, members)
+        self._terms, self._rules = terms, replace(rules, goes_back=home.goes_back)
         self._silo = home.records(plan)
         require_ready(self._silo, terms.entry, terms.task)
         home.memory.begin(plan.run.name, plan.dataset, plan.run.seed)

@@ -13,6 +13,7 @@ import msgspec
 
 MAX_BULK = 2**31
 MAX_PLAN = 2**17
+MOST_KEPT, MOST_NOTES = 16, 256  # rounds that a party could resume after; notes of what it opened
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -81,9 +82,11 @@ class Segment(Message, frozen=True, tag=False):
 class Ready(Message, frozen=True, tag=1):
     """The party can start, and could resume after any of these rounds."""
 
-    checkpoints: tuple[Count, ...] = ()
+    checkpoints: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_KEPT)] = ()
     offer: Offer | None = None
-    opened: tuple[tuple[Count, Count, Names], ...] = ()  # over whom: see `OpenedSumsLog.rounds`
+    opened: Annotated[  # over whom: see `OpenedSumsLog.rounds`
+        tuple[tuple[Count, Count, Names], ...], msgspec.Meta(max_length=MOST_NOTES)
+    ] = ()
 
 
 class Declare(Message, frozen=True, tag=2):

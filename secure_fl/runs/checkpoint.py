@@ -25,6 +25,7 @@ from secure_fl.files import sync
 
 FORMAT = "secure-fl/checkpoint/1"
 PARTIAL, BEFORE, GONE = "partial", "before", "gone"  # not whole, replaced, to be removed
+ASIDE = "aside"  # of rounds that are said to be repeated
 
 
 def save(folder: Path, state: Mapping[str, Any]) -> None:
@@ -66,6 +67,29 @@ def remove(folder: Path) -> None:
     folder.rename(gone)
     sync(folder.parent)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def set_aside(folder: Path) -> None:
+    """Take a checkpoint out of the way, until it is dropped or put back."""
+    folder.rename(_beside(folder, ASIDE))
+    sync(folder.parent)
+
+
+def put_back(parent: Path) -> None:
+    """Put all back that was set aside, where nothing has taken its place."""
+    for aside in parent.glob(f".*.{ASIDE}"):
+        folder = parent / aside.name[1:].removesuffix(f".{ASIDE}")
+        if folder.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.rename(folder)
+            sync(parent)
+
+
+def drop_aside(parent: Path) -> None:
+    """Let go of what was set aside."""
+    for aside in parent.glob(f".*.{ASIDE}"):
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def mend(parent: Path) -> None:

@@ -109,6 +109,7 @@ class PartyCheckpoints:
     def __init__(self, folder: Path, site: Stateful) -> None:
         self._folder, self._site = folder, site
         self._openings = OpenedSumsLog(folder / OPENED)
+        checkpoint.put_back(folder)  # what an earlier session set aside, and then came to nothing
 
     def available(self) -> tuple[int, ...]:
         """Rounds that are whole."""
@@ -118,7 +119,7 @@ class PartyCheckpoints:
 
     def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """List the parties of the sums that were opened: see `OpenedSumsLog.rounds`."""
-        return self._openings.rounds()
+        return self._openings.rounds(max(self.available(), default=1) - 1)
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:
         """Note who held the round when others joined."""
@@ -150,6 +151,7 @@ class PartyCheckpoints:
             "sums": sums,
             "site": self._site.state_dict(),
         }
+        checkpoint.drop_aside(self._folder)
         checkpoint.save(self._path(round), state)
         for old in self.available():
             if old <= round - KEPT:
@@ -172,14 +174,15 @@ class PartyCheckpoints:
         return sums
 
     def roll_back(self, round: int) -> None:
-        """Remove what comes after it."""
+        """Set aside what comes after it: a coordinator may say anything before a sum."""
         for later in self.available():
             if later > round:
-                checkpoint.remove(self._path(later))
+                checkpoint.set_aside(self._path(later))
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
         """Note over whom a sum is opened; a repeated round must open the same sums."""
         self._openings.admit(round, number, survivors, what)
+        checkpoint.drop_aside(self._folder)
 
     def _path(self, round: int) -> Path:
         return self._folder / f"round-{round:05d}"

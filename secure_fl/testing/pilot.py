@@ -59,6 +59,7 @@ class LocalPilot:
     records: Mapping[str, Records] = field(default_factory=dict)
     listeners: Mapping[str, Listener] = field(default_factory=dict)
     threshold: int | None = None
+    goes_back: bool = False  # what operators say
     events: list[Event] = field(default_factory=list)
     processes: dict[str, HospitalProcess] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
@@ -88,6 +89,7 @@ class LocalPilot:
             self.records.get(name, lambda plan: self.members[name]),
             self.folder / name,
             self.listener(name),
+            goes_back=self.goes_back,
         )
 
     def listener(self, name: str) -> Listener:

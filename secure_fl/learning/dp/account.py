@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from secure_fl.crypto.accounting import Event, calibrate, decode_event, encode_event, epsilon
 from secure_fl.crypto.events import DpSgdSteps
 from secure_fl.crypto.ledger import Account, Budget, Ledger, events_of, load_chain
-from secure_fl.errors import BudgetError, SettingsError
+from secure_fl.errors import BudgetError, SettingsError, TamperError
 from secure_fl.settings import DPSettings
 
 ADJACENCY: Literal["add-remove"] = "add-remove"  # what sampling is accounted for
@@ -103,6 +103,7 @@ class DpAccount:
             reservation = self.ledger.reserve(
                 event, self.account, self.budget, run=self.run, round=round
             )
+            self.ledger = replace(self.ledger, pinned=load_chain(self.ledger.path).head)
         self._mine.append(event)
         yield Spending(event, spent, planned)
         if self.ledger is not None and reservation is not None:
@@ -122,17 +123,25 @@ class DpAccount:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints; what is rolled back stays spent, for the ledger is no part of them."""
+        """For checkpoints; what is rolled back stays spent, for the ledger is no part of them.
+
+        They hold its head, so an older copy that was put in its place is known.
+        """
+        head = self.ledger.pinned if self.ledger is not None else None
         return {
             "opacus": self.opacus,
             "done": self._done,
             "spent": [encode_event(event) for event in self._mine],
+            "head": None if head is None else head.hex(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint: noise is found anew, for what a crash wasted is spent too."""
         self.opacus, self._done = state["opacus"], state["done"]
         self._noise, self._planned = self.settings.noise_multiplier, None
+        if self.ledger is not None and (head := state.get("head")) is not None:
+            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
+            self._held()  # refuses a ledger that lacks what was spent when this was saved
         saved = [decode_event(text) for text in state["spent"]]
         self._mine = max(saved, self._mine, key=len)  # what was spent stays spent
 
@@ -197,7 +206,14 @@ class DpAccount:
         if self.ledger is None:
             return list(self._mine)
         if not self.ledger.path.exists():
-            return []
+            if self.ledger.pinned is None:
+                return []
+            raise TamperError(
+                "the ledger is gone, and this run has spent from it",
+                fix="release nothing more from this silo; restore the newest copy",
+                file=self.ledger.path,
+                reason="older-copy",
+            )
         chain = load_chain(self.ledger.path)
         chain.check(self.ledger.identity.public, pinned=self.ledger.pinned)
         return events_of(chain, self.account.dataset, self.account.unit)
