@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.ensembles import Counted, Ensemble
-from secure_fl.algorithms.public_records import PublicRecords, cross_entropy
+from secure_fl.algorithms.public_records import PublicRecords, Rows, cross_entropy, logits
+from secure_fl.errors import SettingsError
 from secure_fl.learning.schedule import pace
 from secure_fl.learning.site import Site
+from secure_fl.learning.tasks.text import label_name
 from secure_fl.learning.training import Optimizer, make_optimizer, public_step
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round, Stateful
@@ -24,6 +28,7 @@ from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of logits against targets
 
 Rate = Annotated[float, Field(gt=0)]
+OwnShares = Literal["kept", "divided"]
 
 
 class Distilling(Algorithm):
@@ -32,6 +37,9 @@ class Distilling(Algorithm):
     distill_epochs: Positive = 1  # passes over the public records in each round
     counted: Counted = "records"  # what the mean counts; under noise only "parties"
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # ε: share of parties in each round
+    labelled: bool = True  # the host trains on its labelled records, too
+    own_shares: OwnShares | None = "kept"  # of classes at a party, in its predictions; divided: it
+    # predicts as if it had as many records of each; None: divided, but kept under DP-SGD
     host_learning_rate: Rate | None = None  # η of the central model; None: training.learning_rate
     distill_learning_rate: Rate | None = None  # ηᵏ of Eq. 15; None: that of Eq. 4, as printed
 
@@ -60,12 +68,6 @@ class Distilling(Algorithm):
     def releases(self, public: int, batch: int) -> tuple[int, int]:
         """One sum over all public records in each round."""
         return public, self.rounds
-
-
-class WholeSets(Distilling):
-    """Baselines that exchange predictions on all public records at once, once a round."""
-
-    labelled: bool = True  # the host trains on its labelled records too, which FedID only asks
 
 
 def rate_of(site: Site, cfg: Distilling) -> float:
@@ -98,6 +100,33 @@ class Learner:
     def keep(self) -> dict[str, Stateful]:
         """What a checkpoint holds of it."""
         return {"model": self.model, "own": self.own, "public": self.public}
+
+
+def predicted(
+    site: Site, cfg: Distilling, model: nn.Module, records: PublicRecords, rows: Rows
+) -> Tensor:
+    """A party's logits on public records; with `own_shares` divided, less the logs of its shares.
+
+    A model that was trained where a class is frequent says that class too often elsewhere: by
+    Bayes' rule, by the ratio of the shares (logit adjustment: Menon et al., arXiv 2007.07314).
+    """
+    z = logits(site, model, records, rows)
+    if cfg.own_shares == "kept" or (cfg.own_shares is None and site.training.dp):
+        return z
+    return z - class_shares(site).log().to(z.device)
+
+
+def class_shares(site: Site) -> Tensor:
+    """The shares of a party's own classes, half a record added to each. They never leave it."""
+    if site.training.dp is not None:
+        raise SettingsError(
+            "counts of a party's records of each class are not covered by DP-SGD",
+            fix='set algorithm.own_shares = "kept"',
+            field="algorithm.own_shares",
+        )
+    counts = Counter(label_name(example) for example in site.silo.train)
+    found = torch.tensor([counts[label] + 0.5 for label in site.task.labels])
+    return found / found.sum()
 
 
 async def agree_on_ground(

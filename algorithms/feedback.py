@@ -1,11 +1,12 @@
 """Eqs. 11, 12 and 14 of FedID: the central model learns, and says what that was worth.
 
 Ma, Liu, Wang, Zhang: FedID: Federated Interactive Distillation for Large-Scale Pretraining
-Language Models. EMNLP 2023. The parties' part of Eq. 14 is in `fedid.loss_of`.
+Language Models. EMNLP 2023. The parties' part of Eq. 14 is in `rectifying.terms`.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Literal, cast
 
@@ -21,6 +22,27 @@ from secure_fl.learning.tasks.base import inference
 from secure_fl.learning.training import Optimizer, public_step
 
 Feedback = Literal["scalar", "exact", "none"]
+Scale = Literal["unit", "printed"]
+
+
+class Units:
+    """Feedback in units of its own root mean square, of this round so far.
+
+    As printed it is so small that a weight of 1 changes nothing: a step of the host moves its loss
+    by thousandths, and g_distill is some 300 times g_feedback.
+    """
+
+    def __init__(self, scale: Scale) -> None:
+        self._scale, self._squares, self._count = scale, 0.0, 0
+
+    def of(self, h: Tensor) -> Tensor:
+        """The feedback of an exchange, as it is sent."""
+        if self._scale == "printed":
+            return h
+        self._squares += float(h.double().square().sum())
+        self._count += h.numel()
+        size = math.sqrt(self._squares / self._count)
+        return h / size if size > 0 else h
 
 
 def learn(site: Site, model: nn.Module, optimizer: Optimizer, x: Batch, y: Tensor) -> None:

@@ -13,14 +13,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from secure_fl.algorithms.distilling import Learner, WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import (
+    Distilling,
+    Learner,
+    agree_on_ground,
+    distil,
+    ensemble_of,
+    predicted,
+)
 from secure_fl.algorithms.ensembles import as_shares
-from secure_fl.algorithms.public_records import PublicRecords, answers, logits
+from secure_fl.algorithms.public_records import PublicRecords, answers
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class DSFL(WholeSets):
+class DSFL(Distilling):
     """One-way distillation to the host and to the parties, from an average of low entropy."""
 
     name: Literal["dsfl"] = "dsfl"
@@ -44,7 +51,9 @@ async def dsfl(cohort: Cohort, site: Site, cfg: DSFL) -> None:
         else:
             if drawn:
                 site.fit(model, cfg.epochs, round, optimizer=learner.own)
-            await ensemble.send(answers(logits(site, model, records, records.every()), "soft"))
+            await ensemble.send(
+                answers(predicted(site, cfg, model, records, records.every()), "soft")
+            )
             y = torch.as_tensor((await cohort.broadcast())["y"])
         if host or drawn:
             distil(site, cfg, model, records, y, round, learner.public)

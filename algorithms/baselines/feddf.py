@@ -10,16 +10,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import (
+    Distilling,
+    agree_on_ground,
+    distil,
+    ensemble_of,
+    predicted,
+)
 from secure_fl.algorithms.host_sums import mean_at_host, send_update, send_weights, take_weights
-from secure_fl.algorithms.public_records import PublicRecords, logits
+from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.algorithms.updates import Weights, add_, local_update, still
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class FedDF(WholeSets):
+class FedDF(Distilling):
     """The host opens the mean of models and of logits, and gives back what it makes of both."""
 
     name: Literal["feddf"] = "feddf"
@@ -51,7 +57,7 @@ async def feddf(cohort: Cohort, site: Site, cfg: FedDF) -> None:
             )  # lines 4, 5
             await send_update(cohort, Δ, ensemble.weight)
             add_(model, Δ)
-            z = logits(site, model, records, records.every())
+            z = predicted(site, cfg, model, records, records.every())
             await ensemble.send(z.clamp(-cfg.logit_bound, cfg.logit_bound))
             await take_weights(cohort, model)
     site.deliver(model)

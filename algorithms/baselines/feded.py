@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from typing import Literal
 
-from secure_fl.algorithms.distilling import WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import (
+    Distilling,
+    agree_on_ground,
+    distil,
+    ensemble_of,
+    predicted,
+)
 from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.host_sums import send_weights, take_weights
-from secure_fl.algorithms.public_records import PublicRecords, answers, logits
+from secure_fl.algorithms.public_records import PublicRecords, answers
 from secure_fl.algorithms.updates import Weights
 from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class FedED(WholeSets):
+class FedED(Distilling):
     """Every round begins with the host's model at all parties; only predictions leave them."""
 
     name: Literal["feded"] = "feded"
@@ -43,6 +49,8 @@ async def feded(cohort: Cohort, site: Site, cfg: FedED) -> None:
         else:
             if drawn:
                 site.fit(model, cfg.epochs, round)
-            await ensemble.send(answers(logits(site, model, records, records.every()), "soft"))
+            await ensemble.send(
+                answers(predicted(site, cfg, model, records, records.every()), "soft")
+            )
             await take_weights(cohort, model)
     site.deliver(model)

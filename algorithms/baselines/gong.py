@@ -13,13 +13,20 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from pydantic import Field
 from torch import Tensor
 
-from secure_fl.algorithms.distilling import Learner, WholeSets, agree_on_ground, distil, ensemble_of
-from secure_fl.algorithms.public_records import PublicRecords, logits
+from secure_fl.algorithms.distilling import (
+    Distilling,
+    Learner,
+    agree_on_ground,
+    distil,
+    ensemble_of,
+    predicted,
+)
+from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class Gong(WholeSets):
+class Gong(Distilling):
     """Parties train alone, then the host learns the mean of their logits."""
 
     name: Literal["gong"] = "gong"
@@ -46,7 +53,7 @@ async def gong(cohort: Cohort, site: Site, cfg: Gong) -> None:
         else:
             if drawn:
                 site.fit(model, cfg.epochs, round, optimizer=learner.own)
-            await ensemble.send(bounded(logits(site, model, records, records.every()), cfg))
+            await ensemble.send(bounded(predicted(site, cfg, model, records, records.every()), cfg))
         site.score(model, round.number, "" if host else "local")
     site.deliver(model, "model" if host else "local", shared=host)
 

@@ -11,14 +11,21 @@ from typing import Literal
 
 import torch
 
-from secure_fl.algorithms.distilling import Learner, WholeSets, agree_on_ground, distil, ensemble_of
+from secure_fl.algorithms.distilling import (
+    Distilling,
+    Learner,
+    agree_on_ground,
+    distil,
+    ensemble_of,
+    predicted,
+)
 from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.public_records import PublicRecords, Targets, answers, logits
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class MHAT(WholeSets):
+class MHAT(Distilling):
     """Votes train the central model; its own predictions train the parties."""
 
     name: Literal["mhat"] = "mhat"
@@ -44,7 +51,7 @@ async def mhat(cohort: Cohort, site: Site, cfg: MHAT) -> None:
         else:
             if drawn:
                 site.fit(model, cfg.epochs, round, optimizer=learner.own)
-            y = answers(logits(site, model, records, records.every()), cfg.targets)
+            y = answers(predicted(site, cfg, model, records, records.every()), cfg.targets)
             await ensemble.send(y)
             taught = torch.as_tensor((await cohort.broadcast())["y"])
             if drawn:

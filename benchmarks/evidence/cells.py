@@ -16,6 +16,7 @@ from benchmarks import collection, datasets
 from benchmarks.checkpoint import Checkpoint
 from benchmarks.collection import PARTS, SETS
 from benchmarks.datasets import Spread
+from benchmarks.evidence.controls import Control, mean_scores, who_trains
 from benchmarks.evidence.leakage import leakage
 from benchmarks.evidence.recorded import recorded
 from benchmarks.evidence.sketch import sketch
@@ -69,6 +70,7 @@ class Cell:
     mark: str = ""  # what must stand beside the figures wherever they are shown
     depths: tuple[int, ...] = ()  # of each party's own model, where they differ
     audited: bool = False  # of a first round, what each role could find out is measured, too
+    control: Control = ""  # what stands beside distillation, with records spread in the same way
     decomposed: bool = False  # every round's mean update is taken apart into singular values
 
     @property
@@ -117,7 +119,8 @@ def key_of(cell: Cell, place: Place) -> str:
     everything["protection"] |= {"host_sums": "masks"}
     if algorithm.name == "inclusivefl":
         everything["algorithm"] |= {"mix": "tiers"}
-    everything |= {name: True for name in ("audited", "decomposed") if getattr(cell, name)}
+    flags = ("audited", "control", "decomposed")
+    everything |= {name: getattr(cell, name) for name in flags if getattr(cell, name)}
     text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -128,7 +131,7 @@ def about(cell: Cell) -> dict[str, Any]:
     spread = asdict(cell.spread)
     own = {k: v for k, v in spread.items() if k not in defaults or v != defaults[k]}
     found: dict[str, Any] = json.loads(json.dumps({"spread": own, "depths": cell.depths}))
-    return {"seed": cell.seed, **found}
+    return {"seed": cell.seed, **found, **({"control": cell.control} if cell.control else {})}
 
 
 def run(cell: Cell, place: Place) -> Outcome:
@@ -147,10 +150,14 @@ def run(cell: Cell, place: Place) -> Outcome:
         with recorded(silos, algorithm, found, cell.seed) as (result, audit):
             extra["spectra"] = spectra(audit, algorithm.rounds)
     else:
-        result = Federation(silos, algorithm, seed=cell.seed, **options).run()
+        members = who_trains(cell.control, silos)
+        result = Federation(members, algorithm, seed=cell.seed, **options).run()
     if cell.audited:
         extra["leakage"] = leakage(silos, algorithm, found, cell.seed)
     document = result.document
+    metrics = document["metrics"]
+    if cell.control == "mean prediction":
+        metrics = mean_scores(result, silos[-1])
     return {
         "schema": SCHEMA,
         "title": cell.title,
@@ -161,7 +168,7 @@ def run(cell: Cell, place: Place) -> Outcome:
         "values": max((_values(model) for model in result.models.values()), default=0),
         "sketch": sketch(result.models),
         "rounds": document["rounds"],
-        "metrics": document["metrics"],
+        "metrics": metrics,
         "bytes": document["bytes"],
         **extra,
         "privacy_share": document["seconds"]["privacy_share"],

@@ -18,12 +18,15 @@ from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.evidence.cells import Cell, Outcome, about, sections
 from benchmarks.evidence.kept import FILE, read
 from benchmarks.evidence.tables import Table
+from benchmarks.evidence.tables.fedid_sizes import PRINTED
 
 SEEDS = 3  # that a whole table has
 ANY = Checkpoint(BUILT_IN, BUILT_IN)  # stands for the checkpoint, which a table does not name
 
 TEACHERS = "teacher_learning_rate"
 BEFORE = {"schedule": "constant"}  # of [training], where an outcome does not say
+LATER = ("own_shares", "labelled", "feedback_scale")  # of FedID's settings
+FEDID_BEFORE = {name: PRINTED[name] for name in LATER}
 SAID = ("seed", "spread", "depths", "algorithm", "settings")
 
 Place = tuple[str, str, str]  # group, data, method
@@ -97,6 +100,7 @@ def wanted(cell: Cell) -> Wanted:
     algorithm, found = sections(cell, ANY)
     every: dict[str, Any] = {
         **about(cell),
+        "control": cell.control,
         "spread": asdict(cell.spread),
         "algorithm": algorithm.model_dump(mode="json"),
         "settings": {name: part.model_dump(mode="json") for name, part in found.items()},
@@ -119,11 +123,21 @@ def said(outcome: Outcome) -> dict[str, Any]:
     """What an outcome says of its run, or what was so before there was a setting for it."""
     found = {name: outcome[name] for name in SAID}
     training = BEFORE | found["settings"].get("training", {})
-    algorithm = dict(found["algorithm"])
-    if TEACHERS in algorithm:  # left out, it was the students'
-        algorithm[TEACHERS] = algorithm[TEACHERS] or training["learning_rate"]
-    settings = found["settings"] | {"training": training}
-    return found | {"settings": settings, "algorithm": algorithm}
+    return found | {
+        "control": outcome.get("control", ""),
+        "algorithm": _algorithm(found["algorithm"], training),
+        "settings": found["settings"] | {"training": training},
+    }
+
+
+def _algorithm(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Teachers learned as students did; FedID had its printed form only, and batches of labels."""
+    if said.get(TEACHERS, 1.0) is None:  # left out, it was the students'
+        return {**said, TEACHERS: training["learning_rate"]}
+    if said["name"] != "fedid" or "feedback_scale" in said:
+        return said
+    batch = said["feedback_batch"] or training["batch_size"]
+    return {**FEDID_BEFORE, **said, "feedback_batch": batch}
 
 
 def _fits(found: Any, every: Any, own: Any) -> bool:

@@ -37,7 +37,7 @@ from secure_fl.testing.harness import Program, federate
 from secure_fl.testing.hospitals import HOST, hosted, members, small
 from tests.support.attacker import Heard, Wiretap
 from tests.support.equality import equal, weights
-from tests.support.hands import LOCAL, NAMES, Hand, ce, order, sgd
+from tests.support.hands import AS_PRINTED, LOCAL, NAMES, Hand, ce, order, sgd
 from tests.support.raising import raises
 from tests.support.saved_models import still
 
@@ -389,9 +389,12 @@ def test_traffic_of_predictions_is_table_5s(name: str) -> None:
 
 def test_traffic_of_fedid_is_table_5s_with_a_number_for_every_batch() -> None:
     batches = D0 // 8
-    up, down = traffic(FedID(rounds=T))
+    up, down = traffic(FedID(rounds=T))  # one exchange a round, and a weight with it
+    assert up == T * K * (Y + 4 + 4) and down == T * (Y + 4 * batches)
+    up, down = traffic(FedID(**AS_PRINTED, rounds=T))
     assert up == T * K * (Y + 4 + 4 * batches) and down == T * (Y + 4 * batches)
-    up, down = traffic(FedID(rounds=T, feedback="exact"))
+    exact = AS_PRINTED | {"feedback": "exact", "host_learning_rate": 0.1}
+    up, down = traffic(FedID(**exact, rounds=T))
     assert up == T * K * (Y + 4 + 4 * batches) and down == T * 2 * Y  # h is as large as y
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
 from tests.support.equality import equal, weights
-from tests.support.hands import BATCH, LOCAL, NAMES, RATE, Hand, ce, order, sgd, site_of
+from tests.support.hands import AS_PRINTED, BATCH, LOCAL, NAMES, RATE, Hand, ce, order, sgd, site_of
 from tests.support.saved_models import still
 
 __all__ = ["still"]  # a fixture
@@ -39,38 +41,55 @@ def by_hand(
     parties = [hand for name, hand in all_hands.items() if name != HOST]
     sizes = [len(silo.train) for silo in silos if silo.name != HOST]
     w = [n / sum(sizes) if cfg.counted == "records" else 1 / len(sizes) for n in sizes]
+    π = [log_shares(k) if cfg.own_shares != "kept" else torch.zeros(()) for k in parties]
     for t in range(1, cfg.rounds + 1):  # line 3
+        squares: list[float] = []  # of a round's feedback so far
         for k in parties:
             for _ in range(cfg.epochs):
                 k.descend(k.own_loss())  # line 7
         for epoch in range(cfg.distill_epochs):
             drawn = order(t, epoch, len(silos[0].public), BATCH)
             while drawn:  # line 9
-                lot, drawn = drawn[: cfg.batches_per_exchange], drawn[cfg.batches_per_exchange :]
-                said = [[predicted(k, rows, cfg) for k in parties] for rows in lot]
-                for rows, Y, (y, h) in [
-                    (rows, Y, learned(host, rows, w, Y, cfg))
-                    for rows, Y in zip(lot, said, strict=True)
-                ]:
+                together = cfg.batches_per_exchange or len(drawn)
+                lot, drawn = drawn[:together], drawn[together:]
+                said = [
+                    [predicted(k, rows, cfg, shares) for k, shares in zip(parties, π, strict=True)]
+                    for rows in lot
+                ]
+                told = [learned(host, *pair, w, cfg) for pair in zip(lot, said, strict=True)]
+                squares += [h * h for _, h in told]
+                unit = sqrt(fmean(squares)) if cfg.feedback_scale == "unit" else 1.0
+                for rows, Y, (y, h) in zip(lot, said, told, strict=True):
                     for k, wk, yk in zip(parties, w, Y, strict=True):
                         z = k.ask(rows)
                         loss = ce(z, y) if cfg.distill else torch.zeros(())
                         if cfg.feedback == "scalar":
-                            loss = loss + cfg.feedback_weight * wk * h * ce(
+                            share = wk if cfg.feedback_scale == "printed" else 1.0
+                            loss = loss + cfg.feedback_weight * share * h / unit * ce(
                                 z, F.one_hot(yk.argmax(-1), yk.shape[-1]).float()
                             )
                         k.descend(loss)  # line 21
+        if cfg.labelled:
+            for _ in range(cfg.epochs):
+                host.descend(host.own_loss())
     return all_hands
 
 
-def predicted(k: Hand, rows: Tensor, cfg: FedID) -> Tensor:
-    """Line 12."""
-    y = k.ask(rows).detach().softmax(-1)
+def log_shares(k: Hand) -> Tensor:
+    """How large a party's classes are, half a record added to each."""
+    counts = [int((k.train["labels"] == c).sum()) + 0.5 for c in range(len(LABELS))]
+    return torch.tensor(counts).log() - torch.tensor(sum(counts)).log()
+
+
+def predicted(k: Hand, rows: Tensor, cfg: FedID, shares: Tensor) -> Tensor:
+    """Line 12; as likely as a class would be if the party had as many records of each."""
+    y = k.ask(rows).detach().softmax(-1) / shares.exp()
+    y = y / y.sum(-1, keepdim=True)
     return y if cfg.targets == "soft" else F.one_hot(y.argmax(-1), y.shape[-1]).float()
 
 
 def learned(
-    host: Hand, rows: Tensor, w: Sequence[float], Y: Sequence[Tensor], cfg: FedID
+    host: Hand, rows: Tensor, Y: Sequence[Tensor], w: Sequence[float], cfg: FedID
 ) -> tuple[Tensor, float]:
     """Lines 15 to 18: the ensemble, and what a step towards it was worth."""
     y = sum((wk * yk for wk, yk in zip(w, Y, strict=True)), torch.zeros(()))
@@ -81,15 +100,15 @@ def learned(
 
 WAYS: dict[str, dict[str, Any]] = {
     "as it is": {"rounds": 2, "distill_epochs": 2},
-    "votes": {"targets": "hard", "epochs": 2},
-    "strong feedback of all alike": {
-        "feedback_weight": 50.0,
-        "counted": "parties",
-        "targets": "hard",
-    },
-    "older predictions": {"feedback_weight": 50.0, "batches_per_exchange": 2},
-    "no feedback": {"feedback": "none", "host_learning_rate": 0.11},
-    "no distillation": {"distill": False, "feedback_weight": 50.0, "targets": "hard"},
+    "with feedback": {"rounds": 2, "feedback": "scalar", "batches_per_exchange": 2},
+    "as printed": AS_PRINTED | {"rounds": 2, "distill_epochs": 2},
+    "votes": AS_PRINTED | {"targets": "hard", "epochs": 2},
+    "votes of parties with as many of each": {"targets": "hard", "epochs": 2},
+    "strong feedback of all alike": AS_PRINTED
+    | {"feedback_weight": 50.0, "counted": "parties", "targets": "hard"},
+    "older predictions": AS_PRINTED | {"feedback_weight": 50.0, "batches_per_exchange": 2},
+    "no feedback": AS_PRINTED | {"feedback": "none", "host_learning_rate": 0.11},
+    "no distillation": AS_PRINTED | {"distill": False, "feedback_weight": 50.0, "targets": "hard"},
 }
 
 
@@ -113,8 +132,9 @@ def test_it_is_algorithm_1_by_hand(way: str, mode: Any, still: str) -> None:
 def test_exact_feedback_moves_parties_along_the_derivative(still: str) -> None:
     """One exchange: θᵏ moves by -ηᵏ·λ·dL_val(θ_t)/dθᵏ, found by differences of L_val."""
     cfg = FedID(
+        **AS_PRINTED
+        | {"feedback": "exact", "batches_per_exchange": None, "host_learning_rate": RATE},
         rounds=1,
-        feedback="exact",
         distill=False,
         feedback_weight=1e4,
         public_batch=16,
@@ -160,7 +180,7 @@ def test_together_they_are_older_predictions_and_fewer_bytes() -> None:
 
 def test_without_distillation_and_with_weightless_feedback_parties_only_train_alone() -> None:
     alone = dict(zip(LOCAL, members()[:3], strict=True))
-    cfg = FedID(rounds=2, distill=False, feedback_weight=0.0)
+    cfg = FedID(rounds=2, distill=False, feedback="scalar", feedback_weight=0.0)
     result = hosted(cfg, training=sgd(batch_size=8)).run()
     for name, silo in alone.items():
         site = site_of(silo, sgd(batch_size=8))
@@ -180,9 +200,14 @@ def detached(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, w.detach()) for name, w in trainable(model).items())
 
 
-@pytest.mark.parametrize(("feedback", "same"), [("none", True), ("scalar", False)])
-def test_the_host_is_never_trained_on_its_labelled_records(feedback: Any, same: bool) -> None:
-    """Its labels judge steps and nothing else: without feedback they do not matter at all."""
+@pytest.mark.parametrize(
+    ("feedback", "labelled", "alike"),
+    [("none", False, (True, True)), ("none", True, (True, False)), ("scalar", False, (False,) * 2)],
+)
+def test_what_the_hosts_labels_change(
+    feedback: Any, labelled: bool, alike: tuple[bool, bool]
+) -> None:
+    """Its labels judge steps and nothing else: without feedback, parties never hear of them."""
     silos = members()
     host = silos[3]
     turned = [
@@ -191,9 +216,10 @@ def test_the_host_is_never_trained_on_its_labelled_records(feedback: Any, same: 
         if isinstance(e, Text)
     ]
     others = [*silos[:3], replace(host, train=turned)]
-    cfg = FedID(rounds=1, feedback=feedback, feedback_weight=50.0, targets="hard")
+    cfg = FedID(rounds=2, feedback=feedback, labelled=labelled, targets="hard")
     one, two = (hosted(cfg, silos=each).run() for each in (silos, others))
-    assert equal(weights(one, LOCAL[0]), weights(two, LOCAL[0])) == same
+    found = (equal(weights(one, name), weights(two, name)) for name in (LOCAL[0], "model"))
+    assert tuple(found) == alike
 
 
 def test_fresh_optimizers_make_every_step_as_long_as_the_first() -> None:
@@ -202,7 +228,7 @@ def test_fresh_optimizers_make_every_step_as_long_as_the_first() -> None:
     start = dict(detached(site_of(members()[3], training).model()))
     moved = {}
     for fresh in (True, False):
-        cfg = FedID(rounds=1, feedback="none", fresh_optimizers=fresh)
+        cfg = FedID(rounds=1, fresh_optimizers=fresh, labelled=False)
         result = hosted(cfg, training=training, silos=members(shared=24)).run()
         Δ = [(w - start[n]).abs().flatten() for n, w in weights(result).items()]
         moved[fresh] = torch.cat(Δ)

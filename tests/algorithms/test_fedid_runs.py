@@ -56,7 +56,7 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
         lambda site, *rest: steps.append((site.name, site.recorder.round)),
     )
     monkeypatch.setattr(
-        "secure_fl.algorithms.fedid.public_step",
+        "secure_fl.algorithms.rectifying.public_step",
         lambda site, *rest: steps.append((site.name, site.recorder.round)),
     )
     cfg = FedID(rounds=2, public_batch=4, batches_per_exchange=together, distill_epochs=2)
@@ -101,6 +101,7 @@ def test_all_members_draw_the_same_batches_and_others_in_each_pass() -> None:
     ("fields", "said"),
     [
         ({"distill": False, "feedback": "none"}, "would learn nothing"),
+        ({"feedback": "exact"}, "host_learning_rate, some 0.1"),
         ({"feedback": "exact", "targets": "hard"}, "votes have no derivative"),
         ({"feedback": "exact", "fresh_optimizers": True}, "plain gradient descent"),
         ({"feedback": "some"}, "scalar"),
@@ -133,7 +134,7 @@ def test_every_member_may_have_a_model_and_a_tokenizer_of_its_own(
         replace(silos[2], model=odd),
         replace(silos[3], model=ModelSettings(layers=2)),
     ]
-    cfg = FedID(rounds=1, feedback=feedback)
+    cfg = FedID(rounds=1, feedback=feedback, host_learning_rate=0.1)
     result = hosted(cfg, "he+secagg", silos=silos, folder=tmp_path / "run").run()
     assert set(result.models) == {"model", *LOCAL}
     models: dict[str, Any] = dict(result.models)
@@ -171,7 +172,7 @@ def killing(sessions: Mapping[str, Session], at: int) -> Any:
 def test_killed_in_the_second_round_it_resumes_bit_for_bit(
     mode: Any, feedback: Any, tmp_path: Path
 ) -> None:
-    cfg = FedID(rounds=2, feedback=feedback, targets="soft")
+    cfg = FedID(rounds=2, feedback=feedback, host_learning_rate=0.1, batches_per_exchange=1)
     counted: list[LossyEngine] = []
 
     def count(sessions: Mapping[str, Session]) -> LossyEngine:
@@ -243,8 +244,10 @@ def test_a_host_with_too_few_labels_for_a_batch_is_told() -> None:
     with raises(
         DataError, "5", "8", "feedback_batch", party=HOST, field="algorithm.feedback_batch"
     ):
-        hosted(silos=members(size=8, labelled=5)).run()
-    hosted(FedID(rounds=1, feedback_batch=5), silos=members(size=8, labelled=5)).run()
+        cfg = FedID(rounds=1, feedback="scalar", feedback_batch=8)
+        hosted(cfg, silos=members(size=8, labelled=5)).run()
+    for cfg in (FedID(rounds=1, feedback="scalar"), FedID(rounds=1)):  # all there are, or none
+        hosted(cfg, silos=members(size=8, labelled=5)).run()
 
 
 @pytest.mark.parametrize("kind", ["ner", "regression", "ranking"])

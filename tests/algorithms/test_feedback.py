@@ -15,15 +15,16 @@ from torch.func import functional_call
 
 from secure_fl.algorithms import feedback
 from secure_fl.algorithms.distilling import optimizer_of, rate_of
-from secure_fl.algorithms.fedid import FedID, loss_of, rectify
+from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.public_records import answers
+from secure_fl.algorithms.rectifying import Given, Rules, Watch, rectify, terms
 from secure_fl.events import EventLog
 from secure_fl.learning.models import load_model, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, members
-from tests.support.hands import ce
+from tests.support.hands import AS_PRINTED, ce
 
 RATE = 0.3
 SGD = TrainingSettings(
@@ -76,6 +77,19 @@ def toys(seed: int = 0) -> tuple[nn.Linear, nn.Linear, Batch, Batch]:
         return host, party, x, {"input": torch.randn(6, 5, dtype=torch.float64), "labels": labels}
 
 
+def loss_of(z: Tensor, y: Tensor, own: Tensor, h: Tensor, w: float, cfg: FedID) -> Tensor:
+    """The loss of a party's step under these settings."""
+    return torch.stack(terms(z, Given(y, own, h), w, rules(cfg))).sum()
+
+
+def rules(cfg: FedID) -> Rules:
+    return Rules(cfg.distill, cfg.feedback, cfg.feedback_scale, cfg.feedback_weight)
+
+
+def printed(**fields: Any) -> FedID:
+    return FedID(**AS_PRINTED | fields)
+
+
 def hospital(training: TrainingSettings = SGD, model: ModelSettings | None = None) -> Site:
     """The host of a small federation."""
     task = make_task(TaskSettings(labels=LABELS, max_length=32))
@@ -103,7 +117,7 @@ def test_exact_feedback_is_the_derivative_through_the_hosts_step(w: float) -> No
 @pytest.mark.parametrize("frozen", [True, False])
 def test_exact_feedback_of_a_transformer_reaches_the_party_as_one_gradient(frozen: bool) -> None:
     site = hospital(model=ModelSettings(layers=2, freeze_embeddings=frozen))
-    cfg = FedID(feedback="exact", distill=False, feedback_weight=2.0)
+    cfg = printed(feedback="exact", distill=False, feedback_weight=2.0, host_learning_rate=RATE)
     models = [
         load_model(site.model_settings, site.task, site.tokenizer, s, attn_implementation="eager")
         for s in (1, 2)
@@ -146,24 +160,29 @@ def test_the_partys_loss_by_hand() -> None:
     distilled, strengthened = math.log(4), math.log(4 / 3)
     scalar = 3 * w * 2 * strengthened  # feedback_weight 3
     cases = {
-        FedID(feedback_weight=3): distilled + scalar,
-        FedID(feedback_weight=3, distill=False): scalar,
-        FedID(feedback="none"): distilled,
-        FedID(feedback_weight=0): distilled,
+        printed(feedback_weight=3): distilled + scalar,
+        printed(feedback_weight=3, distill=False): scalar,
+        printed(feedback="none"): distilled,
+        printed(feedback_weight=0): distilled,
+        printed(feedback_weight=3, feedback_scale="unit"): distilled + scalar / w,
+        FedID(): distilled,
     }
     for cfg, expected in cases.items():
         assert float(loss_of(z, y, own, h, w, cfg)) == pytest.approx(expected, rel=1e-6)
     H = torch.tensor([[2.0, -1.0]])
-    exact = FedID(feedback="exact", feedback_weight=3)
+    exact = printed(feedback="exact", feedback_weight=3, host_learning_rate=RATE)
     expected = distilled + 3 * w * (2 / 4 - 3 / 4)
     assert float(loss_of(z, y, own, H, w, exact)) == pytest.approx(expected, rel=1e-6)
     two = loss_of(z.repeat(2, 1), y.repeat(2, 1), own.repeat(2, 1), H.repeat(2, 1), w, exact)
     assert float(two) == pytest.approx(distilled + 2 * 3 * w * (2 / 4 - 3 / 4), rel=1e-6)
+    unit = exact.model_copy(update={"feedback_scale": "unit"})
+    two = loss_of(z.repeat(2, 1), y.repeat(2, 1), own.repeat(2, 1), H.repeat(2, 1), w, unit)
+    assert float(two) == pytest.approx(distilled + 3 * (2 / 4 - 3 / 4), rel=1e-6)
 
 
 def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does() -> None:
     site = hospital()
-    start, cfg = site.model(), FedID()
+    start, cfg = site.model(), printed()
     x, val = site.public.batch([0, 1, 2]), site.train.batch([0, 1, 2, 3, 4])
     y = torch.tensor([[0.9, 0.1], [0.2, 0.8], [1.0, 0.0]])
 
@@ -196,7 +215,7 @@ def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does() -> 
 
 def test_a_step_that_helped_strengthens_what_the_party_said_and_one_that_hurt_weakens_it() -> None:
     site = hospital()
-    cfg = FedID(distill=False)
+    cfg = printed(distill=False)
     x = site.public.batch([0, 1])
     start = site.model().eval()
     own = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -207,8 +226,9 @@ def test_a_step_that_helped_strengthens_what_the_party_said_and_one_that_hurt_we
     found = []
     for h in (0.1, -0.1):
         model = deepcopy(start)
-        given = torch.full((2, 2), 0.5), own, torch.tensor(h)
-        rectify(site, model, optimizer_of(site, cfg, model), x, given, 1.0, cfg)
+        given = Given(torch.full((2, 2), 0.5), own, torch.tensor(h))
+        optimizer = optimizer_of(site, cfg, model)
+        rectify(site, model, optimizer, x, given, 1.0, rules(cfg), Watch())
         found.append(first(model) - first(start))
     assert found[0] > 1e-3 and found[1] < -1e-3
 
@@ -233,11 +253,12 @@ def pull(cfg: FedID) -> float:
 
 
 def test_votes_can_be_strengthened() -> None:
-    assert pull(FedID(targets="hard")) > 0.1
+    assert pull(printed(targets="hard")) > 0.1
 
 
-def test_predictions_can_be_strengthened_under_the_defaults() -> None:
-    assert pull(FedID()) > 0.1
+@pytest.mark.parametrize("scale", ["unit", "printed"])
+def test_predictions_can_be_strengthened(scale: Any) -> None:
+    assert pull(printed(feedback_scale=scale)) > 0.1
 
 
 # --- rates ----------------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ batch_size = 16
 [algorithm]
 name = "fedid"
 rounds = 3
+batches_per_exchange = 1
 """
 NOISE = """\
 [protection.noise]
@@ -192,7 +193,9 @@ def test_a_file_without_privacy_can_be_asked_for_some(study: Path) -> None:
     study.write_text(STUDY)
     assert "asks for no differential privacy" in run(str(study), code=2).stderr
     assert run(str(study), "--epsilon", "8", code=7).stdout == shown(FIFTH) + "\n"
-    study.write_text(STUDY.replace('"fedid"', '"fedavg"') + NOISE)
+    study.write_text(
+        STUDY.replace('"fedid"', '"fedavg"').replace("batches_per_exchange = 1\n", "") + NOISE
+    )
     assert "not only predictions" in run(str(study), code=2).stderr
     assert "there is no such file" in run(str(study.with_name("other.toml")), code=2).stderr
 

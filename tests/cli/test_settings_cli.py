@@ -40,7 +40,7 @@ def test_values_bounds_and_comments_are_read_off() -> None:
 def test_one_section_is_shown_and_a_wrong_name_lists_all() -> None:
     run = CliRunner().invoke
     shown = run(main, ["settings", "fedid"])
-    assert shown.exit_code == 0 and "batches_per_exchange = 1" in shown.output
+    assert shown.exit_code == 0 and "distill_epochs = 1" in shown.output
     assert run(main, ["settings"]).output.splitlines() == list(sections())
     wrong = run(main, ["settings", "nope"])
     assert wrong.exit_code == 2 and "no section 'nope'" in wrong.output

@@ -14,9 +14,11 @@ from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.public_coins import sampled
+from secure_fl.errors import SettingsError
 from secure_fl.federation.outcome import protection_of
 from secure_fl.settings import DPSettings
 from secure_fl.testing.hospitals import HOST, hosted, members
+from tests.support.raising import raises
 
 SEED = 0
 
@@ -84,11 +86,20 @@ def private(algorithm: Any) -> Federation:
 
 
 def test_a_host_whose_records_no_dp_sgd_saw_is_named_and_no_overall_epsilon_is_claimed() -> None:
-    """FedID's host asks its labelled records, without noise; DS-FL's trains on them by DP-SGD."""
-    said = private(FedID(rounds=1)).run().document["privacy"]
+    """A host that gives feedback asks its records, without noise; others train by DP-SGD."""
+    asking = FedID(rounds=1, feedback="scalar", labelled=False)
+    said = private(asking).run().document["privacy"]
     assert said["epsilon"][HOST] is None and said["epsilon"]["hospital-1"] > 0
     assert said["uncovered"] == [HOST] and said["overall_epsilon"] is None
     assert f"nothing is promised for the training records of {HOST}" in said["assumes"]
-    said = private(DSFL(rounds=1)).run().document["privacy"]
-    assert said["uncovered"] == [] and said["overall_epsilon"] == max(said["epsilon"].values())
-    assert "nothing is promised" not in said["assumes"]
+    for covered in (DSFL(rounds=1), FedID(rounds=1)):
+        said = private(covered).run().document["privacy"]
+        assert said["uncovered"] == [] and said["overall_epsilon"] == max(said["epsilon"].values())
+        assert "nothing is promised" not in said["assumes"]
+
+
+def test_a_host_that_trains_by_dp_sgd_gives_no_feedback_without_noise() -> None:
+    """Its spent ε would be claimed for records that feedback tells of."""
+    both = FedID(rounds=1, feedback="scalar")
+    with raises(SettingsError, field="algorithm.feedback"):
+        private(both).run()

@@ -22,6 +22,13 @@ from secure_fl.testing.hospitals import LABELS
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
 LOCAL = [f"{name}/local" for name in NAMES]
 RATE, BATCH = 0.05, 4
+AS_PRINTED: dict[str, Any] = {  # FedID as in its paper, but for the batch of labels
+    "own_shares": "kept",
+    "labelled": False,
+    "feedback": "scalar",
+    "feedback_scale": "printed",
+    "batches_per_exchange": 1,
+}
 
 
 def sgd(**changes: Any) -> TrainingSettings:

@@ -14,7 +14,16 @@ from typing import Any
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
 from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
-from benchmarks.evidence.tables.fedid_sizes import BATCHES, MORE, SCALES, SWEEPS, WITH_MORE, Scale
+from benchmarks.evidence.tables.fedid_sizes import (
+    BATCHES,
+    MORE,
+    PRINTED,
+    SCALES,
+    SWEEPS,
+    WITH_MORE,
+    Scale,
+)
+from benchmarks.evidence.tables.fedid_skewed import skewed
 
 Method = dict[str, Any]
 
@@ -61,13 +70,13 @@ UNAIDED: Mapping[str, Method] = {
         ("MHAT", "mhat"),
     )
 }
-PRINTED: Mapping[str, Method] = {  # in Table 4
+ABLATED_BY_BOTH: Mapping[str, Method] = {  # in Table 4
     "FedID": FEDID,
     "without g_feedback": {"name": "fedid", "feedback": "none"},
     "without g_distill": {"name": "fedid", "distill": False},
 }
 ABLATIONS: Mapping[str, Method] = {
-    **PRINTED,
+    **ABLATED_BY_BOTH,
     "the derivative as feedback": {
         "name": "fedid",
         "feedback": "exact",
@@ -95,6 +104,7 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
         yield from _rows("Table 4", data, ABLATIONS, scale, seed)
     if budget == "cpu":
         yield from _with_more(seed)
+        yield from skewed(seed)
     yield from _noised("sst2", scale, seed)
     yield from _sweeps("sst2", budget, seed)
     if not seed:
@@ -132,7 +142,7 @@ def _with_more(seed: int) -> Iterator[Cell]:
             group = f"homogeneous, α = {alpha:g}{WITH_MORE}"
             yield from _rows(group, data, methods, MORE, seed, alpha)
         yield from _unlike(data, {**DISTILLED, **GENTLER}, MORE, seed, WITH_MORE)
-        yield from _rows(f"Table 4{WITH_MORE}", data, PRINTED, MORE, seed)
+        yield from _rows(f"Table 4{WITH_MORE}", data, ABLATED_BY_BOTH, MORE, seed)
 
 
 def _noised(data: str, scale: Scale, seed: int) -> Iterator[Cell]:
@@ -182,6 +192,8 @@ def _cell(
     alpha: float = ALPHA,
 ) -> Cell:
     size, name = scale.sets[data], algorithm["name"]
+    if name == "fedid":
+        algorithm = {**PRINTED, "feedback_batch": scale.batch} | algorithm
     epochs, rates = {"rounds": scale.rounds, "epochs": scale.epochs}, {}
     if name == "gong":  # one shot: as much local training, and as much distillation, at once
         epochs = {"rounds": 1, "epochs": scale.rounds * scale.epochs}
