@@ -15,7 +15,7 @@ from secure_fl.coordinator.step import (
     SumStep,
     offers_to,
 )
-from secure_fl.errors import CohortError, Disagreement, TooFewParties
+from secure_fl.errors import CohortError, Disagreement, TooFewParties, WireError
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import FromParty, Offer
@@ -62,6 +62,9 @@ class DeclareStep(Step):
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Declare)  # noqa: S101
+        names = (*message.names, *message.reads)
+        if len({*names}) < len(names):  # the work for all grows with each
+            raise WireError("a party declares a name twice", party=party, field="names")
         self.declared[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:

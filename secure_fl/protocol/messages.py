@@ -13,6 +13,7 @@ import msgspec
 
 MAX_BULK = 2**31
 MAX_PLAN = 2**17
+MOST_SEGMENTS = 256  # of a sum: as many sets of contributors as there are kinds of parties
 MOST_KEPT, MOST_NOTES = 16, 256  # rounds that a party could resume after; notes of what it opened
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
@@ -73,7 +74,9 @@ class Segment(Message, frozen=True, tag=False):
     size: Size  # 0: this party only reads the sum
     slots: Count = 0
     owners: Names = ()  # (): every party; otherwise those that `Owners` named
-    salts: tuple[Salt, ...] = ()  # of the masks that its sender shares with these
+    salts: Annotated[  # of the masks that its sender shares with these
+        tuple[Salt, ...], msgspec.Meta(max_length=MOST_SEGMENTS)
+    ] = ()
 
 
 # --- party to coordinator ----------------------------------------------------------------------
@@ -102,7 +105,7 @@ class SumInput(Message, frozen=True, tag=3):
     """The party's contribution to a sum; the vectors are in the bulk, one after the other."""
 
     audience: Audience
-    segments: tuple[Segment, ...]
+    segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=MOST_SEGMENTS)]
     more: bool = False  # the next sum belongs to it: its values, if this was of scales, or a part
     at: SumId = (0, 0)  # as in `Declare`
 
