@@ -1,4 +1,4 @@
-"""Who is shown to have lied is not asked any more; the others end the run, and `status` says who."""
+"""Who is shown to have lied is not asked any more: the others end the run, and all see who."""
 
 from __future__ import annotations
 
