@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "audit": Lazy("secure_fl.cli.audit", "audit", "Attack what each role of a run saw."),
         "report": Lazy("secure_fl.cli.audit", "report", "Write the report of audited runs."),
         "predict": Lazy("secure_fl.cli.predict", "predict", "Apply a run's model to texts."),
+        "push": Lazy("secure_fl.cli.push", "push", "Hand a run's model on, with its card."),
         "runs": Lazy("secure_fl.cli.runs", "runs", "List runs, or show one."),
         "data": Lazy("secure_fl.cli.data", "data", "Describe, split or make data."),
         "keys": Lazy("secure_fl.cli.keys", "keys", "Identities, rosters and the cohort's keys."),

@@ -23,6 +23,7 @@ from secure_fl.federation.prepared import Prepared, prepare
 from secure_fl.federation.stretch import MakeEngine, Stretch
 from secure_fl.federation.terms import Terms
 from secure_fl.runs.folder import RunFolder
+from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result import Result, spent
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
@@ -191,6 +192,7 @@ class Federation:
         if folder is not None:
             export_to(folder.path, sites)
             folder.finish(document)
+            write_cards(folder.path)
         return result
 
     def _listener(self, folder: RunFolder | None) -> Listener:

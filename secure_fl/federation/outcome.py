@@ -34,6 +34,7 @@ class Outline:
     members: int  # that sums are over, the host not counted
     local_heads: bool = False
     whole: bool = False  # these are the results of all parties, in one process
+    roster: str = ""  # its fingerprint; empty: there is none in one process
 
 
 def document_of(
@@ -60,6 +61,8 @@ def document_of(
         "task": run.terms.task.model_dump(mode="json"),
         "model": run.terms.model.model_dump(mode="json"),
         "parties": list(run.parties),
+        "records": records_of(sites) if run.whole else None,
+        "roster": run.roster or None,
         "seed": run.terms.seed,
         "rounds": run.terms.algorithm.rounds,
         "main_metric": task.metric,
@@ -71,6 +74,12 @@ def document_of(
         "versions": dict(versions()),
         "machine": dict(machine()),
     }
+
+
+def records_of(sites: Sequence[Site]) -> dict[str, int]:
+    """How many records all parties have together, in each split."""
+    silos = [site.silo for site in sites]
+    return {name: sum(len(getattr(s, name)) for s in silos) for name in ("train", "dev", "test")}
 
 
 def protection_of(run: Outline) -> dict[str, Any]:

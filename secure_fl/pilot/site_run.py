@@ -20,6 +20,7 @@ from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
+from secure_fl.runs.model_card import write_cards
 
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
 
@@ -77,7 +78,10 @@ class SiteRun:
             max_batch=home.max_batch,
         )
         parties = sum(name != rules.host for name in home.roster.names)
-        self._outline = Outline(terms, rules, {silo.name: task}, (silo.name,), parties)
+        roster = home.roster.fingerprint()
+        self._outline = Outline(
+            terms, rules, {silo.name: task}, (silo.name,), parties, roster=roster
+        )
         self.session = self._prepared.join(rules, home.keys, self.link)
 
     @property
@@ -94,6 +98,7 @@ class SiteRun:
         try:
             export_to(self._folder.path, [site])
             self._folder.finish(document_of(self._outline, [site], seconds, accounts))
+            write_cards(self._folder.path)
         except SecureFLError as error:
             raise error.at(party=party) from None
         except Exception as error:  # of the libraries that write models, each has its own

@@ -1,0 +1,193 @@
+"""A model's README.md: what it learned from, how well, who was protected how, and where it is from.
+
+It is written beside every model of a finished run, and anew when the model is pushed, with the
+audit if there was one. Everything in it comes from the run's folder, and nothing of it is one
+hospital's alone: scores are those over all hospitals' records, and counts are only told by a run
+whose hospitals were all in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from secure_fl.errors import RunError
+from secure_fl.files import write_whole
+from secure_fl.runs.folder import RESULT, SETTINGS
+
+CARD, TASK, AUDIT = "README.md", "secure_fl.json", "audit.json"
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+ADAPTERS = "adapter_config.json"
+PIPELINES = {
+    "classification": "text-classification",
+    "pair": "text-classification",
+    "regression": "text-classification",
+    "ner": "token-classification",
+}
+OWN = """\
+This model is **one hospital's own**: it was not averaged with others', and can tell more about its
+records than a shared one."""
+
+
+def write_cards(run: Path) -> None:
+    """Write the card of every model of a finished run."""
+    for pattern in (f"*/{TASK}", f"parties/*/*/{TASK}"):
+        for task in run.glob(pattern):
+            write_card(run, task.parent)
+
+
+def write_card(run: Path, model: Path) -> None:
+    """Write the card of one model of a finished run."""
+    result, task = _read(run / RESULT), _read(model / TASK)
+    own = model.parent != run
+    parts = [
+        _front(model, result, task),
+        f"# {model.name}: {task['kind']}\n",
+        _origin(result, own),
+        _use(model, task),
+        _data(result),
+        _scores(result, model.name, own),
+        _protection(run, result),
+        _lineage(run, model, result),
+    ]
+    write_whole(model / CARD, "\n".join(parts))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            "a model's card needs the result of its finished run",
+            fix="name a run that is finished, or finish it with --resume",
+            file=file,
+            reason="missing",
+        ) from error
+    return found
+
+
+def _front(model: Path, result: Mapping[str, Any], task: Mapping[str, Any]) -> str:
+    """What hubs read: no path of a hospital's machine."""
+    tags = ["federated-learning", "secure-fl", str(result["algorithm"])]
+    tags += ["differential-privacy"] if result["privacy"] or result["noise"] else []
+    lines = ["library_name: " + ("peft" if (model / ADAPTERS).exists() else "transformers")]
+    if task["kind"] in PIPELINES:
+        lines.append(f"pipeline_tag: {PIPELINES[task['kind']]}")
+    if _base(result) and "/" in _base(result):
+        lines.append(f"base_model: {_base(result)}")
+    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---", ""])
+
+
+def _base(result: Mapping[str, Any]) -> str:
+    """The checkpoint's name if it is one that others know; empty: it was a folder here."""
+    name = str(result["model"]["name"])
+    return name if HUB_NAME.fullmatch(name) and not Path(name).exists() else ""
+
+
+def _origin(result: Mapping[str, Any], own: bool) -> str:
+    layers = result["model"]["layers"]
+    cut = f", cut to its first {layers} layers" if layers else ""
+    said = (
+        f"Trained by {result['protection']['parties']} hospitals with `{result['algorithm']}` in "
+        f"{result['rounds']} rounds, from `{_base(result) or 'a checkpoint in a folder'}`{cut}. No "
+        "record left its hospital."
+    )
+    return f"{said}\n\n{OWN}\n" if own else f"{said}\n"
+
+
+def _use(model: Path, task: Mapping[str, Any]) -> str:
+    """How to ask it; what is not plain transformers is said."""
+    kind = task["kind"]
+    ours = "```python\nfrom secure_fl.learning.exporting import load_exported\n\n"
+    ours += 'model, tokenizer, task = load_exported("THIS FOLDER")\n```\n'
+    if (model / ADAPTERS).exists():
+        return f"## Use\n\nAdapters for `peft`, around their base; merged, by ours:\n\n{ours}"
+    if kind not in PIPELINES:
+        return f"## Use\n\nThe ranker is ours; `AutoModel` loads the body alone.\n\n{ours}"
+    attentive = task["pooling"] == "attentive"
+    trust = ", trust_remote_code=True" if attentive else ""
+    said = (
+        "\nIts head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py): "
+        "read it before you trust it.\n"
+        if attentive
+        else ""
+    )
+    labels = ", ".join(f"`{label}`" for label in task["labels"]) or "a score"
+    return (
+        "## Use\n\n```python\nfrom transformers import pipeline\n\n"
+        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{trust})\n```\n{said}\n'
+        f"It answers {labels}; texts are cut to {task['max_length']} tokens.\n"
+    )
+
+
+def _data(result: Mapping[str, Any]) -> str:
+    if not result["records"]:
+        return "## Data\n\nHow many records a hospital has stays with it: only sums were opened.\n"
+    counts = ", ".join(f"{count} {split}" for split, count in result["records"].items())
+    return f"## Data\n\nRecords of all hospitals together: {counts}.\n"
+
+
+def _scores(result: Mapping[str, Any], name: str, own: bool) -> str:
+    """The last round's scores over all hospitals' test records."""
+    pooled = result["metrics"].get("last", {}).get("pooled", {})
+    found = pooled.get(f"{name}/test") or (pooled.get("test") if name == "model" else None)
+    if not found:
+        return "## Scores\n\nNone over all hospitals' records: each measured on its own.\n"
+    whose = ", each read by its hospital's own model" if own or result["local_heads"] else ""
+    rows = [f"| {metric} | {value:.4f} |" for metric, value in found.items()]
+    said = f"## Scores\n\nOver all hospitals' test records together{whose}:\n"
+    return "\n".join([said, "| metric | |", "| --- | --- |", *rows, ""])
+
+
+def _protection(run: Path, result: Mapping[str, Any]) -> str:
+    protection, dp, noise = (result[name] for name in ("protection", "privacy", "noise"))
+    said = [f"Updates were summed under `{protection['mode']}`. {protection['statement']}".strip()]
+    if dp:
+        said.append(
+            f"DP-SGD protects each {dp['unit']}: ε = {dp['overall_epsilon']:.2f} at "
+            f"δ = {dp['delta']:g} ({dp['adjacency']}). It assumes: {dp['assumes']}."
+        )
+    if noise:
+        said.append(f"Sums of predictions were noised ({noise['unit']} as the unit).")
+    if not dp and not noise:
+        said.append("No differential privacy: the model may remember records (see the audit).")
+    said.append(_audit(run))
+    return "## Protection\n\n" + "\n\n".join(said) + "\n"
+
+
+def _audit(run: Path) -> str:
+    if not (run / AUDIT).exists():
+        return "It was not audited."
+    found = _read(run / AUDIT)
+    verdicts = [trial["verdict"] for trial in found["trials"]]
+    counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(sorted(verdicts)))
+    reasons = "".join(f" {reason}." for reason in found["reasons"])
+    return f"Audit: **{found['status']}** ({counts}).{reasons}"
+
+
+def _lineage(run: Path, model: Path, result: Mapping[str, Any]) -> str:
+    """Names and digests by which this model is tied to its run."""
+    rows = {"run": run.resolve().name, "seed": result["seed"]}
+    if result["roster"]:
+        rows["roster"] = result["roster"]
+    for file in (run / SETTINGS, run / RESULT, *sorted(model.rglob("*.safetensors"))):
+        if file.exists():
+            name = file.relative_to(model) if file.is_relative_to(model) else file.name
+            rows[f"sha256 of {name}"] = digest(file)
+    versions = result["versions"]
+    rows["made with"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [f"| {name} | {value} |" for name, value in rows.items()]
+    return "\n".join(["## Lineage", "", "| | |", "| --- | --- |", *lines, ""])
+
+
+def digest(file: Path) -> str:
+    """The SHA-256 of a file, read in pieces."""
+    state = sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(1 << 20):
+            state.update(piece)
+    return state.hexdigest()

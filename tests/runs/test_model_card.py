@@ -1,0 +1,177 @@
+"""A model's card says what its run says, nothing of one hospital alone; a push takes it along."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import transformers
+from click.testing import CliRunner
+
+from secure_fl import FedAvg, TrainingSettings
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.cli.main import main
+from secure_fl.errors import RunError
+from secure_fl.learning.fetching import quiet
+from secure_fl.runs.model_card import write_card, write_cards
+from secure_fl.runs.pushing import push
+from secure_fl.settings import DPSettings, ModelSettings
+from secure_fl.testing.hospitals import LABELS, silos, small
+from tests.support.families import save
+from tests.support.raising import raises
+
+DP = DPSettings(epsilon=50, noise_multiplier=1.0, accountant="rdp")
+FAST = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu", dp=DP)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run under DP-SGD, of a checkpoint in a folder."""
+    home = tmp_path_factory.mktemp("home")
+    model = save(home / "checkpoint", "bert")
+    at, records = home / "study", silos(size=16)
+    small(FedAvg(rounds=1), "he+secagg", model=model, training=FAST, silos=records, folder=at).run()
+    return home / "study"
+
+
+def sizes() -> dict[str, int]:
+    found = silos(size=16)
+    return {name: sum(len(getattr(s, name)) for s in found) for name in ("train", "dev", "test")}
+
+
+def test_the_card_says_what_the_result_says(run: Path) -> None:
+    card = (run / "model" / "README.md").read_text()
+    result = json.loads((run / "result.json").read_text())
+    assert result["records"] == sizes()
+    for split, count in sizes().items():
+        assert f"{count} {split}" in card
+    for metric, value in result["metrics"]["last"]["pooled"]["test"].items():
+        assert f"| {metric} | {value:.4f} |" in card
+    assert f"ε = {result['privacy']['overall_epsilon']:.2f}" in card
+    assert result["protection"]["statement"] in card and "`he+secagg`" in card
+    assert "It was not audited." in card
+    for file in (run / "settings.toml", run / "result.json", run / "model" / "model.safetensors"):
+        assert f"| sha256 of {file.name} | {sha256(file.read_bytes()).hexdigest()} |" in card
+    assert "pipeline_tag: text-classification" in card and "- differential-privacy" in card
+    assert all(f"`{label}`" in card for label in LABELS)
+
+
+def test_the_card_names_no_path_and_no_hospital(run: Path) -> None:
+    card = (run / "model" / "README.md").read_text()
+    assert str(run.parent) not in card and "base_model" not in card
+    assert "hospital-" not in card
+
+
+def test_a_hospital_s_own_figures_stay_out_of_the_card(run: Path, tmp_path: Path) -> None:
+    """As a pilot's member writes it: its result counts its own records, and pools none."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "secure_fl.json").write_bytes(
+        (run / "model" / "secure_fl.json").read_bytes()
+    )
+    result = json.loads((run / "result.json").read_text())
+    own = result["metrics"]["last"]["party"]["hospital-1"]["test"]
+    last = result["metrics"]["last"] | {"pooled": {}}
+    changed = {"records": None, "roster": "12345 67890", "metrics": {"last": last}}
+    (tmp_path / "result.json").write_text(json.dumps(result | changed))
+    write_cards(tmp_path)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert not any(f"{value:.4f}" in card for value in own.values())
+    assert "stays with it" in card and "None over all hospitals' records" in card
+    assert "| roster | 12345 67890 |" in card
+
+
+def test_an_audit_is_told_with_its_verdict(run: Path, tmp_path: Path) -> None:
+    trials = [{"verdict": "holds"}, {"verdict": "holds"}, {"verdict": "leaks"}]
+    audit = {"status": "not within policy", "trials": trials, "reasons": ["one leaks"]}
+    (run / "audit.json").write_text(json.dumps(audit))
+    try:
+        write_card(run, run / "model")
+    finally:
+        (run / "audit.json").unlink()
+    card = (run / "model" / "README.md").read_text()
+    assert "**not within policy** (2 holds, 1 leaks). one leaks." in card
+    write_cards(run)
+
+
+def test_a_student_answers_and_a_teacher_s_card_says_whose_it_is(tmp_path: Path) -> None:
+    algorithm, records = FedKD(rounds=1, student_layers=1), silos(size=16)
+    small(algorithm, model=ModelSettings(layers=2), silos=records, folder=tmp_path / "r").run()
+    student, teacher = tmp_path / "r" / "student", tmp_path / "r/parties/hospital-1/model"
+    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    pooled = result["metrics"]["last"]["pooled"]
+    card = (student / "README.md").read_text()
+    assert f"| accuracy | {pooled['student/test']['accuracy']:.4f} |" in card
+    assert "one hospital's own" not in card
+    assert "one hospital's own" in (teacher / "README.md").read_text()
+    with quiet():
+        ask = transformers.pipeline("text-classification", model=str(student), device="cpu")
+    assert ask("no complaints")[0]["label"] in LABELS
+
+
+def test_a_run_that_is_not_finished_has_no_card(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "secure_fl.json").write_text("{}")
+    with raises(RunError, "finished run", reason="missing"):
+        write_card(tmp_path, tmp_path)
+
+
+# --- pushed ------------------------------------------------------------------
+
+
+def test_push_into_a_folder_is_whole_and_never_over_another(run: Path, tmp_path: Path) -> None:
+    there = tmp_path / "models" / "ade"
+    there.parent.mkdir()
+    (there.parent / ".ade.new").mkdir()  # what an interrupted push left
+    for options, status in (([], 0), ([], 4), (["--replace"], 0)):
+        done = CliRunner().invoke(main, ["push", str(run), str(there), *options])
+        assert done.exit_code == status, done.output
+    assert [path.name for path in there.parent.iterdir()] == ["ade"]
+    with raises(RunError, "only a model", reason="exists"):
+        push(run / "model", str(tmp_path / "models"), replace=True)
+    assert (there / "README.md").read_text() == (run / "model" / "README.md").read_text()
+    with quiet():
+        ask = transformers.pipeline("text-classification", model=str(there), device="cpu")
+    assert ask("no complaints")[0]["label"] in LABELS
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A hub that lets nobody in."""
+
+    def do_POST(self) -> None:
+        """Say no."""
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[HTTPServer]:
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    server.asked = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_hub_that_refuses_is_told_in_a_sentence(
+    run: Path, hub: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    url = f"http://127.0.0.1:{hub.server_port}/hospitals/ade"
+    with raises(RunError, "did not take", reason="unwritable"):
+        push(run / "model", url)
+    assert hub.asked == ["/api/repos/create"]  # type: ignore[attr-defined]
+
+
+def test_models_do_not_travel_in_clear(run: Path) -> None:
+    with raises(RunError, "https", reason="form"):
+        push(run / "model", "http://hub.example/hospitals/ade")
