@@ -21,6 +21,7 @@ from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.corpora import make
 from secure_fl.errors import ModelError
 from secure_fl.learning.fetching import quiet
+from secure_fl.learning.tasks.heads import AttentiveClassifier
 from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings, ModelSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -32,7 +33,7 @@ NOTE = "bleeding after warfarin"
 
 
 @pytest.fixture(autouse=True)
-def unheard() -> Iterator[None]:
+def unheard(code_cache: Path) -> Iterator[None]:
     """Some families say much about texts as short as these."""
     logging.disable(logging.WARNING)
     yield
@@ -70,9 +71,14 @@ def of(column: str, *, refused: bool) -> list[Any]:
 
 def speaks(folder: Path, model: Any, tokenizer: Any) -> None:
     """A saved folder answers with the task's labels, as the model does."""
+    code = isinstance(model, AttentiveClassifier)  # as whatever is cut; only then there is code
+    assert (folder / "attentive_pooling.py").exists() == code
+    options: dict[str, Any] = {"trust_remote_code": True} if code else {}
     with quiet():
-        auto = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-        ask = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+        auto = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **options)
+        ask = transformers.pipeline(
+            "text-classification", model=str(folder), device="cpu", **options
+        )
     assert tuple(auto.config.id2label.values()) == LABELS
     inputs = tokenizer([NOTE], return_tensors="pt")
     with torch.no_grad():

@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from transformers import dynamic_module_utils
 
 from secure_fl import FedAvg
 from secure_fl.data.examples import Text
@@ -193,9 +192,8 @@ def test_an_exported_folder_gives_the_same_model(
     auto: Any,
     tmp_path: Path,
     tokenizer: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    code_cache: Path,
 ) -> None:
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     task = task_of(kind)
     model: Any = models.load_model(TINY, task, tokenizer, 4, pooling=pooling)
     exporting.export(model, tokenizer, tmp_path, task)
