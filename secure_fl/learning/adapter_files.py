@@ -29,7 +29,7 @@ def write(model: Any, folder: Path) -> None:
     saved = replace(
         config,
         inference_mode=True,
-        modules_to_save=[output] if output else None,
+        modules_to_save=[_apart(output, model)] if output else None,
         rank_pattern=other,
         alpha_pattern={n: layers[n].scaling[ADAPTER] * rank for n, rank in other.items()},
     )
@@ -43,6 +43,12 @@ def write(model: Any, folder: Path) -> None:
     model.config.save_pretrained(folder)
     if config.base_model_name_or_path is None:
         model.save_pretrained(folder / BASE, state_dict=frozen(model))
+
+
+def _apart(output: str, model: nn.Module) -> str:
+    """The output layer's name as `peft` finds it, by its end: DistilBERT has a pre_classifier."""
+    alike = [name for name, _ in model.named_modules() if name.endswith(output)]
+    return output if len(alike) == 1 else f"model.{output}"
 
 
 def frozen(model: nn.Module) -> dict[str, Tensor]:

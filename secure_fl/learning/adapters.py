@@ -7,7 +7,7 @@ the output layer is trained whole, because no checkpoint holds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
@@ -43,8 +43,8 @@ def adapt(model: nn.Module, spec: ModelSettings, seed: int, fresh: Iterable[str]
     settings = spec.adapter
     if settings is None:
         return
-    output = output_layer(model)
-    named = targets(model, settings.targets, output)
+    output, fresh = output_layer(model), set(fresh)
+    named = targets(model, settings.targets, output, fresh)
     model.requires_grad_(False)
     config = peft().LoraConfig(
         r=settings.rank,
@@ -79,8 +79,11 @@ def output_layer(model: nn.Module) -> str:
     return behind[-1] if behind else ""
 
 
-def targets(model: nn.Module, kind: str, output: str) -> list[str]:
-    """The linear layers of all attentions, or of all layers, and those before the output layer."""
+def targets(model: nn.Module, kind: str, output: str, fresh: Container[str] = ()) -> list[str]:
+    """The linear layers of all attentions; or all of them, those before the output layer too.
+
+    What stands before the output layer, and no checkpoint gave, must learn in any case.
+    """
     layers, body = encoder_layers(model), body_of(model)
     inner = {name for layer in layers for name, m in layer.named_modules() if _is_linear(m)}
     if kind == "attention":
@@ -100,7 +103,11 @@ def targets(model: nn.Module, kind: str, output: str) -> list[str]:
         for name, module in unwrapped(model).named_modules()
         if _is_linear(module)
         and name != output
-        and (module in behind or any(name.endswith(f".{n}") for n in inner))
+        and (
+            (kind == "linear" or f"{name}.weight" in fresh)
+            if module in behind
+            else any(name.endswith(f".{n}") for n in inner)
+        )
     )
 
 

@@ -22,6 +22,7 @@ from secure_fl.learning.tasks import Task, make_task
 from secure_fl.policy.size import trained_values
 from secure_fl.settings import AdapterSettings, Kind, ModelSettings, TaskSettings
 from tests.support.clipped_sums import clipped_sum
+from tests.support.families import BY_KIND, save
 from tests.support.private import FAMILIES, loss_of, make_batch, make_model
 from tests.support.raising import raises
 
@@ -137,22 +138,20 @@ def test_heads_of_our_own_lie_beside_the_adapters(task: Kind, tmp_path: Path) ->
         torch.testing.assert_close(loaded[name], weight)
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert", "electra", "modernbert", "gpt2"])
-def test_other_families_have_attentions_too(family: str, tmp_path: Path) -> None:
-    config = transformers.AutoConfig.for_model(family)
-    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    other = {"dim": 16, "n_layers": 2, "n_heads": 2, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    config.update(small if family not in ("distilbert", "gpt2") else other)
-    config.update({"vocab_size": 50, "intermediate_size": 24, "pad_token_id": 0})
-    model: Any = transformers.AutoModelForSequenceClassification.from_config(config)
-    adapt(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
-    assert len(adapted(model)) >= 4
+@pytest.mark.parametrize("targets", ["attention", "linear"])
+@pytest.mark.parametrize("family", [family for family in BY_KIND if family != "albert"])
+def test_every_family_has_adapters(family: str, targets: Any, tmp_path: Path) -> None:
+    adapter = AdapterSettings(rank=2, targets=targets)
+    spec = save(tmp_path / "base", family).model_copy(update={"adapter": adapter})
+    tokenizer, task = models.load_tokenizer(spec), task_of("classification")
+    model = models.load_model(spec, task, tokenizer, 7)
+    assert len(adapted(model)) >= 3
     stir(model)
-    whole = merged(model.eval())
-    ids = torch.arange(3, 12)[None]
-    with torch.no_grad():
-        found = model(ids).logits, whole(ids).logits
-    torch.testing.assert_close(*found)
+    models.export(model, tokenizer, tmp_path / "adapters", task)
+    loaded, _, _ = models.load_exported(tmp_path / "adapters")
+    torch.testing.assert_close(
+        answers(loaded, tokenizer), answers(model, tokenizer), atol=1e-5, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
@@ -199,6 +198,12 @@ def test_a_product_of_any_rank_becomes_an_adapter() -> None:
     set_product(layer, move)
     assert layer.r["default"] == 20
     torch.testing.assert_close(layer.get_delta_weight("default"), move, atol=1e-4, rtol=1e-4)
+
+
+def test_a_shared_layer_is_refused(tmp_path: Path) -> None:
+    spec = save(tmp_path, "albert").model_copy(update={"adapter": AdapterSettings()})
+    with raises(ModelError, "one layer's weights"):
+        models.load_model(spec, task_of("classification"), models.load_tokenizer(spec), 7)
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
