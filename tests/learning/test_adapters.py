@@ -147,8 +147,8 @@ def test_every_family_has_adapters(family: str, targets: Any, tmp_path: Path) ->
     model = models.load_model(spec, task, tokenizer, 7)
     assert len(adapted(model)) >= 3
     stir(model)
-    models.export(model, tokenizer, tmp_path / "adapters", task)
-    loaded, _, _ = models.load_exported(tmp_path / "adapters")
+    exporting.export(model, tokenizer, tmp_path / "adapters", task)
+    loaded, _, _ = exporting.load_exported(tmp_path / "adapters")
     torch.testing.assert_close(
         answers(loaded, tokenizer), answers(model, tokenizer), atol=1e-5, rtol=1e-4
     )
