@@ -81,6 +81,25 @@ class Memory:
                 field="run.seed",
             )
 
+    def require_same_sites(self, run: str, roster: Roster) -> None:
+        """Refuse to go on with a run in which a name has passed to another site.
+
+        What was opened over whom is noted by names: another site's inputs would count as the same.
+        """
+        cards = {member.name: member.identity.fingerprint() for member in roster.members}
+        known: dict[str, str] = {}
+        for line in self._lines:
+            if line["run"] == run:
+                known |= line.get("sites", {})
+        if passed := sorted(name for name in cards.keys() & known if cards[name] != known[name]):
+            raise CohortError(
+                f"the run {run!r} began with other sites under the name {', '.join(passed)}",
+                fix="start a new run, with another seed: this one's sums cannot be repeated",
+                field="roster",
+            )
+        if not cards.keys() <= known.keys():
+            self._lines.append({"run": run, "sites": cards})
+
     def forged(self, run: str, roster: Roster) -> None:
         """Note that a sum under this roster's keys was not the one that was sent.
 

@@ -55,6 +55,7 @@ class SiteRun:
         self._silo = home.records(plan)
         require_ready(self._silo, terms.entry, terms.task)
         home.memory.begin(plan.run.name, plan.dataset, plan.run.seed)
+        home.memory.require_same_sites(plan.run.name, home.roster)
         place = home.folder / plan.run.name
         resume = (place / "settings.toml").exists()
         self._folder = RunFolder.open(place, text, resume=resume)

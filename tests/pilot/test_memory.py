@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto import public, secret, tags
 from secure_fl.crypto.blind_sum import blind_totals
+from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.raw import _planes, _words
+from secure_fl.crypto.roster import Member
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.site import MOST_FORGED, Memory
@@ -122,3 +125,20 @@ def test_one_member_with_a_wrong_tag_costs_nobody_the_keys(
     monkeypatch.undo()
     made.lead(patience=0).run()
     assert all(process.done for process in made.processes.values())
+
+
+def test_a_name_that_has_passed_to_another_site_does_not_go_on_with_a_run(tmp_path: Path) -> None:
+    """By name, a repeated round would be over the same parties, and the difference somebody's."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    memory, before, later = Memory(tmp_path / "notes"), made.roster, made.roster.members
+    memory.require_same_sites("study", before)
+    Memory(tmp_path / "notes").require_same_sites("study", replace(before, version=2))
+    joined = Member("joined", "party", None, Identity.generate("joined").public)
+    Memory(tmp_path / "notes").require_same_sites(
+        "study", replace(before, members=(*later, joined))
+    )
+    other = replace(later[0], identity=Identity.generate(later[0].name).public)
+    passed = replace(before, members=(other, *later[1:]))
+    with raises(CohortError, later[0].name, field="roster"):
+        Memory(tmp_path / "notes").require_same_sites("study", passed)
+    Memory(tmp_path / "notes").require_same_sites("another", passed)
