@@ -64,7 +64,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "adapters": Benchmark(
             "benchmarks.federations.adapters",
-            "What adapters of ModernBERT-base send, and what DP-SGD costs them.",
+            "What adapters of ModernBERT-base send and cost, with DP-SGD.",
             {"scale": 4, "tokens": 16, "dp_records": 64, "repeats": 1},
         ),
         "layers": Benchmark(
