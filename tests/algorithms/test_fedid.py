@@ -100,7 +100,12 @@ def learned(
 
 WAYS: dict[str, dict[str, Any]] = {
     "as it is": {"rounds": 2, "distill_epochs": 2},
-    "with feedback": {"rounds": 2, "feedback": "scalar", "batches_per_exchange": 2},
+    "with feedback": {
+        "rounds": 2,
+        "feedback": "scalar",
+        "batches_per_exchange": 2,
+        "feedback_weight": 0.3,  # rounding counts for more where feedback is so small
+    },
     "as printed": AS_PRINTED | {"rounds": 2, "distill_epochs": 2},
     "votes": AS_PRINTED | {"targets": "hard", "epochs": 2},
     "votes of parties with as many of each": {"targets": "hard", "epochs": 2},
