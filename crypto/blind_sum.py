@@ -170,7 +170,7 @@ class ProtectedTotal:
         for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
             for owner, share in revealed.items():
                 about = self._run, shares.sum, owner, sender, kind
-                deal = offers[owner].deals.get(sender)
+                deal = offers[owner].deals.get(sender) if owner in offers else None
                 if deal is None:
                     raise WireError("a party took a share that nobody is bound to", party=sender)
                 if commit(share, *about) != (deal.key if kind == "key" else deal.own):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import structs
+
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
 from secure_fl.federation.assembly import connect
@@ -50,7 +52,7 @@ class Puppet:
                 self.under_way.settle(message)
                 shares = self.under_way.shares(None)
                 keys = self.sums.next_keys(message.survivors)
-                answer = messages.UnmaskShares(shares.seeds, shares.keys, keys)
+                answer = structs.replace(shares, offer=keys)
             case messages.Total():
                 self.received = sum(message.sizes)
         return self.link.pack(answer, Bulk.of(bulk))
