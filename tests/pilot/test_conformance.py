@@ -45,7 +45,8 @@ SMALL = {"student_layers": 1, "tiers": {"weak": 1, "strong": 2}, "columns": 2000
 RANKS = ("weak", "weak", "strong", "strong")  # two are the fewest that a sum is over
 UNNOTICED = ("delivered twice", "answered twice", "old frame again")
 MEASURED = "seconds"  # of result.json; all else must be equal
-TOLD = {EVENTS, SETTINGS, "transcript.jsonl", ".lock"}  # times, who asked, digests under fresh keys
+# Times, who asked, digests under fresh keys, and a card with the digest of a result.
+TOLD = {EVENTS, SETTINGS, "transcript.jsonl", ".lock", "README.md"}
 PILOTED = [name for name, entry in ALGORITHMS.items() if not entry.pools_data]
 NAMES = [*(f"hospital-{number}" for number in range(1, len(RANKS) + 1)), HOST]
 
@@ -166,7 +167,7 @@ def result(run: Path) -> dict[str, Any]:
     return document
 
 
-def own_part(whole: dict[str, Any], name: str) -> dict[str, Any]:
+def own_part(whole: dict[str, Any], name: str, roster: str) -> dict[str, Any]:
     """What one hospital must find, given the result of all: what is said of itself."""
     recorder = EventLog(name)
     for entry in whole["history"]:
@@ -177,6 +178,8 @@ def own_part(whole: dict[str, Any], name: str) -> dict[str, Any]:
         "metrics": summarise([recorder], whole["main_metric"]),
         "history": [{"party": name} | entry for entry in recorder.history],
         "bytes": {name: whole["bytes"][name]},
+        "records": None,  # a hospital does not know the others', and a pilot has a roster
+        "roster": roster,
     }
 
 
@@ -191,7 +194,7 @@ def require_same(run: Path, town: LocalPilot) -> None:
     whole, expected, found = result(run), files(run), set()
     for name in town.members:
         own = town.folder / name / town.plan.run.name
-        assert bits(result(own)) == bits(own_part(whole, name))
+        assert bits(result(own)) == bits(own_part(whole, name, town.roster.fingerprint()))
         kept = files(own)
         assert not [file for file, data in kept.items() if data != expected.get(file)], name
         found |= set(kept)
