@@ -297,7 +297,7 @@ def test_it_learns() -> None:
     assert np.mean(losses[9] + losses[10]) < np.mean(losses[1]) - 0.1
 
 
-# A tiny model fills few ciphertexts, the last of each sum in part only; scores cost the same anyway.
+# A tiny model fills few ciphertexts, the last of each sum in part only; scores are as large.
 @pytest.mark.parametrize(("mode", "slack"), [("none", 0.02), ("he+secagg", 0.1)])
 def test_bytes_shrink_with_the_sub_model(mode: Any, slack: float) -> None:
     model = _fresh(ModelSettings(layers=2))
