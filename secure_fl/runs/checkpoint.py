@@ -75,15 +75,20 @@ def set_aside(folder: Path) -> None:
     sync(folder.parent)
 
 
+def _restore(parent: Path, mark: str) -> None:
+    """Give folders with this mark their names back; drop those whose name is taken again."""
+    for renamed in parent.glob(f".*.{mark}"):
+        folder = parent / renamed.name[1:].removesuffix(f".{mark}")
+        if folder.exists():
+            shutil.rmtree(renamed, ignore_errors=True)
+        else:
+            renamed.rename(folder)
+            sync(parent)
+
+
 def put_back(parent: Path) -> None:
     """Put all back that was set aside, where nothing has taken its place."""
-    for aside in parent.glob(f".*.{ASIDE}"):
-        folder = parent / aside.name[1:].removesuffix(f".{ASIDE}")
-        if folder.exists():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.rename(folder)
-            sync(parent)
+    _restore(parent, ASIDE)
 
 
 def drop_aside(parent: Path) -> None:
@@ -94,13 +99,7 @@ def drop_aside(parent: Path) -> None:
 
 def mend(parent: Path) -> None:
     """End what a crash cut short in a folder of checkpoints: each is there, whole, or is not."""
-    for before in parent.glob(f".*.{BEFORE}"):
-        folder = parent / before.name[1:].removesuffix(f".{BEFORE}")
-        if folder.exists():
-            shutil.rmtree(before, ignore_errors=True)
-        else:
-            before.rename(folder)
-            sync(parent)
+    _restore(parent, BEFORE)
     for gone in parent.glob(f".*.{GONE}"):
         shutil.rmtree(gone, ignore_errors=True)
 

@@ -190,7 +190,7 @@ def _made(engine: Any, **parts: Any) -> tuple[Any, ...]:
         raise ModelError(
             "the model has a layer whose gradients cannot be had per record",
             model=type(parts["module"]).__name__,
-            fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT",
+            fix="use one of the families that docs/models.md lists under DP-SGD",
         ) from error
     return made
 
