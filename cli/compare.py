@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.table import Table
-
-from secure_fl.cli.show import TOGETHER, grid, metric_of
+from secure_fl.cli.show import grid, metric_of
+from secure_fl.display.grid import TOGETHER, Grid
 
 SCHEMA = "secure-fl/demo/1"
 
@@ -61,7 +60,7 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else None}
 
 
-def table(summary: Mapping[str, Any]) -> Table:
+def table(summary: Mapping[str, Any]) -> Grid:
     """Lay out a summary: each hospital alone and together."""
     local, federated = summary["local"], summary["federated"]
     pairs = [(name, local["party"][name], federated["party"][name]) for name in summary["parties"]]

@@ -72,6 +72,7 @@ def list_(folder: Path, as_json: bool) -> None:
         click.echo(f"no run in {folder}; secure-fl demo or secure-fl train makes one")
         return
     columns = ["run", "status", "algorithm", "protection", "round", "metric", "bytes", "changed"]
+    this_year = f"{datetime.now().astimezone():%Y-}"
     rows = [
         [
             run.folder,
@@ -81,7 +82,7 @@ def list_(folder: Path, as_json: bool) -> None:
             f"{run.round}/{run.rounds}",
             f"{run.metric} {show.number(run.value)}" if run.metric else "-",
             "-" if run.bytes is None else show.size(run.bytes),
-            run.changed,
+            run.changed.removeprefix(this_year),
         ]
         for run in found
     ]

@@ -6,16 +6,23 @@ Progress and warnings go to stderr, results to stdout, so that `--json` and pipe
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.filesize import decimal
 from rich.panel import Panel
-from rich.table import Table
+
+from secure_fl.display.figures import LOCAL
+from secure_fl.display.figures import duration as duration
+from secure_fl.display.figures import metric_of as metric_of
+from secure_fl.display.figures import number as number
+from secure_fl.display.figures import size as size
+from secure_fl.display.figures import traffic as traffic
+from secure_fl.display.grid import TOGETHER, Grid
 
 WIDTH = 120  # of what goes to a file or a pipe
 UNPROTECTED = (
@@ -27,8 +34,6 @@ POOLED = (
     "already lie on one machine; nothing is protected."
 )
 ENTITY = "f1/"  # what the name of an entity type's F1 begins with
-TOGETHER = "all records"  # the row over the hospitals' records together
-LOCAL = "local/"  # before the splits of models that parties keep beside the run's
 # As the registry has it, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 
@@ -45,7 +50,7 @@ def err(quiet: bool = False) -> Console:
 
 def _console(terminal: bool, **options: Any) -> Console:
     # File names and records may hold [brackets] and :colons:; nothing of them is markup.
-    width = None if terminal else WIDTH
+    width = None if terminal or "COLUMNS" in os.environ else WIDTH
     return Console(width=width, markup=False, emoji=False, highlight=False, **options)
 
 
@@ -83,63 +88,12 @@ def warn_unprotected(console: Console, mode: str, algorithm: str) -> None:
         console.print(Panel(text, title="warning", style="bold red", width=76))
 
 
-def size(count: float) -> str:
-    """Show bytes for people."""
-    return decimal(round(count))
+def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    """Lay out a table: names to the left, figures to the right; the first column names the row."""
+    return Grid(title, columns, rows)
 
 
-def duration(seconds: float) -> str:
-    """Show seconds for people."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
-
-
-def number(value: float | None) -> str:
-    """Show a metric."""
-    return "-" if value is None else f"{value:.3f}"
-
-
-def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Lay out a table: names to the left, figures to the right."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
-    for index, column in enumerate(columns):
-        side: Literal["left", "right"] = "left" if index == 0 else "right"
-        table.add_column(column, justify=side, no_wrap=index > 0, overflow="fold")
-    for row in rows:
-        table.add_row(*row, style="bold" if row[0] in ("mean", TOGETHER) else None)
-    return table
-
-
-def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
-    """Find a result's main metric: of a party, or of all; `None` where it was not measured.
-
-    Of all: over all records together, or the parties' mean where scores stayed at home. A party
-    that holds a model of its own beside the run's is judged by its own.
-    """
-    found = document.get("metrics", {}).get(which, {})
-    scores = found.get("party", {}).get(party, {}) if party else overall(found)
-    own = scores.get(LOCAL + split, {}) if party else {}
-    value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
-    return value
-
-
-def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scores of a round over all hospitals: pooled if they were, else their mean."""
-    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
-    return scores
-
-
-def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
-    """Sum a result's bytes up and down: of a party, or of all."""
-    found = document.get("bytes", {})
-    parts = [found.get(party, {})] if party else list(found.values())
-    return sum(p.get("up", 0) for p in parts), sum(p.get("down", 0) for p in parts)
-
-
-def result_table(document: Mapping[str, Any], title: str = "") -> Table:
+def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
     """Lay out a result: per hospital and mean, last and best round, traffic and seconds."""
     metric = document["main_metric"]
     best = document.get("metrics", {}).get("best", {}).get("round", "-")
@@ -162,7 +116,7 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Table:
     return grid(title, columns, [_row(document, every, ""), *beside, *rows])
 
 
-def entity_table(document: Mapping[str, Any], which: str = "last") -> Table | None:
+def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
     """Lay out the test F1 of each entity type at each hospital; `None` where there are none."""
     metrics = document.get("metrics", {}).get(which, {})
     pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))

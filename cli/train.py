@@ -87,7 +87,7 @@ def run(
     settings: Settings, folder: Path, console: Console, *, resume: bool = False, title: str = ""
 ) -> dict[str, Any]:
     """Run a federation in its folder while showing it; return the result's document."""
-    from secure_fl.cli.watch import Watch
+    from secure_fl.display.watch import Watch
 
     name = settings.algorithm.name
     with console.status(f"{name}: reading data and loading torch ..."):

@@ -12,8 +12,7 @@ import click
 from secure_fl.cli.group import INTERRUPTED, stop
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from secure_fl.display.grid import Grid
     from secure_fl.federation.tuning import Trial, Tuning
 
 SCHEMA = "secure-fl/tuning/1"
@@ -120,7 +119,7 @@ def line(trial: Trial) -> str:
     return f"{trial.label}, {trial.rounds} rounds: {number(trial.score)}"
 
 
-def table(found: Tuning) -> Table:
+def table(found: Tuning) -> Grid:
     """Lay out the trials, the best of the longest first."""
     from secure_fl.cli.show import duration, grid, number
 

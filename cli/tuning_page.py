@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TypeAlias
 
-from secure_fl.cli.show import number
+from secure_fl.display.figures import number
 from secure_fl.federation.tuning import Trial, Tuning
 
 Place: TypeAlias = Callable[[Trial], tuple[float, float]]

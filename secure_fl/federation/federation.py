@@ -14,6 +14,7 @@ from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
 from secure_fl.coordinator.step import Rules
 from secure_fl.data.silo import Silo
+from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.assembly import COORDINATOR
@@ -46,6 +47,7 @@ class Federation:
         listener: Listener | None = None,
         settings: str | None = None,
         record: bool = False,
+        progress: bool | None = None,
     ) -> None:
         self.terms = Terms(
             algorithm,
@@ -62,6 +64,7 @@ class Federation:
         self.folder = None if folder is None else Path(folder)
         self.until: int | None = None  # the round to end with, if not the last
         self._record = record  # every role's view, for an audit: needs a folder
+        self._progress = progress  # None: shown to whoever looks, unless a listener is there
         self._settings = settings or self.terms.describe()
         self.rules = rules_of(self.silos, self.terms.protection, entry)
         self.tasks = tasks_of(self.terms.task, self.silos, entry)
@@ -99,7 +102,7 @@ class Federation:
         started = time.perf_counter()
         with ExitStack() as stack:
             folder, capture = self._opened(stack)
-            listen = self._listener(folder)
+            listen = self._listener(folder, stack)
             log = EventLog(COORDINATOR, listen)
             known = folder.known() if folder is not None else frozenset[str]()
             whole = self._stretch(self.silos, self.rules, self.until, folder, listen)
@@ -195,11 +198,17 @@ class Federation:
             write_cards(folder.path)
         return result
 
-    def _listener(self, folder: RunFolder | None) -> Listener:
+    def _listener(self, folder: RunFolder | None, stack: ExitStack) -> Listener:
+        """Everybody who is told what happens: the folder, the program's own, whoever looks."""
+        own = () if self.listener is None else (self.listener,)
+        shown = self._progress if self._progress is not None or not own else False
+        metric = next(iter(self.tasks.values())).metric
+        name, rounds = self.terms.algorithm.name, self.terms.algorithm.rounds
+        watch = stack.enter_context(watching(name, rounds, metric, shown))
+        told = [*([folder.record] if folder else []), *([watch] if watch else []), *own]
+
         def listen(event: Event) -> None:
-            if folder is not None:
-                folder.record(event)
-            if self.listener is not None:
-                self.listener(event)
+            for listener in told:
+                listener(event)
 
         return listen

@@ -281,7 +281,7 @@ def test_a_second_shared_model_is_shown_beside_the_first() -> None:
         "parties": ["north"],
         "metrics": {"last": scores, "best": scores},
     }
-    names, dev, tests = (list(show.result_table(document).columns[at].cells) for at in (0, 1, 2))
+    names, dev, tests = ([row[at] for row in show.result_table(document).rows] for at in (0, 1, 2))
     assert names == ["all records", "all records, student", "north"]
     assert dev == tests == ["0.250", "0.750", "0.100"]
 
@@ -300,6 +300,6 @@ def test_hospitals_are_shown_by_their_own_models_where_a_host_holds_the_runs() -
         "metrics": {"last": scores, "best": scores},
     }
     table = show.result_table(document)
-    names, tests = (list(table.columns[at].cells) for at in (0, 2))
+    names, tests = ([row[at] for row in table.rows] for at in (0, 2))
     assert names == ["host's model", "host", "north"]
     assert tests == ["0.500", "0.500", "0.250"]

@@ -1,0 +1,55 @@
+"""Figures for people, in terminals and on pages, and where a result's document holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.filesize import decimal
+
+LOCAL = "local/"  # before the splits of models that parties keep beside the run's
+
+
+def size(count: float) -> str:
+    """Bytes."""
+    return decimal(round(count))
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def number(value: float | None) -> str:
+    """A metric."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
+    """Find a result's main metric: of a party, or of all; `None` where it was not measured.
+
+    Of all: over all records together, or the parties' mean where scores stayed at home. A party
+    that holds a model of its own beside the run's is judged by its own.
+    """
+    found = document.get("metrics", {}).get(which, {})
+    scores = found.get("party", {}).get(party, {}) if party else overall(found)
+    own = scores.get(LOCAL + split, {}) if party else {}
+    value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
+    return value
+
+
+def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scores of a round over all hospitals: pooled if they were, else their mean."""
+    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
+    return scores
+
+
+def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
+    """Sum a result's bytes up and down: of a party, or of all."""
+    found = document.get("bytes", {})
+    parts = [found.get(party, {})] if party else list(found.values())
+    return sum(p.get("up", 0) for p in parts), sum(p.get("down", 0) for p in parts)

@@ -1,0 +1,266 @@
+"""A run as it happens: a table that is redrawn in a terminal or a notebook, else lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from secure_fl.display.figures import duration, number, size
+from secure_fl.display.grid import Grid
+
+COORDINATOR = "coordinator"
+PER_SECOND = 4
+QUIET_FOR = 30.0  # seconds after which a long round says where it is, off a terminal
+BAR = 10
+LEVELS = "▁▂▃▄▅▆▇█"
+LONGEST = 24  # rounds that a sparkline shows
+
+
+@dataclass(slots=True)
+class _Line:
+    """Where one hospital is."""
+
+    round: int = 0
+    step: int = 0
+    steps: int = 1
+    loss: float | None = None
+    metric: float | None = None
+    up: int = 0
+    down: int = 0
+    note: str = ""
+
+    @property
+    def share(self) -> float:
+        """How much of its round's training is done."""
+        return self.step / self.steps
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How far the run is, and from where this process began."""
+
+    clock: Callable[[], float]
+    rounds: int
+    started: float = field(init=False)
+    first: float | None = None  # rounds that were done before
+    trained: float | None = None  # when training began
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the run began here."""
+        return self.clock() - self.started
+
+    def left(self, done: float) -> float | None:
+        """Seconds until the last round ends, if rounds go on at the same pace."""
+        if self.first is None or self.trained is None or done <= self.first:
+            return None
+        return (self.clock() - self.trained) * (self.rounds - done) / (done - self.first)
+
+
+def warning(event: Mapping[str, Any]) -> str:
+    """Say what a member found out about itself; only whoever watches the run here reads it."""
+    if event["code"] == "public overlap":
+        count, own = event["count"], "its own records hold the same text"
+        return f"{count} public record{'s are' if count != 1 else ' is'} not only public: {own}"
+    if event["code"] == "one by one":
+        return f"DP-SGD takes records one by one, which is slower: {event['model']} needs it"
+    if event["code"] == "cut read by cls":
+        return 'a cut checkpoint is read by its first token and learns late: pooling = "attentive"'
+    return str(event["code"])
+
+
+def sparkline(values: list[float]) -> str:
+    """The last values as a row of little bars, the lowest and the highest apart."""
+    shown = values[-LONGEST:]
+    if len(shown) < 2:
+        return ""
+    low, high = min(shown), max(shown)
+    top = len(LEVELS) - 1
+    return "".join(
+        LEVELS[round((v - low) / (high - low) * top) if high > low else 0] for v in shown
+    )
+
+
+class Watch:
+    """Listens to a run's events and shows them on a console."""
+
+    def __init__(
+        self,
+        console: Console,
+        title: str,
+        rounds: int,
+        metric: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.round = 0
+        self._console, self._title, self._rounds, self._metric = console, title, rounds, metric
+        self._lines: dict[str, _Line] = {}
+        self._all = _Line()  # over all hospitals' records, where scores are pooled
+        self._curve: list[float] = []
+        self._clock, self._pace, self._said = clock, _Pace(clock, rounds), clock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Watch:
+        redraws = self._console.is_terminal or self._console.is_jupyter
+        if redraws and not self._console.quiet:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self.shown,
+                refresh_per_second=PER_SECOND,
+                transient=False,
+                vertical_overflow="visible",
+            )
+            self._live.start()
+        else:
+            self._console.print(self._title, style="bold")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        kind, party = event["event"], str(event["party"])
+        if party == COORDINATOR:
+            self._coordinated(kind, event)
+            return
+        line = self._lines.setdefault(party, _Line())
+        if kind == "train":
+            line.round, line.step, line.steps = event["round"], event["step"], event["steps"]
+            line.loss = event["loss"]
+            self._pace.trained = self._pace.trained or self._clock()
+            self._still_there(party, line)
+        elif kind == "metrics":
+            self._measured(line, event)
+        elif kind == "pooled":
+            self._measured(self._all, event)
+        elif kind == "crossing":
+            bytes_ = event["head_bytes"] + event["bulk_bytes"]
+            line.up += bytes_ if event["direction"] == "out" else 0
+            line.down += bytes_ if event["direction"] == "in" else 0
+        elif kind == "warning":
+            self._console.print(f"{party}: {warning(event)}", style="yellow")
+
+    def shown(self) -> RenderableType:
+        """Draw all hospitals, or as many as the terminal has lines for."""
+        names = sorted(self._lines, key=lambda name: (not self._lines[name].note, name))
+        room = max(self._console.height - 6, 3)
+        shown = names if len(names) <= room else names[:room]
+        columns = ["hospital", "round", "", "loss", f"dev {self._metric}", "sent", "received", ""]
+        rows = [self._row(name, self._lines[name]) for name in sorted(shown)]
+        rest = len(names) - len(shown)
+        more = [Text(f"and {rest} more hospitals, for which there is no room here")] if rest else []
+        return Group(Text(self._headline(), style="bold"), Grid("", columns, rows), *more)
+
+    def _headline(self) -> str:
+        done = f"round {min(self.round + 1, self._rounds)}/{self._rounds}"
+        if self.round >= self._rounds:
+            done = f"{self._rounds} rounds done"
+        return "  ".join([self._title, done, self._score(), self._time()])
+
+    def _row(self, name: str, line: _Line) -> list[str]:
+        over = self.round >= self._rounds
+        done = self._rounds if over else max(line.round - 1, 0) + line.share
+        filled = round(BAR * done / max(self._rounds, 1))
+        full, empty = "#-" if self._console.options.ascii_only else "━╌"
+        return [
+            name,
+            f"{max(line.round, self.round)}/{self._rounds}",
+            full * filled + empty * (BAR - filled),
+            number(line.loss),
+            number(line.metric),
+            size(line.up),
+            size(line.down),
+            line.note,
+        ]
+
+    def _coordinated(self, kind: str, event: dict[str, Any]) -> None:
+        if kind in ("lost", "returned"):
+            for party in event["parties"]:
+                self._lines.setdefault(party, _Line()).note = "lost" if kind == "lost" else ""
+            self._console.print(f"{kind}: {', '.join(event['parties'])}", style="yellow")
+        elif kind == "joined":
+            names, round = ", ".join(event["parties"]), event["round"]
+            self._console.print(f"joining with round {round}: {names}", style="yellow")
+        elif kind == "parties" and event["left"]:
+            self._console.print(f"left: {', '.join(event['left'])}", style="yellow")
+        elif kind == "round":
+            self._rounded(event["round"] - 1)  # it tells the round that begins
+
+    def _measured(self, line: _Line, event: dict[str, Any]) -> None:
+        if event.get("split") == "dev" and "model" not in event:
+            line.metric = event.get(self._metric, line.metric)
+
+    def _rounded(self, round: int) -> None:
+        """A round is over everywhere; the first one told was over before this process began."""
+        self.round = round
+        if self._pace.first is None:
+            self._pace.first = float(round)
+            if round and self._live is None:
+                self._console.print(f"going on after round {round}/{self._rounds}")
+            return
+        if (score := self._metric_of_all()) is not None:
+            self._curve.append(score)
+        if self._live is not None:
+            return
+        losses = [line.loss for line in self._lines.values() if line.loss is not None]
+        loss = sum(losses) / len(losses) if losses else None
+        at = f"round {round}/{self._rounds}  loss {number(loss)}"
+        self._say(f"{at}  {self._score()}  {self._time()}")
+
+    def _still_there(self, party: str, line: _Line) -> None:
+        """Off a terminal, break the silence of a long round."""
+        if self._live is None and self._clock() - self._said > QUIET_FOR:
+            at = f"round {line.round}/{self._rounds}, {party} at step {line.step} of {line.steps}"
+            self._say(f"{at}  loss {number(line.loss)}  {self._time()}")
+
+    def _say(self, text: str) -> None:
+        self._said = self._clock()
+        self._console.print(text, soft_wrap=True)
+
+    def _time(self) -> str:
+        shares = [line.share if line.round > self.round else 0.0 for line in self._lines.values()]
+        done = self.round + (sum(shares) / len(shares) if shares else 0.0)
+        left = self._pace.left(done) if self.round < self._rounds else None
+        about = f", about {duration(left)} left" if left is not None else ""
+        return f"{duration(self._pace.spent)}{about}"
+
+    def _score(self) -> str:
+        curve = "" if self._console.options.ascii_only else f" {sparkline(self._curve)}"
+        return f"dev {self._metric} {number(self._metric_of_all())}{curve}".rstrip()
+
+    def _metric_of_all(self) -> float | None:
+        """Over all records together, or the hospitals' mean."""
+        scores = [line.metric for line in self._lines.values() if line.metric is not None]
+        mean = sum(scores) / len(scores) if scores else None
+        return mean if self._all.metric is None else self._all.metric
+
+
+def watching(
+    title: str, rounds: int, metric: str, shown: bool | None
+) -> AbstractContextManager[Watch | None]:
+    """Show a run on stderr; `None`: only where somebody looks, at a terminal or in a notebook."""
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    looks = console.is_terminal or console.is_jupyter
+    return (
+        Watch(console, title, rounds, metric)
+        if shown or (shown is None and looks)
+        else nullcontext()
+    )

@@ -1,0 +1,104 @@
+"""A run as it happens, in a terminal of any width and off one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+
+from secure_fl import FedAvg
+from secure_fl.display.watch import Watch, sparkline
+from secure_fl.testing.hospitals import silos, small
+from tests.support.screens import require_screen
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def events(rounds: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """What a run tells, in the middle of its last but one round."""
+    for round in range(1, rounds):
+        yield {"event": "round", "party": "coordinator", "round": round}
+        for place, name in enumerate(names):
+            done = 3 if round == rounds - 1 and place else 6
+            for step in range(1, done + 1):
+                told = {"round": round, "step": step, "steps": 6, "loss": 0.7 / round}
+                yield {"event": "train", "party": name} | told
+        for name in names if round < rounds - 1 else ():
+            score = {"split": "dev", "accuracy": 0.5 + 0.05 * round}
+            yield {"event": "metrics", "party": name, "round": round} | score
+            size = {"head_bytes": 512, "bulk_bytes": 91_000, "direction": "out"}
+            yield {"event": "crossing", "party": name} | size
+    yield {"event": "lost", "party": "coordinator", "parties": names[-1:]}
+
+
+NAMES = ("north", "st-elsewhere-university-hospital", "west")
+
+
+def test_a_live_view_fits_narrow_terminals() -> None:
+    clock = Clock()
+    console = Console(file=io.StringIO(), height=40)
+    watch = Watch(console, "fedavg", 8, "accuracy", clock)
+    for event in events(8, NAMES):
+        clock.now += 0.5
+        watch(event)
+    require_screen("live", watch.shown())
+
+
+def test_more_hospitals_than_lines_are_counted() -> None:
+    console = Console(file=io.StringIO(), height=20, width=100)
+    watch = Watch(console, "fedavg", 3, "accuracy", Clock())
+    names = tuple(f"hospital-{k:03}" for k in range(1, 129))
+    for event in events(3, names):
+        watch(event)
+    console.print(watch.shown())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "hospital-128" in shown  # it was lost: that is shown first
+    assert "and 114 more hospitals" in shown
+
+
+def told(rounds: int, seconds: float) -> str:
+    clock, said = Clock(), io.StringIO()
+    with Watch(Console(file=said, width=60), "fedavg", rounds, "accuracy", clock) as watch:
+        for event in events(rounds, NAMES):
+            clock.now += seconds
+            watch(event)
+    return said.getvalue()
+
+
+def test_off_a_terminal_it_says_a_line_for_each_round_and_breaks_long_silence() -> None:
+    quick, slow = told(8, 0.1), told(8, 20.0)
+    rounds = [line for line in quick.splitlines() if line.startswith("round ")]
+    assert [line.split("  ")[0] for line in rounds] == [f"round {k}/8" for k in range(1, 7)]
+    assert "about" in rounds[0] and "left" in rounds[0] and "▁" in rounds[-1]
+    assert "at step" not in quick and "north at step 4 of 6" in slow
+
+
+def test_a_resumed_run_tells_no_round_that_it_did_not_see() -> None:
+    said = io.StringIO()
+    with Watch(Console(file=said), "fedavg", 4, "accuracy", Clock()) as watch:
+        watch({"event": "round", "party": "coordinator", "round": 4})
+        assert "loss" not in said.getvalue()
+        watch({"event": "round", "party": "coordinator", "round": 5})
+    assert "going on after round 3/4" in said.getvalue() and "round 4/4  loss" in said.getvalue()
+
+
+def test_sparklines_show_the_lowest_and_the_highest() -> None:
+    assert sparkline([0.1, 0.5, 0.9]) == "▁▅█"
+    assert sparkline([0.5, 0.5]) == "▁▁" and sparkline([0.5]) == ""
+
+
+def test_the_library_shows_a_run_where_it_is_asked_to(capsys: Any) -> None:
+    for progress in (None, False, True):
+        small(FedAvg(rounds=1), silos=silos(size=16), progress=progress).run()
+        said = capsys.readouterr().err
+        assert ("round 1/1" in said) is (progress is True)

@@ -1,0 +1,36 @@
+"""What terminals of 60, 80 and 120 columns show, kept as text: a change shows as a diff.
+
+SCREENS=write pytest tests/display      writes them anew; then read the diff
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+WIDTHS = (60, 80, 120)
+KEPT = Path(__file__).parent.parent / "display" / "screens"
+
+
+def drawn(thing: RenderableType, width: int) -> str:
+    """A thing as a terminal of this width shows it, without what is blank at the right."""
+    said = io.StringIO()
+    console = Console(file=said, width=width, markup=False, emoji=False, highlight=False)
+    console.print(thing)
+    return "\n".join(line.rstrip() for line in said.getvalue().splitlines())
+
+
+def require_screen(name: str, thing: RenderableType) -> None:
+    """Compare what all widths show with what is kept."""
+    require_text(name, "\n".join(f"--- {w} columns\n{drawn(thing, w)}" for w in WIDTHS))
+
+
+def require_text(name: str, text: str) -> None:
+    """Compare a text with what is kept under this name."""
+    kept = KEPT / f"{name}.txt"
+    if os.environ.get("SCREENS") == "write":
+        kept.write_text(f"{text}\n", encoding="utf-8")
+    assert f"{text}\n" == kept.read_text(encoding="utf-8")
