@@ -10,6 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from secure_fl.algorithms.baselines.dsfl import DSFL as DSFL
+    from secure_fl.algorithms.baselines.feddf import FedDF as FedDF
+    from secure_fl.algorithms.baselines.feddropout import FedDropout as FedDropout
+    from secure_fl.algorithms.baselines.feded import FedED as FedED
+    from secure_fl.algorithms.baselines.fetchsgd import FetchSGD as FetchSGD
+    from secure_fl.algorithms.baselines.gong import Gong as Gong
+    from secure_fl.algorithms.baselines.heterofl import HeteroFL as HeteroFL
+    from secure_fl.algorithms.baselines.mhat import MHAT as MHAT
+    from secure_fl.algorithms.baselines.one_size import AllLarge as AllLarge
+    from secure_fl.algorithms.baselines.one_size import AllSmall as AllSmall
+    from secure_fl.algorithms.baselines.one_size import ExclusiveFL as ExclusiveFL
     from secure_fl.algorithms.baselines.unfederated import Centralized as Centralized
     from secure_fl.algorithms.baselines.unfederated import Local as Local
     from secure_fl.algorithms.fedadam import FedAdam as FedAdam
@@ -17,35 +28,62 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.fedid import FedID as FedID
     from secure_fl.algorithms.fedkd import FedKD as FedKD
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
+    from secure_fl.data.examples import Impression as Impression
+    from secure_fl.data.examples import Tagged as Tagged
+    from secure_fl.data.examples import Text as Text
+    from secure_fl.data.rows import Columns as Columns
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
     from secure_fl.federation.federation import Federation as Federation
+    from secure_fl.federation.result import Result as Result
     from secure_fl.federation.tuning import tune as tune
     from secure_fl.learning.site import Site as Site
+    from secure_fl.learning.tasks.base import Task as Task
     from secure_fl.party.cohort import Cohort as Cohort
-    from secure_fl.runs.result import Result as Result
+    from secure_fl.settings import AdapterSettings as AdapterSettings
+    from secure_fl.settings import DPSettings as DPSettings
     from secure_fl.settings import ModelSettings as ModelSettings
+    from secure_fl.settings import NoiseSettings as NoiseSettings
     from secure_fl.settings import ProtectionSettings as ProtectionSettings
     from secure_fl.settings import TaskSettings as TaskSettings
     from secure_fl.settings import TrainingSettings as TrainingSettings
 
 _HOMES = {
+    "AdapterSettings": "secure_fl.settings",
+    "AllLarge": "secure_fl.algorithms.baselines.one_size",
+    "AllSmall": "secure_fl.algorithms.baselines.one_size",
     "Centralized": "secure_fl.algorithms.baselines.unfederated",
     "Cohort": "secure_fl.party.cohort",
+    "Columns": "secure_fl.data.rows",
+    "DPSettings": "secure_fl.settings",
+    "DSFL": "secure_fl.algorithms.baselines.dsfl",
+    "ExclusiveFL": "secure_fl.algorithms.baselines.one_size",
     "FedAdam": "secure_fl.algorithms.fedadam",
     "FedAvg": "secure_fl.algorithms.fedavg",
+    "FedDF": "secure_fl.algorithms.baselines.feddf",
+    "FedDropout": "secure_fl.algorithms.baselines.feddropout",
+    "FedED": "secure_fl.algorithms.baselines.feded",
     "FedID": "secure_fl.algorithms.fedid",
     "FedKD": "secure_fl.algorithms.fedkd",
     "Federation": "secure_fl.federation.federation",
+    "FetchSGD": "secure_fl.algorithms.baselines.fetchsgd",
+    "Gong": "secure_fl.algorithms.baselines.gong",
+    "HeteroFL": "secure_fl.algorithms.baselines.heterofl",
+    "Impression": "secure_fl.data.examples",
     "InclusiveFL": "secure_fl.algorithms.inclusivefl",
     "Local": "secure_fl.algorithms.baselines.unfederated",
+    "MHAT": "secure_fl.algorithms.baselines.mhat",
     "ModelSettings": "secure_fl.settings",
+    "NoiseSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",
-    "Result": "secure_fl.runs.result",
+    "Result": "secure_fl.federation.result",
     "SecureFLError": "secure_fl.errors",
-    "Silo": "secure_fl.learning.site",
+    "Silo": "secure_fl.data.silo",
     "Site": "secure_fl.learning.site",
+    "Tagged": "secure_fl.data.examples",
+    "Task": "secure_fl.learning.tasks.base",
     "TaskSettings": "secure_fl.settings",
+    "Text": "secure_fl.data.examples",
     "TrainingSettings": "secure_fl.settings",
     "tune": "secure_fl.federation.tuning",
 }

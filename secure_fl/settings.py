@@ -6,17 +6,21 @@ Nothing here imports torch. `config` reads them from TOML together with the algo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+
+from secure_fl.errors import SettingsError
+from secure_fl.faults import faults
 
 Kind = Literal["classification", "pair", "regression", "ner", "ranking"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
@@ -24,7 +28,34 @@ Positive = Annotated[int, Field(ge=1)]
 PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
+if TYPE_CHECKING:
+    _Explained = type  # a checker reads the fields
+else:
+
+    class _Explained(type(BaseModel)):
+        """Makes `FedAvg(rouns=3)` fail with the words that the same line of a file would."""
+
+        def __call__(cls, *args, **fields):
+            try:
+                return super().__call__(*args, **fields)
+            except ValidationError as error:
+                raise _wrong(cls, error) from None
+
+
+def _wrong(cls: type[BaseModel], error: ValidationError) -> SettingsError:
+    found = [
+        (".".join(map(str, place)), what, fix)
+        for place, what, fix in faults(cls, error.errors(include_url=False))
+    ]
+    if len(found) == 1:
+        field, what, fix = found[0]
+        return SettingsError(what, fix=fix, section=cls.__name__, field=field or None)
+    lines = [f"  {field}: {what}" + (f" -> {fix}" if fix else "") for field, what, fix in found]
+    said = "\n".join([f"{len(found)} faults", *lines])
+    return SettingsError(said, section=cls.__name__)
+
+
+class Section(BaseModel, metaclass=_Explained):
     """One table of a settings file: frozen, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)

@@ -91,10 +91,11 @@ def sections(cell: Cell, model: Checkpoint) -> tuple[Algorithm, dict[str, Sectio
     task = TaskSettings(kind=about.kind, labels=labels, positive=positive, max_length=length)
     found: dict[str, Section] = {"task": task}
     try:
-        algorithm = ALGORITHMS[name].settings(**cell.algorithm)
+        algorithm = ALGORITHMS[name].settings.model_validate(cell.algorithm)
         for section, cls in _SECTIONS.items():
             given = dict(getattr(cell, section))
-            found[section] = cls(**({"name": model.name} | given if section == "model" else given))
+            given = {"name": model.name} | given if section == "model" else given
+            found[section] = cls.model_validate(given)
     except ValidationError as error:
         wrong = error.errors()[0]
         where = ".".join(str(part) for part in wrong["loc"])

@@ -15,8 +15,8 @@ import torch
 
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
+from secure_fl.federation.result import Result
 from secure_fl.learning.site import AT_ONCE
-from secure_fl.runs.result import Result
 
 Control: TypeAlias = Literal["", "host alone", "mean prediction"]
 Scores: TypeAlias = dict[str, float]

@@ -15,7 +15,7 @@ from secure_fl.data import splits as data
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
-from secure_fl.runs.result import Result
+from secure_fl.federation.result import Result
 from secure_fl.settings import Section
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,8 +11,10 @@ from pydantic import SerializeAsAny
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config.data import FORMS, Data, fault, parties
-from secure_fl.config.errors import NONE, nearest, nullable, validate
+from secure_fl.config.errors import NONE, examined, nullable, together
 from secure_fl.config.toml import Table, Text, odd_values
+from secure_fl.errors import SettingsError
+from secure_fl.faults import nearest
 from secure_fl.settings import (
     ModelSettings,
     PolicySettings,
@@ -62,13 +64,20 @@ def build(tree: Table, text: Text, base: Path | None) -> Settings:
     for key, found in odd_values(tree):
         raise text.error(f"{found}; no field takes that", key)
     _check_sections(tree, text)
-    parts: dict[str, Any] = {
-        name: validate(cls, tree.get(name, {}), (name,), text, base)
-        for name, cls in _SIMPLE.items()
-    }
-    parts["data"] = validate(_form(tree["data"], text), tree["data"], ("data",), text, base)
-    cls = algorithm_settings(tree["algorithm"], text)
-    parts["algorithm"] = validate(cls, tree["algorithm"], ("algorithm",), text, base)
+    parts: dict[str, Any] = {}
+    errors: list[SettingsError] = []
+    for name in (*_SIMPLE, "data", "algorithm"):
+        raw = tree.get(name, {})
+        try:
+            cls = _SIMPLE[name] if name in _SIMPLE else _CHOSEN[name](raw, text)
+        except SettingsError as error:
+            errors.append(error)
+            continue
+        part = examined(cls, raw, (name,), text, base)
+        errors += part if isinstance(part, list) else []
+        parts[name] = part
+    if errors:
+        raise together(errors)
     settings = Settings(**{name: _place_models(part, base) for name, part in parts.items()})
     _check(settings, text)
     return settings
@@ -124,6 +133,11 @@ def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
         return ALGORITHMS[name].settings
     what = "this field is missing" if name is None else f"found {name!r}"
     raise text.error(what, ("algorithm", "name"), fix=nearest(str(name), list(ALGORITHMS)))
+
+
+_CHOSEN: Mapping[str, Callable[[Table, Text], type[Section]]] = MappingProxyType(
+    {"data": _form, "algorithm": algorithm_settings}
+)
 
 
 def _place_models(part: Any, base: Path | None) -> Any:

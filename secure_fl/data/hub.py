@@ -94,6 +94,11 @@ def _rows(loaded: Any, source: str, split: str) -> Iterator[Row]:
     elif split:
         what = "this folder holds one data set without splits"
         raise DataError(what, fix=f"leave out :{split}", file=source)
+    yield from loaded_rows(loaded, source)
+
+
+def loaded_rows(loaded: Any, source: str) -> Iterator[Row]:
+    """The rows of one split."""
     decoders = {name: _decoder(feature) for name, feature in loaded.features.items()}
     for number, values in enumerate(loaded, 1):
         decoded = {name: decoders[name](value) for name, value in values.items()}

@@ -16,8 +16,9 @@ from secure_fl.data.tagging import ALLOWED, first_fault, scheme_of, to_iob2, wel
 from secure_fl.settings import Kind
 
 
-def build(rows: Iterable[Row], kind: Kind, columns: Columns) -> tuple[Example, ...]:
+def build(rows: Iterable[Row], kind: Kind, columns: Columns | None = None) -> tuple[Example, ...]:
     """Make an example of every row."""
+    columns = columns or Columns()
     if kind == "ner":
         return _tagged(list(rows), columns)
     return tuple(BUILDERS[kind](row, k, columns) for k, row in enumerate(rows))

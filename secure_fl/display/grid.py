@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -42,6 +43,16 @@ class Grid:
             yield from self._named_above(self._widths(room, slim))
         else:
             yield from self._blocks(room)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        heads = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self.rows
+        )
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
     def _narrowest(self, column: int) -> int:
         """The width that keeps a column's cells whole; its heading may be broken between words."""
@@ -87,6 +98,11 @@ class Grid:
                     line = ""
                 line = f"{line}{BETWEEN}{said}" if line else said
             yield _indented(Text(line, overflow="fold"))
+
+
+def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    """Lay out a table: names to the left, figures to the right; the first column names the row."""
+    return Grid(title, columns, rows)
 
 
 def _plain_table(

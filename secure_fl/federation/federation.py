@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,14 +18,23 @@ from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.assembly import COORDINATOR
-from secure_fl.federation.ground_rules import local_heads, pooled, rules_of, tasks_of
+from secure_fl.federation.ground_rules import (
+    local_heads,
+    pooled,
+    require_silos,
+    rules_of,
+    tasks_of,
+)
 from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, prepare
+from secure_fl.federation.result import Result
 from secure_fl.federation.stretch import MakeEngine, Stretch
-from secure_fl.federation.terms import Terms
+from secure_fl.federation.terms import Terms, algorithm_of
+from secure_fl.learning.scores import Metric
+from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
-from secure_fl.runs.result import Result, spent
+from secure_fl.runs.result import spent
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
 
@@ -35,9 +44,9 @@ class Federation:
     def __init__(
         self,
         silos: Sequence[Silo],
-        algorithm: Algorithm,
+        algorithm: Algorithm | type[Algorithm] | str,
         *,
-        task: TaskSettings | None = None,
+        task: TaskSettings | Task | None = None,
         model: ModelSettings | None = None,
         training: TrainingSettings | None = None,
         protection: ProtectionSettings | None = None,
@@ -48,14 +57,18 @@ class Federation:
         settings: str | None = None,
         record: bool = False,
         progress: bool | None = None,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
+        require_silos(silos)
+        own = task if isinstance(task, Task) else None  # a task of the program's own
         self.terms = Terms(
-            algorithm,
-            task or TaskSettings(),
+            algorithm_of(algorithm),
+            settings_of(task) if isinstance(task, Task) else task or TaskSettings(),
             model or ModelSettings(),
             training or TrainingSettings(),
             protection or ProtectionSettings(),
             seed,
+            metrics or {},
         )
         entry = self.terms.entry
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
@@ -67,7 +80,11 @@ class Federation:
         self._progress = progress  # None: shown to whoever looks, unless a listener is there
         self._settings = settings or self.terms.describe()
         self.rules = rules_of(self.silos, self.terms.protection, entry)
-        self.tasks = tasks_of(self.terms.task, self.silos, entry)
+        self.tasks = (
+            dict.fromkeys((silo.name for silo in self.silos), own)
+            if own is not None
+            else tasks_of(self.terms.task, self.silos, entry)
+        )
         self.local_heads = local_heads(self.tasks)
         self.terms.require_sound()
 

@@ -74,6 +74,19 @@ def require_adapters(
         )
 
 
+def require_silos(found: object) -> None:
+    """Refuse what are no hospitals, before anything else is said of them."""
+    listed = found if isinstance(found, list | tuple) else ()
+    odd = next((silo for silo in listed if not isinstance(silo, Silo)), None)
+    if odd is None and isinstance(found, list | tuple):
+        return
+    raise SettingsError(
+        f"found {type(found if odd is None else odd).__name__} in the place of hospitals",
+        fix="give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)",
+        field="silos",
+    )
+
+
 def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
     """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
     names = [silo.name for silo in silos]

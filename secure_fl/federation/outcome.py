@@ -12,10 +12,11 @@ from secure_fl.crypto.blind_sum import MASKED
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.noise_ledger import document as noise_document
 from secure_fl.federation.ground_rules import statement, statement_of_some
+from secure_fl.federation.result import Result
 from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
-from secure_fl.runs.result import SCHEMA, Result, machine, summarise, versions
+from secure_fl.runs.result import SCHEMA, machine, summarise, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:

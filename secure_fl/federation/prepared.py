@@ -105,6 +105,7 @@ def prepare(
         privacy_of(silo, terms.training, passes, place, identity),
         local_head=local_head,
         max_batch=max_batch,
+        metrics=terms.metrics,
     )
     kept = folder.party(silo.name, site) if folder else NoCheckpoints()
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)

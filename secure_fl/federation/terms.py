@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.registry import Entry, entry_of
+from secure_fl.algorithms.registry import ALGORITHMS, Entry, entry_of
 from secure_fl.config.build import plain
 from secure_fl.config.toml import write
 from secure_fl.errors import SettingsError
+from secure_fl.faults import nearest
 from secure_fl.federation.ground_rules import require_adapters, require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
+from secure_fl.learning.scores import Metric
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+
+
+def algorithm_of(given: object) -> Algorithm:
+    """An algorithm by its settings, by their class, or by its name in settings files."""
+    if isinstance(given, Algorithm):
+        return given
+    what = f"found {type(given).__name__}"
+    fix = 'give an algorithm, its class or its name, as in FedAvg(rounds=8), FedAvg or "fedavg"'
+    if isinstance(given, str):
+        if given in ALGORITHMS:
+            given = ALGORITHMS[given].settings
+        else:
+            what, fix = f"there is no algorithm {given!r}", nearest(given, list(ALGORITHMS))
+    if isinstance(given, type) and issubclass(given, Algorithm):
+        made: Algorithm = given.model_validate({})
+        return made
+    raise SettingsError(what, fix=fix, field="algorithm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +44,9 @@ class Terms:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     protection: ProtectionSettings = field(default_factory=ProtectionSettings)
     seed: int = 0
+    metrics: Mapping[str, Metric] = field(
+        default_factory=dict
+    )  # a program's own, beside the task's
 
     @property
     def entry(self) -> Entry:

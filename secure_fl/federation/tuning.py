@@ -19,7 +19,7 @@ from secure_fl.config.build import Settings
 from secure_fl.config.load import changed
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.federation.federation import Federation
-from secure_fl.runs.result import Result
+from secure_fl.federation.result import Result
 
 KEEP = 3  # one in so many goes on, to so many times the rounds
 RATE = "training.learning_rate"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from secure_fl.data.examples import Example
 from secure_fl.learning.counts import LOSS, Counts, add, loss_rate
 
 if TYPE_CHECKING:
@@ -16,13 +17,23 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Batch, Task
 
 SPLITS = ("dev", "test")
+# Of records with their labels, and a model's answers: labels, tags, scores, as `Task.decode` says.
+Metric: TypeAlias = Callable[[Sequence[Example], Sequence[Any]], float]
 
 
 class Scores:
     """What one site measured in a round."""
 
-    def __init__(self, task: Task, recorder: EventLog, *, by_label: bool) -> None:
+    def __init__(
+        self,
+        task: Task,
+        recorder: EventLog,
+        *,
+        by_label: bool,
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> None:
         self._task, self._recorder, self._by_label = task, recorder, by_label
+        self._metrics = metrics or {}  # a program's own: each hospital's alone, for no sum has them
         self._counted: dict[tuple[str, str], Counts] = {}  # by model and split
 
     def begin(self, model: str) -> None:
@@ -35,11 +46,13 @@ class Scores:
         split: str,
         round: int,
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
+        records: Sequence[Example],
         **labels: str,
     ) -> None:
         """Write down what a model is worth on the records of a split, and count it."""
         counts = self._count(*outcomes)
         values = self._task.score(*outcomes) | loss_rate(counts)
+        values = self._own(records, outcomes) | values
         kept = {name: found.tolist() for name, found in counts.items()}
         self._recorder.metrics(round, values, kept, **labels, **_named(model), split=split)
         self._counted[model, split] = add(self._counted[model, split], counts)
@@ -69,6 +82,18 @@ class Scores:
                 self._recorder.pooled(round, values, **_named(model), split=split)
                 judged += [values[self._task.metric]] if split == "dev" else []
         return judged[0] if judged else None
+
+    def _own(
+        self,
+        records: Sequence[Example],
+        outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
+    ) -> dict[str, float]:
+        if not self._metrics:
+            return {}
+        answers = [
+            answer for pair in zip(*outcomes, strict=True) for answer in self._task.decode(*pair)
+        ]
+        return {name: float(metric(records, answers)) for name, metric in self._metrics.items()}
 
     def _count(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Counts:
         return self._task.counts(logits, batches, by_label=self._by_label)

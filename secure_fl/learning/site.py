@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from secure_fl.data.examples import Example
 from secure_fl.data.public import HOW, digest, overlap
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
 from secure_fl.events import EventLog
 from secure_fl.learning.randomness import Randomness
-from secure_fl.learning.scores import SPLITS, Scores
+from secure_fl.learning.scores import SPLITS, Metric, Scores
 from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TrainingSettings
@@ -58,6 +59,7 @@ class Site:
         *,
         local_head: bool = False,
         max_batch: int | None = None,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         from secure_fl.learning.training import pick_device
 
@@ -71,7 +73,7 @@ class Site:
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self._rng = Randomness(seed_for(seed, silo.name), self.device)
-        self.scores = Scores(task, recorder, by_label=not local_head)
+        self.scores = Scores(task, recorder, by_label=not local_head, metrics=metrics)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -179,7 +181,8 @@ class Site:
             with self.recorder.phase("evaluate"), autocast(self):
                 outcomes = self.task.outcomes(model, encoded, self.at_once())
             whose = {} if hospital == self.name else {"party": hospital}
-            self.scores.measure(label, split, round, outcomes, **whose)
+            records = self._records[hospital, split]
+            self.scores.measure(label, split, round, outcomes, records, **whose)
 
     def at_once(self, wanted: int = AT_ONCE) -> int:
         """How many records may be in memory together, of so many that would be."""
@@ -219,6 +222,16 @@ class Site:
         self.recorder.history[:] = state["history"]
         if self.privacy is not None:
             self.privacy.load_state_dict(state["privacy"])
+
+    @property
+    def _records(self) -> dict[tuple[str, str], Sequence[Example]]:
+        """The records models are measured on: own ones, or every hospital's."""
+        return {
+            (hospital.name, split): getattr(hospital, split)
+            for hospital in self.hospitals
+            for split in SPLITS
+            if getattr(hospital, split)
+        }
 
     @cached_property
     def _measured(self) -> dict[tuple[str, str], Encoded]:

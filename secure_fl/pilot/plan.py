@@ -71,7 +71,7 @@ def _checked(tables: Table, where: Text) -> Plan:
     cls = algorithm_settings(tables["algorithm"], where)
     parts["algorithm"] = validate(cls, tables["algorithm"], ("algorithm",), where)
     try:
-        return Plan(**parts)
+        return Plan.model_validate(parts)
     except ValidationError as error:
         raise where.error("this is no name of records", (DATASET,)) from error
 

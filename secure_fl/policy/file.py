@@ -22,9 +22,10 @@ from pydantic_core import PydanticCustomError
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Source
-from secure_fl.config.errors import nearest, validate
+from secure_fl.config.errors import validate
 from secure_fl.config.toml import Key, Table, Text
 from secure_fl.errors import SettingsError
+from secure_fl.faults import nearest
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
 
 

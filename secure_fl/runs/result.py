@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from secure_fl.events import Counts, EventLog
-
-if TYPE_CHECKING:
-    import torch
-
-    from secure_fl.learning.tasks import Task
 
 SCHEMA = "secure-fl/result/1"
 PACKAGES = (
@@ -33,49 +27,6 @@ PROTECTING = ("seal", "unmask", "open")
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> value
 Pool = Callable[[Sequence[Counts]], dict[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a run came to: its document (as in result.json), and its models."""
-
-    document: Mapping[str, Any]
-    models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
-    tasks: Mapping[str, Task]  # of each model: parties with local heads have their own labels
-    tokenizers: Mapping[str, Any]
-
-    @property
-    def task(self) -> Task:
-        """The task of the shared model, or of the first party's."""
-        return next(iter(self.tasks.values()))
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The shared model."""
-        return self.models["model"]
-
-    def mean(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
-        """The metrics of the last (or best) round, averaged over parties."""
-        return self._scores(which, "mean", split)
-
-    def pooled(self, split: str = "test", which: str = "last") -> Mapping[str, float]:
-        """The metrics of the last (or best) round, over all parties' records together."""
-        return self._scores(which, "pooled", split)
-
-    def _scores(self, which: str, kind: str, split: str) -> Mapping[str, float]:
-        scores: Mapping[str, float] = self.document["metrics"][which][kind][split]
-        return scores
-
-    def predict(self, texts: Sequence[str], model: str = "model") -> list[dict[str, Any]]:
-        """Readable predictions for texts."""
-        from secure_fl.data.examples import Text
-
-        examples = [Text(str(i), text) for i, text in enumerate(texts)]
-        return self.tasks[model].predict(self.models[model], examples, self.tokenizers[model])
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of result.json."""
-        return dict(self.document)
 
 
 def summarise(

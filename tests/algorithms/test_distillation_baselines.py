@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from pydantic import ValidationError
 from scipy.special import entr, softmax
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from secure_fl.algorithms.host_sums import send_update
 from secure_fl.algorithms.public_records import cross_entropy
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.silo import Silo
-from secure_fl.errors import Disagreement
+from secure_fl.errors import Disagreement, SettingsError
 from secure_fl.learning.models import trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
@@ -324,7 +323,7 @@ def test_members_with_other_models_cannot_share_one(name: str) -> None:
 
 def test_one_shot_is_one_round() -> None:
     assert Gong().rounds == 1
-    with pytest.raises(ValidationError, match="1"):
+    with pytest.raises(SettingsError, match="1"):
         Gong(rounds=2)  # type: ignore[arg-type]
 
 

@@ -20,6 +20,7 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.ledger import Ledger
 from secure_fl.errors import DataError, ModelError, SettingsError
 from secure_fl.events import Event, EventLog
+from secure_fl.federation.result import Result
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.exporting import load_exported
@@ -27,7 +28,6 @@ from secure_fl.learning.models import load_model, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
-from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.harness import LossyEngine
 from secure_fl.testing.hospitals import LABELS, silos, small

@@ -20,9 +20,9 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.corpora import make
 from secure_fl.errors import ModelError
+from secure_fl.federation.result import Result
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks.heads import AttentiveClassifier
-from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings, ModelSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.families import COLUMNS, FAMILIES, PAGE, Family, page, save

@@ -61,7 +61,7 @@ def entities() -> dict[str, Any]:
     document = result()
     for which in ("pooled", "mean"):
         document["metrics"]["last"][which] = {"test": f1}
-    document["metrics"]["last"]["party"] = dict.fromkeys(document["parties"], {"test": f1})
+    document["metrics"]["last"]["party"] = {name: {"test": f1} for name in document["parties"]}
     return document
 
 

@@ -14,11 +14,11 @@ from secure_fl.cli.init import template
 from secure_fl.config import load as config
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
+from secure_fl.federation.result import Result
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.models import load_model
 from secure_fl.learning.tasks import make_task
-from secure_fl.runs.result import Result
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, LABELS, hosted
 from tests.support.hands import NAMES

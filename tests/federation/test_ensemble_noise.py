@@ -16,11 +16,11 @@ from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.planning import Predictions, plan_predictions
 from secure_fl.errors import BudgetError, SecureFLError
+from secure_fl.federation.result import Result
 from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
-from secure_fl.runs.result import Result
 from secure_fl.settings import DPSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from tests.support.killing import Killed

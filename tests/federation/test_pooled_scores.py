@@ -13,11 +13,11 @@ from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, T
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
 from secure_fl.events import Event
+from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.text import label_name
 from secure_fl.party import pooling
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.summing import Summing
-from secure_fl.runs.result import Result
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
 from tests.support.equality import equal, weights
 from tests.support.joining import FOUR, LATE, stopped

@@ -140,7 +140,7 @@ def test_a_caveat_is_accepted_for_one_algorithm_only() -> None:
 
 
 def test_records_in_one_place_cannot_be_allowed() -> None:
-    with pytest.raises(ValidationError, match="fedavg"):
+    with pytest.raises(SettingsError, match="fedavg"):
         SitePolicy(algorithms=("centralized",))
     (found,) = refused(POLICY, plan(name="centralized"), COMPANY)
     assert "records in one place" in found.fix
@@ -182,7 +182,7 @@ def test_a_budget_that_is_no_number_is_refused() -> None:
     odd = endless.training.dp.model_copy(update={"epsilon": float("nan")})
     nan = endless.model_copy(update={"training": endless.training.model_copy(update={"dp": odd})})
     assert [b.rule for b in refused(POLICY, nan, COMPANY)] == ["site.dp.max_epsilon"]
-    with pytest.raises(ValidationError):
+    with pytest.raises(SettingsError):
         DPLimits(max_epsilon=float("inf"))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.baselines.dsfl import DSFL
@@ -74,7 +73,7 @@ def test_draws_that_count_records_would_tell_them_and_are_refused() -> None:
         lambda: FedID(sample=0.9, counted="records"),
         lambda: InclusiveFL(sample=0.9, weights="samples"),
     ):
-        with pytest.raises(ValidationError, match="how many each hospital has"):
+        with pytest.raises(SettingsError, match="how many each hospital has"):
             wrong()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from secure_fl.federation.result import Result
 from secure_fl.learning.models import trainable
-from secure_fl.runs.result import Result
 
 
 def weights(result: Result, name: str = "model") -> dict[str, Any]:

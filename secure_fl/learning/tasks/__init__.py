@@ -12,7 +12,7 @@ from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.text import Classification, Regression, class_labels
 from secure_fl.settings import Kind, TaskSettings
 
-__all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task"]
+__all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task", "settings_of"]
 
 KINDS: dict[Kind, type[Task]] = {
     "classification": Classification,
@@ -63,3 +63,13 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
             fix=f"choose one of: {', '.join(labels)}" if kind != "ner" else "remove it",
         )
     return KINDS[kind](kind, labels, settings.max_length, settings.positive)
+
+
+def settings_of(task: Task) -> TaskSettings:
+    """The settings that describe a task which a program made itself."""
+    return TaskSettings(
+        kind=task.kind,
+        labels=task.labels or None,
+        positive=task.positive,
+        max_length=task.max_length,
+    )

@@ -1,0 +1,64 @@
+"""A result's document as tables: per hospital, and per entity type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from secure_fl.display.figures import LOCAL, duration, metric_of, number, size, traffic
+from secure_fl.display.grid import TOGETHER, Grid, grid
+
+ENTITY = "f1/"  # what the name of an entity type's F1 begins with
+
+
+def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
+    """Lay out a result: per hospital and mean, last and best round, traffic and seconds."""
+    metric = document["main_metric"]
+    best = document.get("metrics", {}).get("best", {}).get("round", "-")
+    columns = [
+        "hospital",
+        f"dev {metric}",
+        f"test {metric}",
+        f"test, best round ({best})",
+        "sent",
+        "received",
+        "training",
+    ]
+    rows = [_row(document, party, party) for party in document["parties"]]
+    last = document.get("metrics", {}).get("last", {})
+    every = TOGETHER if last.get("pooled") else "mean"
+    if any(split.startswith(LOCAL) for split in last.get("mean", {})):
+        every = "host's model"
+    named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}
+    beside = [_row(document, f"{every}, {name}", "", f"{name}/") for name in sorted(named)]
+    return grid(title, columns, [_row(document, every, ""), *beside, *rows])
+
+
+def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
+    """Lay out the test F1 of each entity type at each hospital; `None` where there are none."""
+    metrics = document.get("metrics", {}).get(which, {})
+    pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
+    by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
+    first = {TOGETHER: pooled} if by_type else {"mean": mean}
+    own = {name: splits.get("test", {}) for name, splits in metrics.get("party", {}).items()}
+    scores = first | own
+    types = sorted({name for row in first.values() for name in row if name.startswith(ENTITY)})
+    rows = [[party, *(number(f1.get(name)) for name in types)] for party, f1 in scores.items()]
+    columns = ["hospital", *(name.removeprefix(ENTITY) for name in types)]
+    return grid("test F1 of each entity type", columns, rows) if types else None
+
+
+def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -> list[str]:
+    up, down = traffic(document, party)
+    phases = document.get("seconds", {}).get("party", {})
+    trained = [p.get("train", 0.0) for name, p in phases.items() if not party or name == party]
+    count = 1 if party else max(len(phases), 1)
+    return [
+        label,
+        number(metric_of(document, "last", f"{model}dev", party)),
+        number(metric_of(document, "last", f"{model}test", party)),
+        number(metric_of(document, "best", f"{model}test", party)),
+        size(up / count),
+        size(down / count),
+        duration(sum(trained) / count),
+    ]

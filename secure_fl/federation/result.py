@@ -1,0 +1,214 @@
+"""What a run hands to its program: scores, models that predict, and a folder to keep them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from secure_fl.data.examples import Example, Text
+from secure_fl.display.figures import number, overall
+from secure_fl.display.results import result_table
+from secure_fl.errors import DataError, RunError, SettingsError
+from secure_fl.runs.folder import RESULT, write_json
+
+if TYPE_CHECKING:
+    import torch
+
+    from secure_fl.learning.tasks import Task
+
+MODEL = "model"  # the shared model's name
+CARD = "secure_fl.json"  # lies in a folder that holds a model
+Which = Literal["last", "best"]
+
+
+class Entity(TypedDict):
+    """A named entity of a text."""
+
+    type: str
+    text: str
+
+
+class Ranked(TypedDict):
+    """A title that was offered."""
+
+    title: str
+    score: float
+
+
+class Prediction(TypedDict, total=False):
+    """What a model says of one record; which fields there are depends on the task."""
+
+    id: str
+    label: str  # classification, pairs
+    probabilities: dict[str, float]
+    score: float  # regression
+    entities: list[Entity]
+    ranking: list[Ranked]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """What a run came to: its document (as in result.json), and its models."""
+
+    document: Mapping[str, Any]
+    models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
+    tasks: Mapping[str, Task]  # of each model: parties with local heads have their own labels
+    tokenizers: Mapping[str, Any]
+
+    @property
+    def task(self) -> Task:
+        """The task of the shared model, or of the first party's."""
+        return next(iter(self.tasks.values()))
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The shared model."""
+        return self.models[self._known(MODEL)]
+
+    def mean(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
+        """The metrics of the last (or best) round, averaged over parties."""
+        return self._scores(which, "mean", split)
+
+    def pooled(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
+        """The metrics of the last (or best) round, over all parties' records together."""
+        return self._scores(which, "pooled", split)
+
+    def predict(
+        self, texts: Sequence[str], model: str = MODEL, *, pairs: Sequence[str] | None = None
+    ) -> list[Prediction]:
+        """Predictions for texts, or for texts and the ones that they are paired with."""
+        if isinstance(texts, str) or (pairs is not None and len(pairs) != len(texts)):
+            what = (
+                "one text"
+                if isinstance(texts, str)
+                else f"{len(texts)} texts, {len(pairs or ())} pairs"
+            )
+            raise DataError(f"found {what}", fix="give a list of texts, and as many pairs or none")
+        seconds: Sequence[str | None] = pairs if pairs is not None else [None] * len(texts)
+        both = enumerate(zip(texts, seconds, strict=True))
+        return self.predict_records([Text(str(i), text, pair) for i, (text, pair) in both], model)
+
+    def predict_records(self, records: Sequence[Example], model: str = MODEL) -> list[Prediction]:
+        """Predictions for records of the task's own shape, labelled or not."""
+        name = self._known(model)
+        found: list[Any] = self.tasks[name].predict(
+            self.models[name], records, self.tokenizers[name]
+        )
+        return found
+
+    def evaluate(self, records: Sequence[Example], model: str = MODEL) -> dict[str, float]:
+        """Metrics and loss of a model on labelled records, such as a test set of your own."""
+        name = self._known(model)
+        task = self.tasks[name]
+        return task.evaluate(self.models[name], task.encode(records, self.tokenizers[name]))
+
+    def to_frame(self) -> Any:
+        """Every measurement as a line of a pandas data frame: party, round, split, metrics."""
+        import pandas
+
+        hidden = ("counts",)
+        lines = [
+            {name: value for name, value in line.items() if name not in hidden}
+            for line in self.document["history"]
+        ]
+        return pandas.DataFrame(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of result.json."""
+        return dict(self.document)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the document and every model into a folder that `Result.load` reads."""
+        from secure_fl.learning.exporting import export
+
+        folder = Path(folder)
+        if (folder / RESULT).exists():
+            raise RunError(
+                "there is a result in this folder already",
+                fix="choose another folder",
+                file=folder,
+                reason="exists",
+            )
+        for name, model in self.models.items():
+            party, _, own = name.rpartition("/")
+            place = folder / "parties" / party / own if party else folder / own
+            export(model, self.tokenizers[name], place, self.tasks[name])
+        write_json(folder / RESULT, self.document)
+        return folder
+
+    @classmethod
+    def load(cls, folder: Path | str, party: str | None = None) -> Result:
+        """Read a finished run's folder, or one of `save`, with its shared models.
+
+        Hospitals' own models are read where there is no shared one, and those of `party`.
+        """
+        from secure_fl.learning.exporting import load_exported
+
+        folder = Path(folder)
+        document = _document(folder / RESULT)
+        shared = {place.parent.name: place.parent for place in folder.glob(f"*/{CARD}")}
+        own = {
+            f"{place.parts[-3]}/{place.parts[-2]}": place.parent
+            for place in folder.glob(f"parties/*/*/{CARD}")
+            if not shared or place.parts[-3] == party
+        }
+        read = {name: load_exported(place) for name, place in sorted((shared | own).items())}
+        return cls(
+            document,
+            {name: model for name, (model, _, _) in read.items()},
+            {name: task for name, (_, _, task) in read.items()},
+            {name: tokenizer for name, (_, tokenizer, _) in read.items()},
+        )
+
+    def __repr__(self) -> str:
+        """In a line."""
+        d = self.document
+        last = d["metrics"].get("last", {})
+        value = overall(last).get("test", {}).get(d["main_metric"])
+        score = "nothing measured" if value is None else f"test {d['main_metric']} {number(value)}"
+        mode = d["protection"]["mode"]
+        return (
+            f"<Result of {d['algorithm']} over {len(d['parties'])} hospitals, "
+            f"{last.get('round', d['rounds'])} rounds, protection {mode}: {score}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        table = result_table(self.document)._repr_html_()
+        return f"<p>{escape(repr(self)[1:-1])}</p>{table}"
+
+    def _scores(self, which: Which, kind: str, split: str) -> Mapping[str, float]:
+        if which not in ("last", "best"):
+            raise SettingsError(f"there is no round {which!r}", fix='allowed: "last", "best"')
+        found = self.document["metrics"].get(which, {}).get(kind, {})
+        if split not in found:
+            known = ", ".join(sorted(found)) or "nothing"
+            raise DataError(
+                f"no hospital measured a model on {split} records; measured: {known}",
+                fix=f"give hospitals some: Silo(name, train, dev, test) or Silo.from_files(..., "
+                f"{split}=0.2)",
+                split=split,
+            )
+        scores: Mapping[str, float] = found[split]
+        return scores
+
+    def _known(self, name: str) -> str:
+        if name not in self.models:
+            fix = f"name one of {', '.join(self.models)}" if self.models else "train a model first"
+            raise RunError(f"there is no model {name!r} in this result", fix=fix, reason="missing")
+        return name
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        fix = "give the folder of a finished run, or one that Result.save wrote"
+        raise RunError(
+            "there is no result to read here", fix=fix, file=file, reason="missing"
+        ) from error
+    return dict(found)

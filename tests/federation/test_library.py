@@ -1,0 +1,221 @@
+"""The library is as careful as the command line: what it takes, refuses and returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas
+import pytest
+
+from secure_fl import Columns, FedAvg, Federation, FedKD, Local, Result, Silo, Text
+from secure_fl.config.load import loads
+from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
+from secure_fl.learning.tasks.text import Classification
+from secure_fl.settings import TrainingSettings
+from secure_fl.testing.hospitals import silos, small
+from tests.support.raising import raises
+
+API = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+FRAME = pandas.DataFrame(
+    {"note": [f"a rash after dose {k}" for k in range(40)], "code": ["ade", "no-ade"] * 20}
+)
+NAMES = Columns(text="note", label="code")
+
+
+@pytest.fixture(scope="module")
+def hospitals() -> list[Silo]:
+    return silos(size=24)
+
+
+@pytest.fixture(scope="module")
+def done(hospitals: list[Silo]) -> Result:
+    return small(FedAvg(rounds=1), silos=hospitals).run()
+
+
+# --- what it takes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(rounds=5), FedAvg, "fedavg"])
+def test_an_algorithm_by_settings_class_or_name(algorithm: Any, hospitals: list[Silo]) -> None:
+    assert Federation(hospitals, algorithm).terms.algorithm == FedAvg(rounds=5)
+
+
+def test_a_data_frame_becomes_a_silo() -> None:
+    silo = Silo.from_pandas("north", FRAME, dev=0.2, test=FRAME[:4], columns=NAMES)
+    assert len(silo.train) + len(silo.dev) == 40 and silo.dev and len(silo.test) == 4
+    assert silo.test[1] == Text("1", "a rash after dose 1", None, "no-ade")
+
+
+def test_missing_cells_are_no_labels_and_lists_stay_lists() -> None:
+    gaps = pandas.DataFrame({"text": ["a", "b"], "label": ["yes", None]})
+    assert [r.label for r in Silo.from_pandas("n", gaps).train] == ["yes", None]  # type: ignore[union-attr]
+    tagged = pandas.DataFrame({"tokens": [["a", "rash"]], "tags": [["O", "B-Symptom"]]})
+    (record,) = Silo.from_pandas("n", tagged, kind="ner").train
+    assert (record.tokens, record.tags) == (("a", "rash"), ("O", "B-Symptom"))  # type: ignore[union-attr]
+
+
+def test_a_data_set_and_files_become_the_same_silo(tmp_path: Path) -> None:
+    file = tmp_path / "notes.csv"
+    FRAME.to_csv(file, index=False)
+    frame = Silo.from_pandas("n", FRAME, dev=0.1, columns=NAMES)
+    assert Silo.from_files("n", file, dev=0.1, columns=NAMES) == frame
+    records = datasets.Dataset.from_pandas(FRAME)
+    assert Silo.from_dataset("n", records, dev=0.1, columns=NAMES) == frame
+
+
+def test_no_records_for_dev_and_test_are_needed(hospitals: list[Silo]) -> None:
+    bare = [replace(silo, dev=(), test=()) for silo in hospitals]
+    result = small(FedAvg(rounds=1), silos=bare).run()
+    assert result.predict(["a rash developed"])[0]["label"] in ("ade", "no-ade")
+    assert "nothing measured" in repr(result) and "hospital-1" in result._repr_html_()
+    for ask in (result.mean, result.pooled):
+        with raises(DataError, split="test"):
+            ask("test")
+
+
+# --- what it refuses ---------------------------------------------------------
+
+
+WRONG: list[Callable[[Any], object]] = [
+    lambda s: Federation(s, "fedavgg"),
+    lambda s: Federation(s, TrainingSettings()),  # type: ignore[arg-type]
+    lambda s: Federation(s, 3),  # type: ignore[arg-type]
+    lambda s: Federation(s[0], FedAvg()),
+    lambda s: Federation([*s, FRAME], FedAvg()),
+    lambda s: Federation([*s, s[0]], FedAvg()),
+    lambda s: Federation(s[:1], FedAvg()),
+    lambda s: Silo("h", FRAME),
+    lambda s: Silo("h", "notes.csv"),  # type: ignore[arg-type]
+    lambda s: Silo("h", [{"text": "a", "label": "b"}]),  # type: ignore[list-item]
+    lambda s: Silo("h", s[0].train, test=FRAME),
+    lambda s: Silo.from_pandas("h", [{"text": "a"}]),
+    lambda s: Silo.from_pandas("h", FRAME),
+    lambda s: Silo.from_dataset("h", FRAME),
+    lambda s: FedAvg(rouns=3),  # type: ignore[call-arg]
+    lambda s: FedAvg(rounds="one", epochs=0),  # type: ignore[arg-type]
+    lambda s: FedKD(student_layers=0),
+    lambda s: TrainingSettings(learning_rate=-1),
+    lambda s: TrainingSettings(dp={"epsilom": 3}),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_explained(wrong: Callable[[Any], object], hospitals: list[Silo]) -> None:
+    with pytest.raises(SecureFLError) as caught:
+        wrong(hospitals)
+    assert caught.value.fix
+    assert "pydantic" not in str(caught.value)
+
+
+def test_python_says_what_files_say() -> None:
+    file = '[data]\ncorpus = "ade"\n[algorithm]\nname = "fedavg"\nrouns = 3\n'
+    with pytest.raises(SettingsError) as by_file:
+        loads(file)
+    with pytest.raises(SettingsError) as by_class:
+        FedAvg(rouns=3)  # type: ignore[call-arg]
+    found, wanted = by_class.value, by_file.value
+    assert (found.what, found.fix) == (wanted.what, wanted.fix)
+    assert "did you mean rounds?" in found.fix and found.where == {
+        "section": "FedAvg",
+        "field": "rouns",
+    }
+
+
+def test_wrong_values_of_all_sections_are_told_at_once() -> None:
+    text = '[data]\ncorpus = "ade"\n[training]\nlearning_rate = -1\nbatch_size = "x"\n'
+    with pytest.raises(SettingsError) as caught:
+        loads(f'{text}[protection]\nbits = 7\n[algorithm]\nname = "fedavgg"\n')
+    for field in ("training.learning_rate", "training.batch_size", "protection.bits"):
+        assert field in caught.value.what
+    assert "did you mean fedavg?" in caught.value.what
+
+
+# --- what it returns ---------------------------------------------------------
+
+
+def test_a_result_is_short_and_tells_what_it_came_to(done: Result) -> None:
+    assert re.fullmatch(
+        r"<Result of fedavg over 3 hospitals, 1 rounds, .* test accuracy 0\.\d+>", repr(done)
+    )
+    assert "<table>" in done._repr_html_() and len(done._repr_html_()) < 2000
+
+
+def chances(result: Result, model: str = "model") -> dict[str, float]:
+    (found,) = result.predict(["a rash developed after the tablets"], model)
+    return found["probabilities"]
+
+
+def test_a_result_is_saved_and_loaded(done: Result, tmp_path: Path) -> None:
+    loaded = Result.load(done.save(tmp_path / "kept"))
+    assert chances(loaded) == pytest.approx(chances(done))
+    assert loaded.document == done.document
+    with raises(RunError, reason="exists"):
+        done.save(tmp_path / "kept")
+    with raises(RunError, reason="missing"):
+        Result.load(tmp_path)
+
+
+def test_models_that_stay_at_home_are_saved_and_loaded(
+    hospitals: list[Silo], tmp_path: Path
+) -> None:
+    alone = small(Local(rounds=1), silos=hospitals).run()
+    loaded = Result.load(alone.save(tmp_path / "kept"))
+    assert set(loaded.models) == {f"{silo.name}/model" for silo in hospitals}
+    own = "hospital-2/model"
+    assert chances(loaded, own) == pytest.approx(chances(alone, own))
+    with raises(RunError, reason="missing"):
+        alone.predict(["a rash developed"])
+
+
+def test_a_frame_of_the_history(done: Result) -> None:
+    frame = done.to_frame()
+    assert {"party", "round", "split", "accuracy", "loss"} <= set(frame.columns)
+    assert len(frame[frame.split == "test"]) >= 3 and "counts" not in frame.columns
+
+
+def test_a_model_is_evaluated_on_records_that_it_never_saw(
+    done: Result, hospitals: list[Silo]
+) -> None:
+    everybody = [record for silo in hospitals for record in silo.test]
+    assert done.evaluate(everybody)["accuracy"] == pytest.approx(done.pooled("test")["accuracy"])
+
+
+def test_pairs_are_predicted(done: Result) -> None:
+    assert done.predict(["a rash"], pairs=["after the tablets"])[0]["label"] in ("ade", "no-ade")
+    for wrong in (lambda: done.predict("a rash"), lambda: done.predict(["a"], pairs=["b", "c"])):
+        with pytest.raises(DataError):
+            wrong()
+
+
+# --- metrics and tasks of one's own ------------------------------------------
+
+
+def block(title: str) -> str:
+    (code,) = re.findall(rf'```python title="{title}"\n(.*?)```', API, re.S)
+    return str(code)
+
+
+def test_a_metric_of_ones_own_is_as_documented(hospitals: list[Silo]) -> None:
+    code = block("a metric of your own")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    names: dict[str, Any] = {"silos": hospitals}
+    exec(code, names)  # noqa: S102 - our own page
+    mean = names["result"].mean("test")["specificity"]
+    own = names["result"].document["metrics"]["last"]["party"]
+    assert mean == pytest.approx(sum(own[s.name]["test"]["specificity"] for s in hospitals) / 3)
+    assert "specificity" not in names["result"].pooled("test")
+
+
+def test_a_task_of_ones_own_is_as_documented(hospitals: list[Silo]) -> None:
+    code = block("a task of your own")
+    names: dict[str, Any] = {"silos": hospitals}
+    names["FedAvg"] = FedAvg
+    exec(code.replace('"fedavg"', "FedAvg(rounds=1)"), names)  # noqa: S102 - our own page
+    task = Classification("classification", ("ade", "no-ade"), 64)
+    plain = Federation(hospitals, FedAvg(rounds=1), task=task).run()
+    assert names["result"].mean("test")["loss"] != plain.mean("test")["loss"]
