@@ -18,6 +18,7 @@ from secure_fl.learning.anatomy import (
     encoder_layers,
     trainable,
     unwrapped,
+    word_output,
 )
 
 Part: TypeAlias = int | Literal["embeddings", "norm", "pooler", "head"]  # int: layer, from 0
@@ -67,7 +68,10 @@ def _around(model: nn.Module, name: str) -> Part:
     body, whole = body_of(model), unwrapped(model)
     own = {id(parameter) for parameter in body.parameters()} if body is not whole else set()
     path = name.split(".")[:-1]
-    if id(whole.get_parameter(name)) not in own and path:
+    parameter, words = whole.get_parameter(name), word_output(whole)
+    if words is not None and id(parameter) not in own:
+        return "head" if any(parameter is one for one in words.parameters()) else "pooler"
+    if id(parameter) not in own and path:
         if path[-1] in _OUTPUT:
             return "head"
         if path[-1] in _POOLER or path[0] in _POOLER:

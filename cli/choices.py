@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 # Written out: reading them from `settings` would import pydantic for a help text.
-Kinds = click.Choice(["classification", "pair", "regression", "ner", "ranking"])
+Kinds = click.Choice(["classification", "pair", "regression", "ner", "ranking", "completion"])
 
 
 def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> str:

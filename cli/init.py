@@ -17,6 +17,7 @@ CORPORA = {
     "regression": "similarity",
     "ner": "ner",
     "ranking": "news",
+    "completion": "summaries",
 }
 TIERS = 3  # weak, medium and strong
 SUMMED = 3  # parties that a sum needs, unless fewer are there
@@ -34,7 +35,7 @@ seed = 0                       # equal seeds give equal results, bit for bit
 # folder = "runs/first"        # where results go; left out: runs/ and this file's name
 
 [task]
-kind = "{task}"     # classification, pair, regression, ner or ranking
+kind = "{task}"     # or pair, regression, ner, ranking, completion
 max_length = 64                # tokens; longer texts are cut
 {labels}       # for all hospitals; left out: read from their records
 # positive = "yes"             # the class whose F1 is reported

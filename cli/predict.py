@@ -51,7 +51,7 @@ def predict(
     party: str | None,
     as_json: bool,
 ) -> None:
-    """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores."""
+    """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores, texts."""
     from secure_fl.cli import show
     from secure_fl.learning.exporting import load_exported
 
@@ -166,6 +166,10 @@ def _ranking_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
     return [answer["id"], "; ".join(map(_cut, best))]
 
 
+def _completion_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
+    return [_cut(example.text), answer["completion"]]
+
+
 _CLASSES = (("text", "label", "probabilities"), _class_row)
 SHAPES: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Mapping[str, Any]], list[str]]]] = (
     MappingProxyType(
@@ -175,6 +179,7 @@ SHAPES: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Mapping[str, Any]], l
             "regression": (("text", "score"), _score_row),
             "ner": (("text", "entities"), _entity_row),
             "ranking": (("impression", "best titles"), _ranking_row),
+            "completion": (("prompt", "completion"), _completion_row),
         }
     )
 )

@@ -22,7 +22,7 @@ from pydantic import (
 from secure_fl.errors import SettingsError
 from secure_fl.faults import faults
 
-Kind = Literal["classification", "pair", "regression", "ner", "ranking"]
+Kind = Literal["classification", "pair", "regression", "ner", "ranking", "completion"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
 Positive = Annotated[int, Field(ge=1)]
 PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]

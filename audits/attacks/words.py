@@ -53,10 +53,14 @@ def records_of(reading: Reading, prior: Prior) -> tuple[Example, ...]:
 
 
 def sequences(records: Sequence[Example], prior: Prior) -> list[tuple[int, ...]]:
-    """The token ids of each record (ranking: of each title), specials among them."""
+    """The token ids of each record (ranking: of each title), specials among them.
+
+    A completion is as much its hospital's as its prompt.
+    """
     if not records:
         return []
-    encoded = prior.task.encode(records, prior.tokenizer, labelled=False)
+    whole = prior.task.kind == "completion"
+    encoded = prior.task.encode(records, prior.tokenizer, labelled=whole)
     batch = encoded.batch(range(len(encoded)))
     lengths = batch["attention_mask"].sum(-1).tolist()
     rows = zip(batch["input_ids"].tolist(), lengths, strict=True)

@@ -171,7 +171,7 @@ def _canary(
             name, tuple(drawn), tuple(kinds[i] for i in rng.integers(len(kinds), size=WORDS))
         )
     label = _label(task, used, rng)
-    if task.kind == "pair":
+    if task.kind in ("pair", "completion"):
         return Text(name, " ".join(drawn[: WORDS // 2]), " ".join(drawn[WORDS // 2 :]), label)
     return Text(name, " ".join(drawn), label=label)
 

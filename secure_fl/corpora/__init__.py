@@ -14,7 +14,7 @@ from random import Random
 from typing import Literal, TypeAlias
 from zlib import crc32
 
-from secure_fl.corpora import ade, ner, news, pairs
+from secure_fl.corpora import ade, ner, news, pairs, summaries
 from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
 from secure_fl.data.examples import Example, Impression, Tagged
 from secure_fl.data.splits import Splits
@@ -43,6 +43,7 @@ _CORPORA: Mapping[str, _Corpus] = {
     "similarity": _Corpus(pairs.RULES, pairs.draw_score, 500, 0.5),
     "ner": _Corpus(ner.RULES, ner.draw_own, 400, 0.5, ner.draw),
     "news": _Corpus(news.RULES, news.draw, 300, 0.5),
+    "summaries": _Corpus(summaries.RULES, summaries.draw, 400, 0.5),
 }
 NAMES: tuple[str, ...] = tuple(_CORPORA)
 _PUBLIC = 4  # one text in so many can only be public, the others only a hospital's

@@ -8,7 +8,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text or a pair of texts with a class or a score (`None`: unlabelled)."""
+    """A text or a pair of texts with a class or a score (`None`: unlabelled).
+
+    Or a prompt, and as its pair what completes it.
+    """
 
     id: str
     text: str

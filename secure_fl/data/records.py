@@ -36,6 +36,10 @@ def _classified(row: Row, position: int, columns: Columns) -> Text:
     return _text(row, position, columns, _class)
 
 
+def _completed(row: Row, position: int, columns: Columns) -> Text:
+    return _text(row, position, columns, lambda *_: None)
+
+
 def _scored(row: Row, position: int, columns: Columns) -> Text:
     return _text(row, position, columns, _score)
 
@@ -75,6 +79,7 @@ BUILDERS: Mapping[Kind, Callable[[Row, int, Columns], Text | Impression]] = Mapp
         "pair": _pair_text,
         "regression": _scored,
         "ranking": _impression,
+        "completion": _completed,
     }
 )
 

@@ -31,8 +31,8 @@ class Columns:
 USUAL: Mapping[Field, tuple[str, ...]] = MappingProxyType(
     {
         "id": ("id", "idx", "guid"),
-        "text": ("text", "text1", "sentence", "sentence1", "premise"),
-        "pair": ("pair", "text2", "sentence2", "hypothesis"),
+        "text": ("text", "text1", "sentence", "sentence1", "premise", "prompt"),
+        "pair": ("pair", "text2", "sentence2", "hypothesis", "completion"),
         "label": ("label", "labels", "score"),
         "tokens": ("tokens", "words"),
         "tags": ("tags", "ner_tags"),

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from secure_fl.learning.adapters import ADAPTER, adapted, config_of, output_layer, peft
+from secure_fl.learning.anatomy import word_output
 
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
 
@@ -30,6 +31,7 @@ def write(model: Any, folder: Path) -> None:
         config,
         inference_mode=True,
         modules_to_save=[_apart(output, model)] if output else None,
+        task_type=None if word_output(model) is None else "CAUSAL_LM",
         rank_pattern=other,
         alpha_pattern={n: layers[n].scaling[ADAPTER] * rank for n, rank in other.items()},
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
-from secure_fl.learning.anatomy import body_of, encoder_layers, unwrapped
+from secure_fl.learning.anatomy import body_of, encoder_layers, unwrapped, word_output
 from secure_fl.settings import ModelSettings
 
 ADAPTER = "default"  # peft's name of the only adapter there is
@@ -72,8 +72,10 @@ def _reached(spec: ModelSettings, output: str, fresh: Iterable[str]) -> bool:
 
 
 def output_layer(model: nn.Module) -> str:
-    """The last linear layer behind the transformer; empty: the model is one without a head."""
+    """The last linear layer behind the transformer; empty: there is no head, or one of words."""
     body, whole = body_of(model), unwrapped(model)
+    if word_output(model) is not None:
+        return ""
     inside = set(body.modules()) if body is not whole else set(whole.modules())
     behind = [n for n, m in whole.named_modules() if isinstance(m, nn.Linear) and m not in inside]
     return behind[-1] if behind else ""
@@ -98,11 +100,13 @@ def targets(model: nn.Module, kind: str, output: str, fresh: Container[str] = ()
     pooler = getattr(body, "pooler", None)
     behind = set(unwrapped(model).modules()) - set(body.modules())
     behind |= set() if pooler is None else set(pooler.modules())
+    words = word_output(model)
     return sorted(
         name
         for name, module in unwrapped(model).named_modules()
         if _is_linear(module)
         and name != output
+        and module is not words
         and (
             (kind == "linear" or f"{name}.weight" in fresh)
             if module in behind
@@ -152,13 +156,21 @@ def set_product(layer: Any, Δ: Tensor) -> None:
 
 def _halve(model: nn.Module) -> None:
     """Hold the frozen transformer in bfloat16; what leaves it is float32 again, for the head."""
-    body = body_of(model)
+    body, words = body_of(model), word_output(model)
     for parameter in body.parameters():
         if not parameter.requires_grad:
             parameter.data = parameter.data.bfloat16()
+    if words is not None:  # its table may be the one that words come in by
+        words.bfloat16().register_forward_pre_hook(_narrowed)
+        words.register_forward_hook(lambda *ends: ends[-1].float())
     for layer in adapted(body).values():  # a frozen A is not the base's
         layer.lora_A[ADAPTER].float()
     body.register_forward_hook(_widened)
+
+
+def _narrowed(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The inputs in bfloat16."""
+    return tuple(value.bfloat16() for value in inputs)
 
 
 def _widened(body: nn.Module, inputs: Any, output: Any) -> Any:

@@ -106,12 +106,21 @@ def freeze_embeddings(model: nn.Module) -> None:
     """Take the embeddings out of training, and so out of everything that is sent.
 
     With words go the tables of positions, which BERT has among its embeddings and others beside
-    them, and their norms.
+    them, their norms, and in a model that writes the table by which it chooses words.
     """
     embeddings(model).requires_grad_(False)
+    if (words := word_output(model)) is not None:
+        words.requires_grad_(False)
     for owner, part in around_layers(model):
         if part == "embeddings":
             owner.requires_grad_(False)
+
+
+def word_output(model: nn.Module) -> nn.Module | None:
+    """The layer that scores every word as the next; None: the model does not write."""
+    ask = getattr(unwrapped(model), "get_output_embeddings", None)
+    found: nn.Module | None = ask() if ask is not None else None
+    return found
 
 
 def around_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Literal["embeddings", "norm"]]]:

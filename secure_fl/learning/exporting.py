@@ -28,6 +28,7 @@ from secure_fl.learning.tasks.attentive_pooling import (
     AttentiveForSequenceClassification,
     AttentivePoolingConfig,
 )
+from secure_fl.learning.tasks.completion import open_ended
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings
 
@@ -51,7 +52,7 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with quiet():
             _write(model, folder, task)
-            tokenizer.save_pretrained(folder)
+            (open_ended(tokenizer) if task.head == "causal" else tokenizer).save_pretrained(folder)
         (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ModelError(

@@ -119,6 +119,8 @@ def require_text(config: Any, name: str) -> None:
 def supported(auto: Any, config: Any, attention: Attention) -> Attention:
     """The attention that is wished for, or the plain one of a model that has no other."""
     known = auto._model_mapping.get(type(config), None)
+    if known is None and auto is transformers.AutoModelForCausalLM:
+        raise no_writer(config.model_type)
     if known is None:
         heads = {"AutoModelForTokenClassification": "tokens", "AutoModel": "anything"}
         raise ModelError(
@@ -130,6 +132,16 @@ def supported(auto: Any, config: Any, attention: Attention) -> Attention:
     kinds = known if isinstance(known, tuple) else (known,)
     every = all(getattr(kind, has[attention]) for kind in kinds) if attention in has else True
     return attention if every else "eager"
+
+
+def no_writer(model: str) -> ModelError:
+    """The error of a model that no completion can be had from."""
+    return ModelError(
+        "this model cannot write: it reads texts from both sides, or has no head for it",
+        model=model,
+        fix="use a decoder (GPT-2, Llama, Qwen, Gemma), or another kind of task",
+        field="task.kind",
+    )
 
 
 def spread(config: Any) -> float:

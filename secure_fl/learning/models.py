@@ -27,12 +27,14 @@ from secure_fl.learning.fetching import (
     configured,
     fetch,
     instantiate,
+    no_writer,
     pooling_of,
     seeded,
     spread,
     supported,
 )
 from secure_fl.learning.tasks import Task
+from secure_fl.learning.tasks.completion import end_of
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings
 
@@ -55,6 +57,7 @@ Pooling: TypeAlias = Literal["cls", "attentive"]
 AUTO = {
     "sequence": transformers.AutoModelForSequenceClassification,
     "token": transformers.AutoModelForTokenClassification,
+    "causal": transformers.AutoModelForCausalLM,
 }
 
 
@@ -134,7 +137,7 @@ def load_model(
         builtin.redraw(model, own, seed, spread(body_of(model).config))
         return model.eval()
     model, fresh = instantiate(
-        AUTO[task.head], spec, tokenizer, seed, attn_implementation, head_fields(task)
+        AUTO[task.head], spec, tokenizer, seed, attn_implementation, head_fields(task, spec.name)
     )
     if complete and fresh:
         raise ModelError(
@@ -144,7 +147,20 @@ def load_model(
             fix="give a folder that `export` wrote for this task",
         )
     builtin.redraw(model, fresh, seed, spread(model.config))
+    if task.head == "causal":
+        require_causal(model, spec.name)
+        if model.generation_config.eos_token_id is None:
+            model.generation_config.eos_token_id = end_of(tokenizer)
     return finish(model, spec, seed, fresh)
+
+
+@torch.no_grad()
+def require_causal(model: Any, name: str) -> None:
+    """Refuse a model that sees the next token: it would learn to copy it, and could not write."""
+    texts = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]])
+    one, other = model.eval()(input_ids=texts, use_cache=False).logits[:, :-1]
+    if not torch.allclose(one, other, atol=1e-4):
+        raise no_writer(name)
 
 
 def attach(backbone: nn.Module, task: Task) -> nn.Module:
@@ -154,8 +170,10 @@ def attach(backbone: nn.Module, task: Task) -> nn.Module:
     return AttentiveClassifier(backbone, task.outputs_per_row)
 
 
-def head_fields(task: Task) -> dict[str, Any]:
-    """Return what a transformers config says about the head."""
+def head_fields(task: Task, name: str = "") -> dict[str, Any]:
+    """Return what a transformers config says about the head (and about the built-in decoder)."""
+    if task.head == "causal":
+        return {"is_decoder": True} if name == "tiny" else {}
     names = task.labels or ("score",)
     fields: dict[str, Any] = {
         "id2label": dict(enumerate(names)),

@@ -27,6 +27,7 @@ PIPELINES = {
     "pair": "text-classification",
     "regression": "text-classification",
     "ner": "token-classification",
+    "completion": "text-generation",
 }
 OWN = """\
 This model is **one hospital's own**: it was not averaged with others', and can tell more about its
@@ -116,7 +117,8 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
         if attentive
         else ""
     )
-    labels = ", ".join(f"`{label}`" for label in task["labels"]) or "a score"
+    without = "what completes a prompt" if kind == "completion" else "a score"
+    labels = ", ".join(f"`{label}`" for label in task["labels"]) or without
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
         f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{trust})\n```\n{said}\n'

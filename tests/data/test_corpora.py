@@ -25,6 +25,7 @@ DIGESTS = {  # of repr, which spells every float and string exactly
     "similarity": "e82266a33170",
     "ner": "245448661231",
     "news": "b057087b68ae",
+    "summaries": "019bde2f7126",
 }
 
 PRINT_DIGESTS = """

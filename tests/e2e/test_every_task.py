@@ -17,6 +17,7 @@ KINDS: dict[str, tuple[Kind, str, tuple[str, ...] | None]] = {
     "similarity": ("regression", "pearson", None),
     "ner": ("ner", "f1", None),
     "news": ("ranking", "auc", None),
+    "summaries": ("completion", "token_accuracy", None),
 }
 
 

@@ -26,6 +26,7 @@ CORPUS: dict[Kind, str] = {
     "regression": "similarity",
     "ner": "ner",
     "ranking": "news",
+    "completion": "summaries",
 }
 
 
@@ -101,8 +102,10 @@ def test_every_tasks_counts_add_up(kind: Kind, by_label: bool) -> None:
     encoded = task.encode(examples, tiny_tokenizer(["patient"]))
     batches = list(encoded.batches(4))
     torch.manual_seed(0)
-    width = {"ner": (len(task.labels),), "ranking": ()}.get(kind, (task.outputs_per_row,))
-    logits = [torch.randn(*shape_of(kind, batch), *width) for batch in batches]
+    width = {"ner": len(task.labels), "completion": 999}.get(kind, task.outputs_per_row)
+    raw = [torch.randn(*shape_of(kind, batch), width) for batch in batches]
+    raw = [z.squeeze(-1) for z in raw] if kind == "ranking" else raw
+    logits = [task.kept(z, batch) for z, batch in zip(raw, batches, strict=True)]
     parts = [(0, 0), (0, 1), (1, 6)]
     every = [task.counts(logits[a:b], batches[a:b], by_label=by_label) for a, b in parts]
     assert len({tuple((n, len(v)) for n, v in found.items()) for found in every}) == 1
@@ -113,12 +116,12 @@ def test_every_tasks_counts_add_up(kind: Kind, by_label: bool) -> None:
         {n: whole[n] for n in pooled if n != "loss"}, abs=1e-6
     )
     assert by_label is False or kind == "regression" or pooled.keys() >= whole.keys()
-    losses = [task.loss(z, b, reduction="none") for z, b in zip(logits, batches, strict=True)]
+    losses = [task.loss(z, b, reduction="none") for z, b in zip(raw, batches, strict=True)]
     assert pooled["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-6)
 
 
 def shape_of(kind: Kind, batch: Any) -> tuple[int, ...]:
     """Of a batch's logits, but for the classes."""
-    if kind == "ner":
+    if kind in ("ner", "completion"):
         return tuple(batch["labels"].shape)
     return tuple(batch["candidates"].shape) if kind == "ranking" else (len(batch["labels"]),)

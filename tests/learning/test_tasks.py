@@ -49,9 +49,8 @@ def toy_example(kind: Kind, i: int) -> Example:
             tuple(title == shown[-1] for title in shown[i % 2 :]),
         )
     label: str | float = float(i % 4) if kind == "regression" else ("no", "yes")[i % 4 // 2]
-    return Text(
-        str(i), f"patient {filler} has {symptom}", "no dose" if kind == "pair" else None, label
-    )
+    pair = {"pair": "no dose", "completion": f"{symptom} news"}.get(kind)
+    return Text(str(i), f"patient {filler} has {symptom}", pair, label)
 
 
 def settings(kind: Kind) -> TaskSettings:

@@ -25,11 +25,12 @@ SIZES = {
     "intermediate_size": 24,
     "max_position_embeddings": 64,
 }
-COLUMNS = ("FedAvg", "FedKD", "InclusiveFL", "HeteroFL", "NER", "DP-SGD", "saved")
+COLUMNS = ("FedAvg", "FedKD", "InclusiveFL", "HeteroFL", "NER", "completion", "DP-SGD", "saved")
 ROTARY = "positions turn a head's channels in pairs, and a narrower head has other pairs"
 FUSED = "its heads and its feed-forward units are not matrices of their own"
 ALONE = "one layer's weights serve at all depths"
 NO_NER = "transformers has no gemma3_text model that classifies tokens"
+READS = "it reads texts from both sides"
 WORKS = "yes"
 HIDDEN = "with `hidden = false`: it shows no map of attention from every token to every token"
 SINGLY = "yes, record by record: not all layers take records first, so hooks would be wrong"
@@ -45,6 +46,12 @@ class Family:
     reasons: Mapping[str, str] = field(default_factory=dict)  # column -> why not
     one_by_one: bool = False  # DP-SGD asks autograd for each record's gradients
     maps: bool = True  # whether FedKD's students can imitate its attention
+    writes: bool = False  # whether it is a decoder
+
+    def why_not(self, column: str) -> str | None:
+        """Why a column is not for this family; None: it is."""
+        reads = READS if column == "completion" and not self.writes else None
+        return self.reasons.get(column, reads)
 
 
 NARROW = {"HeteroFL": ROTARY}
@@ -70,10 +77,10 @@ FAMILIES = (
            one_by_one=True, maps=False),
     Family("big_bird", "BigBird, Clinical-BigBird", one_by_one=True, maps=False),
     Family("gpt2", "GPT-2", {"n_embd": 16, "n_head": 2, "n_layer": 3, "n_positions": 64},
-           {"HeteroFL": FUSED}),
-    Family("llama", "Llama", GROUPED, NARROW),
-    Family("qwen3", "Qwen3", GROUPED, NARROW),
-    Family("gemma3_text", "Gemma 3 (text)", GROUPED, NARROW | {"NER": NO_NER}),
+           {"HeteroFL": FUSED}, writes=True),
+    Family("llama", "Llama", GROUPED, NARROW, writes=True),
+    Family("qwen3", "Qwen3", GROUPED, NARROW, writes=True),
+    Family("gemma3_text", "Gemma 3 (text)", GROUPED, NARROW | {"NER": NO_NER}, writes=True),
 )  # fmt: skip
 BY_KIND = {family.kind: family for family in FAMILIES}
 
@@ -97,8 +104,8 @@ def save(folder: Path, kind: str, words: list[str] | None = None, **more: Any) -
 
 def cell(family: Family, column: str) -> str:
     """What the table says of one family and one column."""
-    if column in family.reasons:
-        return f"no: {family.reasons[column]}"
+    if (reason := family.why_not(column)) is not None:
+        return f"no: {reason}"
     if column == "FedKD" and not family.maps:
         return HIDDEN
     return SINGLY if column == "DP-SGD" and family.one_by_one else WORKS

@@ -17,14 +17,16 @@ from secure_fl.learning.site import Site
 
 # What configs call widths; `hidden_size` is each family's own, whatever it is called there.
 FEED = ("intermediate_size", "hidden_dim")
+TIED = "it chooses words by a table as wide as its layers"
 WIDTHS = ("hidden_size", *FEED, "embedding_size", "pooler_hidden_size")
 
 
 def wide_config(site: Site) -> Any:
     """The shape of the site's whole model, without any weight."""
     spec, tokenizer = site.model_settings, site.tokenizer
-    config = configured(spec.model_copy(update={"layers": None}), tokenizer, head_fields(site.task))
-    reason = hindrance(config)
+    fields = head_fields(site.task, spec.name)
+    config = configured(spec.model_copy(update={"layers": None}), tokenizer, fields)
+    reason = TIED if site.task.head == "causal" else hindrance(config)
     if reason:
         raise ModelError(
             f"this model cannot be cut to a width: {reason}",

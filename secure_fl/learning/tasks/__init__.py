@@ -1,4 +1,4 @@
-"""Tasks: classification, pair classification, regression, named entities, news ranking."""
+"""Tasks: classification of texts and pairs, regression, entities, news ranking, completion."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from secure_fl.data.examples import Example
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.tasks.base import Batch, Encoded, Task
+from secure_fl.learning.tasks.completion import Completion
 from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.text import Classification, Regression, class_labels
@@ -20,6 +21,7 @@ KINDS: dict[Kind, type[Task]] = {
     "regression": Regression,
     "ner": NER,
     "ranking": Ranking,
+    "completion": Completion,
 }
 
 
@@ -36,7 +38,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
     Parties of a federation should declare them: read from data, they differ where data differ.
     """
     kind, labels = settings.kind, settings.labels
-    if kind in ("regression", "ranking"):
+    if kind in ("regression", "ranking", "completion"):
         if labels is not None or settings.positive is not None:
             raise SettingsError(
                 f"a {kind} task has no labels",

@@ -20,6 +20,7 @@ from secure_fl.settings import Kind
 Batch: TypeAlias = dict[str, Tensor]
 Reduction: TypeAlias = Literal["mean", "none"]
 Indices: TypeAlias = Tensor | Sequence[int]
+Head: TypeAlias = Literal["sequence", "token", "ranking", "causal"]
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -71,7 +72,7 @@ class Task(ABC):
     """What is learned: how examples become tensors, logits a loss, and logits an answer.
 
     `labels` are the classes in the order of their ids (NER: "O", then B- and I- of each type;
-    regression and ranking: none).
+    regression, ranking and completion: none).
     """
 
     kind: Kind
@@ -79,7 +80,7 @@ class Task(ABC):
     max_length: int = 128
     positive: str | None = None
 
-    head: ClassVar[Literal["sequence", "token", "ranking"]] = "sequence"
+    head: ClassVar[Head] = "sequence"
 
     @property
     def outputs_per_row(self) -> int:
@@ -122,9 +123,13 @@ class Task(ABC):
     def decode(self, logits: Tensor, batch: Batch) -> list[Any]:
         """One answer per example: label, score, tags of the tokens, scores of the candidates."""
 
+    def kept(self, logits: Tensor, batch: Batch) -> Tensor:
+        """What of logits is scored and counted: all, unless a whole split's would fill memory."""
+        return logits
+
     @abstractmethod
     def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
-        """Return the metrics over batches and the logits the model gave them, all on the CPU."""
+        """Return the metrics over batches and what is kept of their logits, all on the CPU."""
 
     @abstractmethod
     def tally(
@@ -145,9 +150,9 @@ class Task(ABC):
         sums = add(*parts)
         return self.rates(sums) | loss_rate(sums)
 
-    @abstractmethod
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Return a readable prediction for one example out of a batch of one."""
+        return {"answer": self.decode(logits, batch)[0]}
 
     def evaluate(
         self, model: nn.Module, encoded: Encoded, batch_size: int = 64
@@ -159,13 +164,13 @@ class Task(ABC):
     def outcomes(
         self, model: nn.Module, encoded: Encoded, batch_size: int
     ) -> tuple[list[Tensor], list[Batch]]:
-        """Return the model's logits in evaluation mode, batch by batch, all on the CPU."""
+        """Return what is kept of the model's logits, batch by batch, all on the CPU."""
         require_evaluable(encoded)
         logits: list[Tensor] = []
         batches: list[Batch] = []
         with inference(model):
             for batch in encoded.batches(batch_size, device=device_of(model)):
-                logits.append(self.forward(model, batch).float().cpu())
+                logits.append(self.kept(self.forward(model, batch).float(), batch).cpu())
                 batches.append({name: tensor.cpu() for name, tensor in batch.items()})
         return logits, batches
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from secure_fl.data.examples import Example, Tagged
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
 from secure_fl.learning.counts import ROW, Counts, of_spans, rows_of, span_rates, table_of
-from secure_fl.learning.tasks.base import Batch, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.base import Batch, Head, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.table import IGNORED, Table, padded, token_columns, tokenise
 
 
@@ -28,7 +28,7 @@ class NER(Task):
     scored.
     """
 
-    head: ClassVar[Literal["sequence", "token", "ranking"]] = "token"
+    head: ClassVar[Head] = "token"
 
     @property
     def metric(self) -> str:

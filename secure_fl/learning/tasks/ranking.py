@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from secure_fl.learning.tasks.base import (
     MODEL_INPUTS,
     Batch,
     Encoded,
+    Head,
     Indices,
     Reduction,
     Task,
@@ -109,7 +110,7 @@ class Ranking(Task):
     npratio: int = 4
     max_history: int = 50
 
-    head: ClassVar[Literal["sequence", "token", "ranking"]] = "ranking"
+    head: ClassVar[Head] = "ranking"
 
     @property
     def metric(self) -> str:
