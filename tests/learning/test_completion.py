@@ -113,6 +113,9 @@ def test_exact_matches_are_those_of_greedy_writing(tokenizer: Any) -> None:
     truth = [tokenizer(n.pair, add_special_tokens=False)["input_ids"] for n in NOTES]
     right = [a == b for a, b in zip(ids, truth, strict=True)]
     assert found["exact_match"] == pytest.approx(np.mean(right)) and 0 < np.mean(right) < 1
+    (kept,), (batch,) = TASK.outcomes(model, encoded, len(NOTES))
+    guessed = [row[:-1] for row in TASK.decode(kept, batch)]  # behind the true words: but the end
+    assert [a == b for a, b in zip(guessed, truth, strict=True)] == right
 
 
 def test_perplexity_over_hospitals_is_that_of_all_their_tokens(tokenizer: Any) -> None:

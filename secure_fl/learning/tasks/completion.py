@@ -74,9 +74,8 @@ class Completion(Task):
         return rows if reduction == "none" else rows.mean()
 
     def kept(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Each token's loss, and whether it was guessed: scores of all words would fill memory."""
-        right = (logits.argmax(-1) == batch["labels"]).float()
-        return torch.stack([token_losses(logits, batch["labels"]), right], -1)
+        """Each token's loss, and the likeliest one's id: scores of all words would fill memory."""
+        return torch.stack([token_losses(logits, batch["labels"]), logits.argmax(-1).float()], -1)
 
     def counts(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
@@ -96,8 +95,8 @@ class Completion(Task):
         total = np.zeros(5)
         for found, batch in zip(logits, batches, strict=True):
             said = batch["labels"] != IGNORED
-            losses, right = found.double().unbind(-1)
-            whole = ((right > 0) | ~said).all(-1)
+            losses, right = found[..., 0].double(), found[..., 1] == batch["labels"]
+            whole = (right | ~said).all(-1)
             parts = (whole.sum(), len(said), right[said].sum(), said.sum(), losses[said].sum())
             total += [float(part) for part in parts]
         return {TALLY: total}
@@ -116,9 +115,9 @@ class Completion(Task):
         }
 
     def decode(self, logits: Tensor, batch: Batch) -> list[list[int]]:
-        """The likeliest token at each place of each completion."""
+        """The likeliest token at each place of each completion, of what is kept of logits."""
         said = batch["labels"] != IGNORED
-        return [row[at].tolist() for row, at in zip(logits.argmax(-1), said, strict=True)]
+        return [row[at].int().tolist() for row, at in zip(logits[..., 1], said, strict=True)]
 
     def predict(
         self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
