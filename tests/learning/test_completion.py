@@ -29,7 +29,9 @@ from tests.support.families import save
 from tests.support.raising import raises
 
 TASK = make_task(TaskSettings(kind="completion", max_length=24))
-NOTES = make("summaries", parties=1, seed=3, size=24)[0].train
+NOTES = tuple(
+    n for n in make("summaries", parties=1, seed=3, size=24)[0].train if isinstance(n, Text)
+)
 SHORT = Text("0", "Rash after velodorin.", "Event: rash.")
 
 
@@ -110,7 +112,7 @@ def test_exact_matches_are_those_of_greedy_writing(tokenizer: Any) -> None:
     found = TASK.evaluate(model, encoded, batch_size=5)
     written = [row["completion"] for row in TASK.predict(model, NOTES, tokenizer)]
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in written]
-    truth = [tokenizer(n.pair, add_special_tokens=False)["input_ids"] for n in NOTES]
+    truth = [tokenizer(n.pair or "", add_special_tokens=False)["input_ids"] for n in NOTES]
     right = [a == b for a, b in zip(ids, truth, strict=True)]
     assert found["exact_match"] == pytest.approx(np.mean(right)) and 0 < np.mean(right) < 1
     (kept,), (batch,) = TASK.outcomes(model, encoded, len(NOTES))
