@@ -57,6 +57,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What DP-SGD costs over plain training.",
             {"records": 96, "repeats": 1},
         ),
+        "savings": Benchmark(
+            "benchmarks.micro.savings",
+            "What bfloat16, checkpointing and bucketing save in training.",
+            {"records": 32, "repeats": 1, "model": "tiny"},
+        ),
         "wire": Benchmark(
             "benchmarks.federations.wire",
             "What FedKD sends, beside plain FedAvg of its teacher.",

@@ -164,6 +164,9 @@ class TrainingSettings(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     batch_size: Positive = 32
     accumulate: Positive = 1  # batches to a step of local training, one after the other in memory
+    bucketing: bool = False  # batches of texts of like length, drawn by chance: less padding
+    checkpointing: bool = False  # layers are computed again for their gradients, instead of kept:
+    # less memory, more time; not under dp
     class_weights: Literal["balanced"] | None = None  # balanced: classes count alike in the loss,
     # by this party's own counts, which it tells nobody
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
@@ -185,6 +188,13 @@ class TrainingSettings(Section):
     def _accounted_for(self) -> TrainingSettings:
         if self.dp is not None and self.accumulate > 1:
             raise ValueError("accumulate = 1 with dp: dp.physical_batch takes a batch in parts")
+        if self.dp is not None and self.bucketing:
+            raise ValueError("bucketing = false with dp: each record is drawn by its own coin")
+        if self.dp is not None and self.checkpointing:
+            raise ValueError(
+                "checkpointing = false with dp: a layer that is computed twice would be counted "
+                "twice in its records' gradients; dp.physical_batch and clipping ghost save memory"
+            )
         if self.dp is not None and self.class_weights is not None:
             raise ValueError(
                 "no class_weights with dp: they are counts of records, which no noise hides, and "

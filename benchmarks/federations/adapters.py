@@ -28,17 +28,21 @@ KINDS = ("lora", "ffa", "exact", "dora")
 WHOLE = "whole model"
 LIMITS = {"lora": 1.6e6, "ffa": 1.0e6}  # bytes of a party's sum, up
 SHARE, DP = 0.01, 1.5
-COLUMNS = ("trained", "values", "MB up", "CPU s of a party", "of a round")
+COLUMNS = ("trained", "values", "MB up", "in round 1", "CPU s of a party", "of a round")
 Values = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind: what is summed, the bytes that one party sends for it, the CPU it takes."""
+    """One kind: what is summed, the bytes that one party sends for it, the CPU it takes.
+
+    In the first round scales are not known, and the norms that they follow from are summed, too.
+    """
 
     kind: str
     values: int
     up_bytes: float
+    first_bytes: float
     protection_seconds: float
     share_of_round: float
 
@@ -123,12 +127,14 @@ def step_seconds(model: nn.Module, batch: int, tokens: int) -> float:
 def _row(kind: str, protection: ProtectionSettings, parties: int, round_: float, scale: int) -> Row:
     with torch.device("meta"):  # shapes without memory
         sums = _sums(model(kind, scale), kind, parties)
-    ran = exchanged(sums, protection, parties)
-    sealing = sum(exchange.parties for exchange in ran.exchanges) / parties
+    once, twice = (exchanged(sums * rounds, protection, parties) for rounds in (1, 2))
+    sealing = sum(exchange.parties for exchange in once.exchanges) / parties
+    first, both = (sum(e.up for e in ran.exchanges) / parties for ran in (once, twice))
     return Row(
         kind,
         sum(sum(sizes.values()) for sizes in sums),
-        sum(exchange.up for exchange in ran.exchanges) / parties,
+        both - first,
+        first,
         sealing,
         sealing / (sealing + round_),
     )
@@ -140,7 +146,8 @@ def _whole(lora: Row, round_: float, scale: int) -> Row:
         values = sum(weight.numel() for weight in trainable(model(WHOLE, scale)).values())
     times = values / lora.values
     sealing = lora.protection_seconds * times
-    return Row(WHOLE, values, lora.up_bytes * times, sealing, sealing / (sealing + round_))
+    sent = (lora.up_bytes * times, lora.first_bytes * times)
+    return Row(WHOLE, values, *sent, sealing, sealing / (sealing + round_))
 
 
 def _sums(made: nn.Module, kind: str, parties: int) -> list[Mapping[str, int]]:
@@ -173,7 +180,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.kind,
         f"{row.values:,}",
-        f"{row.up_bytes / 1e6:.2f}",
+        f"{row.up_bytes / 1e6:.3f}",
+        f"{row.first_bytes / 1e6:.3f}",
         f"{row.protection_seconds:.2f}",
         f"{row.share_of_round:.2%}",
     )

@@ -17,7 +17,7 @@ from benchmarks.clocks import Clocked, CpuRecorder
 from benchmarks.federations import adapters, audits, interactive, layers, overhead, wire
 from benchmarks.federations import round as round_
 from benchmarks.federations.apart import run_apart
-from benchmarks.micro import crypto, dp, large, memory, protocol, startup
+from benchmarks.micro import crypto, dp, large, memory, protocol, savings, startup
 from benchmarks.report import Report, Target
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
@@ -246,6 +246,13 @@ def test_the_command_prints_json_and_saves_it(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == json.loads(out.read_text())
     assert json.loads(result.output)["benchmark"] == "startup"
+
+
+def test_layers_computed_again_keep_less_and_every_way_trains() -> None:
+    found = document(savings.measure(records=16, repeats=1, model="tiny"))
+    rows = {row["way"]: row for row in found["rows"]}
+    assert all(row["cpu_seconds"] > 0 for row in rows.values())
+    assert rows["checkpointing"]["kept_bytes"] < rows["plain"]["kept_bytes"] / 2
 
 
 def test_adapters_send_less_than_the_model_and_ffa_less_than_lora() -> None:

@@ -13,12 +13,14 @@ from typing import Any, Literal, TypeAlias
 import torch
 import transformers
 from safetensors import SafetensorError
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 from transformers.utils import cached_file
 
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, require_depth, shorten
+from secure_fl.learning.tasks.attentive_pooling import AttentivePoolingConfig
 from secure_fl.settings import ModelSettings
 
 POOLING = "1_Pooling/config.json"  # where sentence-transformers say it
@@ -43,6 +45,14 @@ def instantiate(
         with seeded(seed):
             model = auto.from_config(config, **options)
         fresh = [name for name, _ in model.named_parameters()]
+    elif pooled_folder(spec.name):
+        with seeded(seed):
+            model = auto.from_config(config, **options)
+        state = pooled_weights(spec.name, "backbone.")
+        prefix = "" if body_of(model) is model else f"{model.base_model_prefix}."
+        inside = {f"{prefix}{name}": weight for name, weight in state.items()}
+        fresh = model.load_state_dict(inside, strict=False).missing_keys
+        require_body(model, fresh, spec.name)
     else:
         # A head of another size is drawn anew; whatever else does not fit is refused below.
         options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -70,7 +80,30 @@ def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
     trained = spec.name != "tiny" and spec.pretrained and spec.adapter is None
     if head != "sequence" or not trained:
         return "cls"
-    return "attentive" if spec.layers is not None or of_means(spec.name) else "cls"
+    attentive = spec.layers is not None or of_means(spec.name) or pooled_folder(spec.name)
+    return "attentive" if attentive else "cls"
+
+
+def pooled_folder(name: str) -> bool:
+    """Whether this is a folder that a run wrote of a model with attentive pooling."""
+    try:
+        found = json.loads((Path(name).expanduser() / "config.json").read_text(encoding="utf-8"))
+        return bool(found["model_type"] == AttentivePoolingConfig.model_type)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def pooled_weights(name: str, part: str) -> dict[str, Tensor]:
+    """The weights of a part of such a folder's model, by their names in that part."""
+    file = Path(name).expanduser() / "model.safetensors"
+    try:
+        state = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            "the folder does not hold the weights of its model", model=name, fix="copy it again"
+        ) from error
+    whole = f"model.{part}"
+    return {key[len(whole) :]: value for key, value in state.items() if key.startswith(whole)}
 
 
 def of_means(name: str) -> bool:
@@ -91,7 +124,10 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
     if spec.name == "tiny":
         config: Any = builtin.tiny_config(len(tokenizer))
     else:
-        config = fetch(transformers.AutoConfig.from_pretrained, spec.name, trust_remote_code=False)
+        own = pooled_folder(spec.name)  # whose class is ours: nothing in the folder is run
+        read = AttentivePoolingConfig if own else transformers.AutoConfig
+        config = fetch(read.from_pretrained, spec.name, trust_remote_code=False)
+        config = config.inside() if own else config
     require_text(config, spec.name)
     config.update(fields)
     if getattr(config, "pad_token_id", None) is None and tokenizer is not None:

@@ -28,6 +28,8 @@ from secure_fl.learning.fetching import (
     fetch,
     instantiate,
     no_writer,
+    pooled_folder,
+    pooled_weights,
     pooling_of,
     seeded,
     spread,
@@ -135,6 +137,8 @@ def load_model(
             model = attach(backbone, task)
         own = [name for name, _ in model.named_parameters() if not name.startswith("backbone.")]
         builtin.redraw(model, own, seed, spread(body_of(model).config))
+        if pooling == "attentive" and pooled_folder(spec.name) and spec.pretrained:
+            take_head(model, spec.name)
         return model.eval()
     model, fresh = instantiate(
         AUTO[task.head], spec, tokenizer, seed, attn_implementation, head_fields(task, spec.name)
@@ -161,6 +165,29 @@ def require_causal(model: Any, name: str) -> None:
     one, other = model.eval()(input_ids=texts, use_cache=False).logits[:, :-1]
     if not torch.allclose(one, other, atol=1e-4):
         raise no_writer(name)
+
+
+def take_head(model: nn.Module, folder: str) -> None:
+    """Go on with a folder's pooling, and with its output layer if that has as many labels."""
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    stored = pooled_weights(folder, "")
+    fitting = {name: value for name, value in stored.items() if value.shape == shapes.get(name)}
+    head = {name: value for name, value in fitting.items() if not name.startswith("backbone.")}
+    model.load_state_dict(head, strict=False)
+
+
+def recompute(model: nn.Module) -> None:
+    """Let layers in training keep their inputs alone, and be computed again for their gradients."""
+    for module in model.modules():
+        if isinstance(module, transformers.PreTrainedModel):
+            if not module.supports_gradient_checkpointing:
+                raise ModelError(
+                    "this model cannot compute its layers again for their gradients",
+                    model=type(module).__name__,
+                    fix="remove training.checkpointing",
+                    field="training.checkpointing",
+                )
+            module.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def attach(backbone: nn.Module, task: Task) -> nn.Module:

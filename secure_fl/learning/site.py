@@ -117,7 +117,7 @@ class Site:
         attention: Attention = "sdpa",
     ) -> PreTrainedModel:
         """A fresh model on this party's device; equal settings give equal weights everywhere."""
-        from secure_fl.learning.models import freeze_embeddings, load_model
+        from secure_fl.learning.models import freeze_embeddings, load_model, recompute
         from secure_fl.learning.rehearsal import require_savable
 
         settings = settings or self.model_settings
@@ -135,6 +135,8 @@ class Site:
             if settings.freeze_embeddings:
                 freeze_embeddings(model)
             require_savable(model, self.tokenizer)
+            if self.training.checkpointing:
+                recompute(model)
         return model.to(self.device)
 
     def fit(

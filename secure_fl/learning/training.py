@@ -110,7 +110,8 @@ def endless(site: Site, batch_size: int | None = None) -> Iterator[Batch]:
     """The site's training batches, pass after pass, each in a new order."""
     size = batch_size or site.training.batch_size
     while True:
-        yield from site.train.batches(size, site.batches_rng, site.device)
+        alike = site.training.bucketing
+        yield from site.train.batches(size, site.batches_rng, site.device, alike=alike)
 
 
 def lots(batches: Iterable[Batch], size: int) -> Iterator[Sequence[Batch]]:

@@ -65,8 +65,6 @@ def test_without_trust_it_is_not_taken_for_another_model(tmp_path: Path) -> None
         transformers.AutoModelForSequenceClassification.from_pretrained(
             tmp_path, trust_remote_code=False
         )
-    with pytest.raises(ModelError, match="usable model"):
-        models.load_tokenizer(ModelSettings(name=str(tmp_path)))
 
 
 @pytest.mark.parametrize("kind", ["deberta-v2", "modernbert", "gpt2"])
@@ -94,3 +92,39 @@ def test_a_damaged_attentive_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / exporting.WEIGHTS).write_bytes(b"nothing")
     with pytest.raises(ModelError, match="complete exported model"):
         exporting.load_exported(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "distilbert", "gpt2"])
+def test_a_new_run_goes_on_from_a_folder_with_attentive_pooling(kind: str, tmp_path: Path) -> None:
+    spec = ModelSettings() if kind == "tiny" else save(tmp_path / "checkpoint", kind)
+    model, tokenizer = attentive(tmp_path / "out", spec)
+    folder = ModelSettings(name=str(tmp_path / "out"))
+    again = models.load_model(folder, TASK, models.load_tokenizer(folder), 9)
+    inputs = tokenizer([TEXT], return_tensors="pt")
+    with torch.no_grad():
+        torch.testing.assert_close(again(**inputs).logits, model(**inputs).logits)
+    assert "backbone" in dict(again.named_children())  # pooled attentively, without being asked
+    other = make_task(TaskSettings(labels=("a", "b")))
+    moved = models.load_model(folder, other, tokenizer, 9)
+    assert moved.classifier.weight.shape[0] == 2
+    torch.testing.assert_close(moved.pooling.query.weight, model.pooling.query.weight)
+    cut = folder.model_copy(update={"layers": 1})
+    short, plain = (
+        models.load_model(cut, TASK, tokenizer, 9, pooling=pooling)
+        for pooling in ("attentive", "cls")
+    )
+    kept = dict(short.backbone.named_parameters())
+    assert 0 < len(kept) < len(dict(model.backbone.named_parameters()))
+    bodies = dict(models.body_of(plain).named_parameters())
+    for name, weight in model.backbone.named_parameters():
+        assert name not in kept or torch.equal(kept[name], weight)
+        assert name not in bodies or torch.equal(bodies[name], weight)
+
+
+def test_a_new_run_of_a_damaged_folder_is_refused(tmp_path: Path) -> None:
+    attentive(tmp_path, ModelSettings())
+    folder = ModelSettings(name=str(tmp_path))
+    tokenizer = models.load_tokenizer(folder)
+    (tmp_path / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(ModelError):
+        models.load_model(folder, TASK, tokenizer, 0)

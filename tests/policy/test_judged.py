@@ -31,6 +31,8 @@ HARMLESS = {
     "training.weight_decay": "how well it learns",
     "training.accumulate": "steps of batches that are allowed",
     "training.class_weights": "how well it learns; the counts stay at the party",
+    "training.bucketing": "which records share a batch",
+    "training.checkpointing": "how it is computed",
     "training.patience": "when it ends, by sums that are allowed",
     "training.max_grad_norm": "how well it learns",
     "training.device": "where it is computed",

@@ -24,7 +24,7 @@ from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings
 from secure_fl.learning.fetching import fetch, pooling_of, require_body, seeded, spread, supported
-from secure_fl.learning.models import AUTO, attach
+from secure_fl.learning.models import AUTO, attach, recompute
 from secure_fl.learning.rehearsal import require_savable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
@@ -115,6 +115,8 @@ def narrow_model(site: Site, size: int) -> nn.Module:
         if spec.freeze_embeddings:
             freeze_embeddings(model)
         require_savable(model, site.tokenizer)
+        if site.training.checkpointing:
+            recompute(model)
     return model.eval().to(site.device)
 
 

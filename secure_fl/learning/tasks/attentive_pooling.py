@@ -25,6 +25,11 @@ class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
         self.backbone = backbone or {"model_type": "bert"}
         super().__init__(**fields)
 
+    def inside(self) -> Any:
+        """The configuration of the transformer inside."""
+        fields = dict(self.backbone)
+        return AutoConfig.for_model(fields.pop("model_type"), **fields)
+
 
 class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
     """Transformer, attentive pooling over its tokens, dense layer."""
@@ -35,10 +40,8 @@ class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
 
     def __init__(self, config: AttentivePoolingConfig) -> None:
         super().__init__(config)
-        fields = dict(config.backbone)
-        inside = AutoConfig.for_model(fields.pop("model_type"), **fields)
         plain = "eager" if config._attn_implementation == "eager" else None  # None: its best
-        backbone = AutoModel.from_config(inside, attn_implementation=plain)
+        backbone = AutoModel.from_config(config.inside(), attn_implementation=plain)
         if getattr(backbone, "pooler", None) is not None:
             backbone.pooler = None
         self.model = AttentiveClassifier(backbone, len(config.id2label))

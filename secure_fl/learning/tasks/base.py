@@ -22,6 +22,7 @@ Reduction: TypeAlias = Literal["mean", "none"]
 Indices: TypeAlias = Tensor | Sequence[int]
 Head: TypeAlias = Literal["sequence", "token", "ranking", "causal"]
 
+NEAR = 8  # batches' worth of shuffled examples, among which like lengths are brought together
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -57,14 +58,33 @@ class Encoded(ABC):
         batch_size: int,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        *,
+        alike: bool = False,
     ) -> Iterator[Batch]:
-        """All examples once: shuffled by `generator` (on the CPU), or in order without one."""
+        """All examples once: shuffled by `generator` (on the CPU), or in order without one.
+
+        `alike`: examples of a shuffled batch have like lengths, and batches come in any order.
+        """
         if generator is None:
             order = torch.arange(len(self))
         else:
             order = torch.randperm(len(self), generator=generator)
-        for start in range(0, len(order), batch_size):
-            yield self.batch(order[start : start + batch_size], generator, device)
+        lots = order.split(batch_size) if len(order) else ()
+        if generator is not None and alike and lots:
+            window = torch.arange(len(order)) // (NEAR * batch_size)
+            sizes = self.sizes()[order]
+            lots = order[(window * (int(sizes.max()) + 1) + sizes).argsort()].split(batch_size)
+            lots = [lots[at] for at in torch.randperm(len(lots), generator=generator)]
+        for lot in lots:
+            yield self.batch(lot, generator, device)
+
+    def sizes(self) -> Tensor:
+        """How many tokens each example has."""
+        raise SettingsError(
+            "examples of this task have no one length by which they could be batched",
+            fix="remove training.bucketing",
+            field="training.bucketing",
+        )
 
 
 @dataclass(frozen=True)

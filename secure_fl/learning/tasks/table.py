@@ -32,6 +32,10 @@ class Table(Encoded):
         """Whether the rows carry labels."""
         return "labels" in self.values or "labels" in self.tokens
 
+    def sizes(self) -> Tensor:
+        """Each row's tokens."""
+        return self.lengths
+
     def subset(self, indices: Indices) -> Table:
         """Return the rows at `indices`, in that order."""
         at = torch.as_tensor(indices, dtype=torch.long)
