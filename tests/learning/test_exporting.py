@@ -16,6 +16,7 @@ import transformers
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin, exporting, models
 from secure_fl.learning.adapter_files import merged
+from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.settings import AdapterSettings, ModelSettings, TaskSettings
 from tests.support.families import save
@@ -105,9 +106,10 @@ def test_a_new_run_goes_on_from_a_folder_with_attentive_pooling(kind: str, tmp_p
         torch.testing.assert_close(again(**inputs).logits, model(**inputs).logits)
     assert "backbone" in dict(again.named_children())  # pooled attentively, without being asked
     other = make_task(TaskSettings(labels=("a", "b")))
-    moved = models.load_model(folder, other, tokenizer, 9)
+    moved: Any = models.load_model(folder, other, tokenizer, 9)
     assert moved.classifier.weight.shape[0] == 2
     torch.testing.assert_close(moved.pooling.query.weight, model.pooling.query.weight)
+    short: Any
     cut = folder.model_copy(update={"layers": 1})
     short, plain = (
         models.load_model(cut, TASK, tokenizer, 9, pooling=pooling)
@@ -115,7 +117,7 @@ def test_a_new_run_goes_on_from_a_folder_with_attentive_pooling(kind: str, tmp_p
     )
     kept = dict(short.backbone.named_parameters())
     assert 0 < len(kept) < len(dict(model.backbone.named_parameters()))
-    bodies = dict(models.body_of(plain).named_parameters())
+    bodies = dict(body_of(plain).named_parameters())
     for name, weight in model.backbone.named_parameters():
         assert name not in kept or torch.equal(kept[name], weight)
         assert name not in bodies or torch.equal(bodies[name], weight)

@@ -69,14 +69,15 @@ class Encoded(ABC):
             order = torch.arange(len(self))
         else:
             order = torch.randperm(len(self), generator=generator)
-        lots = order.split(batch_size) if len(order) else ()
-        if generator is not None and alike and lots:
+        if generator is not None and alike and len(order):
             window = torch.arange(len(order)) // (NEAR * batch_size)
             sizes = self.sizes()[order]
-            lots = order[(window * (int(sizes.max()) + 1) + sizes).argsort()].split(batch_size)
-            lots = [lots[at] for at in torch.randperm(len(lots), generator=generator)]
-        for lot in lots:
-            yield self.batch(lot, generator, device)
+            order = order[(window * (int(sizes.max()) + 1) + sizes).argsort()]
+            starts = torch.randperm(-(-len(order) // batch_size), generator=generator) * batch_size
+        else:
+            starts = torch.arange(0, len(order), batch_size)
+        for start in starts.tolist():
+            yield self.batch(order[start : start + batch_size], generator, device)
 
     def sizes(self) -> Tensor:
         """How many tokens each example has."""
