@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from secure_fl.crypto import masking, sharing
+from secure_fl.crypto import masking
 from secure_fl.crypto.clear_sum import ClearTotal
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import commit
@@ -30,8 +30,9 @@ from secure_fl.crypto.public import (
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import from_slots, needs_masks, salt_of, to_slots
 from secure_fl.crypto.step_keys import DEALT
+from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
-from secure_fl.protocol.messages import Audience, Offer, Salt, Segment, UnmaskShares
+from secure_fl.protocol.messages import Audience, Lost, Salt, Segment, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.settings import ProtectionSettings
 
@@ -128,6 +129,7 @@ class ProtectedTotal:
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
+        self.left: RemainingMasks | None = None  # once they are known
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's segments."""
@@ -157,6 +159,27 @@ class ProtectedTotal:
         for vector, add, salts in adding:
             add()
             vector.salts[sender] = salts
+
+    def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:
+        """What each contributor to a segment salted its masks with the lost with, if it did."""
+        gone = self.left.gone if self.left else {}
+        return {
+            party: {of: salt for of in gone if (salt := salt_of(salted, of))}
+            for party, salted in self._vectors[key].salts.items()
+        }
+
+    def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
+        """What a party that reads these segments needs to check tags: of each who was lost."""
+        salts = [self.salts(key) for key in keys]
+        return {
+            gone: Lost(
+                seed,
+                tuple(
+                    {party: own[gone] for party, own in of.items() if gone in own} for of in salts
+                ),
+            )
+            for gone, seed in (self.left.gone.items() if self.left else ())
+        }
 
     def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
         """Refuse shares that are not all that are needed, or not what their owners dealt."""
@@ -189,84 +212,24 @@ class ProtectedTotal:
             if not index:
                 raise CohortError("a masked sum began although no keys were exchanged")
             offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
-            alive = [p for p in survivors if p != self._host]
-            step = self._run, index
-            left = RemainingMasks(self._numbers, self._threshold, offers, alive, shares, step)
+            alive = {p for p in survivors if p != self._host}
+            self.left = RemainingMasks.recovered(
+                self._numbers, self._threshold, offers, alive, shares, (self._run, index)
+            )
             for key, vector in self._vectors.items():
-                masks = left.masks(
-                    vector.segment.owners or tuple(offers),
-                    vector.salts,
-                    StreamId(self._run, key.hex(), index),
-                    vector.segment.slots,
-                    self._modulus,
-                )
+                stream, slots = StreamId(self._run, key.hex(), index), vector.segment.slots
+                if not slots:
+                    continue
+                masks = self.left.own(vector.salts, stream, slots, self._modulus)
+                if self.left.gone:  # all but the tag's: to make that one takes the tags' key
+                    owners = vector.segment.owners or tuple(offers)
+                    shared = self.left.shared(
+                        owners, self.salts(key), stream, slots - 1, self._modulus
+                    )
+                    masks[:-1] += shared
+                    masking.reduce(masks, self._modulus)
                 vector.total.subtract(masks)
         return {key: vector.total.result() for key, vector in self._vectors.items()}
-
-
-class RemainingMasks:
-    """The seeds of the masks that do not cancel, recovered from the survivors' shares.
-
-    `numbers`: every member of the run, numbered from 1 in order of names. `offers`: of all who
-    began the sum. `shares`: what survivors revealed, by holder. `step`: the run, the sum's number.
-    """
-
-    def __init__(
-        self,
-        numbers: Mapping[str, int],
-        threshold: int,
-        offers: Mapping[str, Offer],
-        survivors: Sequence[str],
-        shares: Mapping[str, UnmaskShares],
-        step: tuple[str, int],
-    ) -> None:
-        self.numbers, self._offers = numbers, offers
-        self._selves: dict[str, bytes] = {}
-        self._gone: dict[str, bytes] = {}
-        for party, offer in offers.items():
-            alive = party in survivors
-            about = {n: s.seeds if alive else s.keys for n, s in shares.items()}
-            held = {
-                numbers[n]: revealed[party] for n, revealed in about.items() if party in revealed
-            }
-            try:
-                secret = sharing.combine(held, threshold)
-                bound = (
-                    commit(secret, *step, party) == offer.seed
-                    if alive
-                    else masking.public_key(secret) == offer.public
-                )
-            except CryptoError as error:
-                raise error.at(party=party) from error
-            if not bound:  # each share is one that it dealt
-                raise CryptoError("what this party dealt are no shares of its secrets", party=party)
-            (self._selves if alive else self._gone)[party] = secret
-
-    def masks(
-        self,
-        owners: Sequence[str],  # of the segment, as the parties counted on them
-        salts: Mapping[str, Sequence[Salt]],  # of the masks of all whose input is in the segment
-        stream: StreamId,
-        length: int,
-        modulus: int,
-    ) -> Slots:
-        """What is left of the masks in one segment's sum, to be subtracted."""
-        plus = [masking.stream_key(self._selves[party], stream, "self") for party in salts]
-        minus: list[bytes] = []
-        for gone, seed in self._gone.items():
-            if gone not in owners:
-                continue
-            mask_key = masking.mask_key(seed)
-            pairs = {
-                self.numbers[party]: masking.agree(mask_key, self._offers[party].public)
-                + salt_of(salted, gone)
-                for party, salted in salts.items()
-            }
-            # The dropped party's view of a pair, sign turned round: what its peer had added.
-            theirs, ours = masking.pair_keys(self.numbers[gone], pairs, stream)
-            plus += ours
-            minus += theirs
-        return masking.combine(plus, minus, length, modulus) if length else np.zeros(0, np.uint64)
 
 
 def blind_totals(

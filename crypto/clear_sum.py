@@ -18,13 +18,14 @@ from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import (
     Confirm,
     Confirmed,
+    Lost,
     Offer,
     Segment,
     SumId,
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Rule, Upload, Vector
+from secure_fl.protocol.ports import NOBODY, Group, Rule, Upload, Vector
 
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
@@ -107,6 +108,10 @@ class ClearTotal:
         """The totals."""
         return {key: total.total().tobytes() for key, total in self._totals.items()}
 
+    def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
+        """Nobody masked with anybody."""
+        return {}
+
 
 class ClearSums:
     """The party's half: little-endian float32, as federated learning is commonly run."""
@@ -175,7 +180,7 @@ class ClearSumUnderWay:
         raise CohortError("the coordinator asked for masks that this run does not use")
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
     ) -> dict[str, NDArray[np.float64]]:
         """Cut the totals into the vectors that were sent."""
         if self._opened:

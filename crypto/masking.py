@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from secure_fl.errors import CryptoError
 
 Slots = npt.NDArray[np.uint64]
-Purpose = Literal["pair", "self", "host", "tag", "tag members"]
+Purpose = Literal["pair", "self", "host", "tag", "tag members", "tag salt"]
 
 SEED_BYTES = 16
 WORDS = 8192  # words at a time: they stay in the first cache levels

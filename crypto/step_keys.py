@@ -21,8 +21,9 @@ from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import commit, digest_of
+from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
-from secure_fl.protocol.messages import Deal, Offer, UnmaskShares
+from secure_fl.protocol.messages import Deal, Lost, Offer, UnmaskShares
 
 KEY = 32
 DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
@@ -60,6 +61,7 @@ class StepKeys:
         )
         self._mask_key = masking.mask_key(self._mask_seed)
         self._secrets: dict[str, bytes] = {}  # with each peer; each segment has streams of its own
+        self._publics: dict[str, bytes] = {}  # of the others
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._members = frozenset[str]()  # who masks, by all views
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
@@ -121,6 +123,7 @@ class StepKeys:
                     party=sender,
                 )
             self._secrets[sender] = masking.agree(self._mask_key, offer.public)
+            self._publics[sender] = offer.public
             if not to_or_from_host:
                 self._take(sender, offer, held)
 
@@ -137,20 +140,41 @@ class StepKeys:
         *,
         for_host: bool,
         salts: Mapping[str, bytes] | None = None,
+        own: bool = True,
     ) -> Slots:
         """What this party adds: pair masks, its self mask and, for a host sum, the host's mask.
 
-        Masks with a peer cancel only if both salt them alike.
+        Masks with a peer cancel only if both salt them alike. `own=False`: without the self mask.
         """
         salts = salts or {}
         secrets = {
             self.numbers[p]: self._secrets[p] + salts.get(p, b"") for p in self.peers(owners)
         }
         plus, minus = masking.pair_keys(self.numbers[self.me], secrets, stream)
-        plus.append(masking.stream_key(self._self_seed, stream, "self"))
+        if own:
+            plus.append(masking.stream_key(self._self_seed, stream, "self"))
         if for_host:
             plus.append(self._host_key(self.host or "", stream))
         return masking.combine(plus, minus, length, modulus)
+
+    def self_mask(self, stream: StreamId, length: int, modulus: int) -> Slots:
+        """What lies over all else that this party adds."""
+        return masking.uniform(masking.stream_key(self._self_seed, stream, "self"), length, modulus)
+
+    def left(self, lost: Mapping[str, Lost]) -> RemainingMasks:
+        """What survivors masked with those who are gone, if these are the seeds of their keys."""
+        gone = self._lists[1] if self._lists else frozenset[str]()
+        for party in gone:
+            told = lost.get(party)
+            if told is None or masking.public_key(told.seed) != self._publics.get(party):
+                raise CohortError(
+                    "the coordinator does not say what the masks of who is gone follow from",
+                    party=party,
+                    fix=DISTRUST,
+                )
+        publics = {**self._publics, self.me: self._mask_key.public_key().public_bytes_raw()}
+        seeds = {party: lost[party].seed for party in gone}
+        return RemainingMasks(self.numbers, publics, {}, seeds)
 
     def host_masks(
         self, owners: Sequence[str], stream: StreamId, length: int, modulus: int

@@ -38,13 +38,14 @@ from secure_fl.protocol.messages import (
     Audience,
     Confirm,
     Confirmed,
+    Lost,
     Salt,
     Segment,
     SumId,
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Noise, Rule, Upload, Vector
+from secure_fl.protocol.ports import NOBODY, Group, Noise, Rule, Upload, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ class SumUnderWay:
         self._opened = False
         sealed = [self._seal(group, at) for group in groups]
         segments = tuple(segment for segment, _ in sealed)
-        self.upload = Upload(segments, b"".join(data for _, data in sealed))
+        masked = 0 if keys is None else index
+        self.upload = Upload(segments, b"".join(data for _, data in sealed), masked)
         self.layouts = tuple(part.layout for part in self._parts)
 
     # --- there: docs/protocol.md, a sum, row 1 ----------------------------------------------------
@@ -111,37 +113,47 @@ class SumUnderWay:
         if me in group.owners:
             vectors = {n: transcript.scales.whole(n, v, rule) for n, v in group.vectors.items()}
             slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
-            tag = tags.make(
-                context.keys.tag_key, slots, [context.numbers[me]], COHORT.modulus, stream
-            )
-            slots = np.append(slots, np.uint64(tag))
-            if self._keys is not None:
-                salts = self._mask(self._keys, slots, group, stream)
+            by_peer = {} if self._keys is None else self._salts(self._keys, group)
+            slots = self._masked(slots, group, stream, by_peer)
+            if by_peer and self._keys is not None:
+                salts = salts_by_digest(by_peer, self._keys.peers(group.owners))
             cohort = None if rule.audience == Audience.HOST else context.keys.cohort
             data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
         self._parts.append(_Part(group, layout, stream, leftovers))
         owners = () if len(group.owners) == context.parties else group.owners
         return Segment(key, len(data), layout.slots + 1, owners, salts), data
 
-    def _mask(
-        self, keys: StepKeys, slots: Slots, group: Group, stream: StreamId
-    ) -> tuple[Salt, ...]:
-        """Add this party's masks; returns what those with single peers are bound to."""
+    def _salts(self, keys: StepKeys, group: Group) -> dict[str, bytes]:
+        """What the masks with single peers are bound to, beyond what all of the sum have seen."""
         context, host = self._context, self._rule.audience == Audience.HOST
-        peers = keys.peers(group.owners)
         seen = context.transcript.seen.beyond(
-            context.me, peers, (*group.owners, *group.readers), host=host
+            context.me, keys.peers(group.owners), (*group.owners, *group.readers), host=host
         )
-        salts = {
+        return {
             peer: keyed_digest(context.digest_key, both, b"seen by two")
             for peer, both in seen.items()
         }
-        slots += keys.mask(
-            group.owners, stream, slots.size, COHORT.modulus, for_host=host, salts=salts
-        )
-        modulus = np.uint64(COHORT.modulus)
-        np.minimum(slots, slots - modulus, out=slots)  # below 0 wraps to the top
-        return salts_by_digest(salts, peers) if salts else ()
+
+    def _masked(
+        self, slots: Slots, group: Group, stream: StreamId, salts: Mapping[str, bytes]
+    ) -> Slots:
+        """Add what is masked with others, the tag of both, and the self mask over all."""
+        context, keys, t = self._context, self._keys, COHORT.modulus
+        numbers, key = context.numbers, context.keys.tag_key
+        if keys is not None:
+            host = self._rule.audience == Audience.HOST
+            shared = keys.mask(
+                group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
+            )
+            _add(slots, shared)
+        me = numbers[context.me]
+        tag = tags.make(key, slots, [me], t, stream)
+        if salts:
+            tag += tags.bonds(key, me, {numbers[peer]: of for peer, of in salts.items()}, t, stream)
+        slots = np.append(slots, np.uint64(tag % t))
+        if keys is not None:
+            _add(slots, keys.self_mask(stream, slots.size, t))
+        return slots
 
     # --- and back: rows 2, 2b and 3 ---------------------------------------------------------------
 
@@ -163,7 +175,7 @@ class SumUnderWay:
         return self._keys.reveal(signatures, self._context.keys.peers)
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
     ) -> dict[str, NDArray[np.float64]]:
         """Open every segment, check its tag, decode it, and remember scales and leftovers."""
         context, rule = self._context, self._rule
@@ -181,8 +193,8 @@ class SumUnderWay:
             )
         self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
-        for sent, data in zip(self._parts, parts, strict=False):
-            opened |= self._open(sent, data, survivors)
+        for place, (sent, data) in enumerate(zip(self._parts, parts, strict=False)):
+            opened |= self._open(place, sent, data, survivors, lost)
         if rule.carry:
             for sent in self._parts:
                 if me in sent.group.owners:
@@ -190,7 +202,12 @@ class SumUnderWay:
         return opened
 
     def _open(
-        self, sent: _Part, data: bytes, survivors: Sequence[str]
+        self,
+        place: int,
+        sent: _Part,
+        data: bytes,
+        survivors: Sequence[str],
+        lost: Mapping[str, Lost],
     ) -> dict[str, NDArray[np.float64]]:
         """One segment's sum, and what it says of the next scales."""
         context, rule, transcript = self._context, self._rule, self._context.transcript
@@ -199,30 +216,64 @@ class SumUnderWay:
         alive = set(survivors)
         owners = [party for party in sent.group.owners if party in alive]
         count, cohort = sent.layout.slots + 1, context.keys.cohort
+        if rule.audience == Audience.HOST or cohort is None:
+            slots = to_slots(data, count)
+        else:
+            slots = secret.open(cohort, to_parts(data), count, len(owners))
+        self._check(place, slots, owners, lost)
+        slots = slots[:-1]
         if rule.audience == Audience.HOST:  # take off what the owners added for the host
             if self._keys is None:
                 raise self._unmasked()
             modulus = np.uint64(COHORT.modulus)
-            masks = self._keys.host_masks(owners, sent.stream, count, COHORT.modulus)
-            slots = (to_slots(data, count) + (modulus - masks)) % modulus
-        elif cohort is None:
-            slots = to_slots(data, count)
-        else:
-            slots = secret.open(cohort, to_parts(data), count, len(owners))
-        numbers, tag = [context.numbers[party] for party in owners], int(slots[-1])
-        tags.check(context.keys.tag_key, slots[:-1], tag, numbers, COHORT.modulus, sent.stream)
-        values, norms = sent.layout.decode(slots[:-1], len(owners), rule.noise)
+            masks = self._keys.host_masks(owners, sent.stream, slots.size, COHORT.modulus)
+            slots = (slots + (modulus - masks)) % modulus
+        values, norms = sent.layout.decode(slots, len(owners), rule.noise)
         if rule.audience == Audience.PARTIES:
             readers = (*sent.group.owners, *sent.group.readers)
             audience = audience_of(readers, alive - {context.host or ""})
-            transcript.seen.note(audience, "\n".join(survivors).encode(), slots[:-1].tobytes())
+            transcript.seen.note(audience, "\n".join(survivors).encode(), slots.tobytes())
         transcript.scales.opened(sent.layout, norms, len(owners), rule)
         return values
+
+    def _check(
+        self, place: int, slots: Slots, owners: Sequence[str], lost: Mapping[str, Lost]
+    ) -> None:
+        """Check the tag of a total, which covers what was masked with those who were lost."""
+        context, sent, t = self._context, self._parts[place], COHORT.modulus
+        numbers, key = context.numbers, context.keys.tag_key
+        tagged, tag = slots[:-1], int(slots[-1])
+        if self._keys is not None and (left := self._keys.left(lost)).gone:
+            salts = {
+                party: {
+                    g: lost[g].salts[place][party]
+                    for g in left.gone
+                    if _salted(lost[g], place, party)
+                }
+                for party in owners
+            }
+            tagged = tagged.copy()
+            _add(tagged, left.shared(sent.group.owners, salts, sent.stream, tagged.size, t))
+            for party, own in salts.items():
+                by_number = {numbers[gone]: salt for gone, salt in own.items()}
+                tag -= tags.bonds(key, numbers[party], by_number, t, sent.stream)
+        tags.check(key, tagged, tag % t, [numbers[party] for party in owners], t, sent.stream)
 
     def _unmasked(self) -> CohortError:
         return CohortError(
             "the coordinator asked to unmask a sum without masks", party=self._context.me
         )
+
+
+def _add(slots: Slots, masks: Slots) -> None:
+    """Add masks in place, mod the cohort's modulus."""
+    slots += masks
+    np.minimum(slots, slots - np.uint64(COHORT.modulus), out=slots)  # below 0 wraps to the top
+
+
+def _salted(lost: Lost, place: int, party: str) -> bool:
+    """Whether a party is said to have salted its mask with one who was lost."""
+    return place < len(lost.salts) and party in lost.salts[place]
 
 
 def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:

@@ -1,11 +1,17 @@
 """Linear tags that expose a tampering coordinator.
 
 Key holders expand a vector r and constants s_i from the tag key and the sum's id; party i sends, as
-one slot more of its masked and sealed vector x_i,
+one slot more of the vector x_i that it masks and seals,
 
-    tag_i = Σ_j r_j · x_ij + s_i   mod t,      so that      Σ_i tag_i = Σ_j r_j · X_j + Σ_{i∈U} s_i
+    tag_i = Σ_j r_j · z_ij + s_i   mod t,      so that      Σ_i tag_i = Σ_j r_j · X_j + Σ_{i∈U} s_i
 
-for the opened sum X of the contributors U. The check needs no more than X, its tag and U.
+for the opened sum X of the contributors U, where z_i = x_i + what i masks with its peers, which
+cancels in the sum. The check needs no more than X, its tag and U.
+
+Why over z and not over x: then whoever sees z_i can check the tag of one upload, and z_i shows
+nothing of x_i (`crypto.inquiry`). The self mask lies over slots and tag alike, and independently.
+Masks that do not cancel pass for values, so a tag also names what a pair salted its mask with
+(`bonds`); all else that masks are bound to is in the stream's id, and another id gives another r.
 
 Why the constants: without them the tag is homogeneous, and c·X with the tag c·Σ tag_i passes for
 every c: a scaled aggregate, or one in which every party counts twice. One constant common to all
@@ -23,12 +29,13 @@ block of 2^13 slots then stay below 2^58.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from secure_fl.crypto.masking import StreamId, stream_key, uniform
+from secure_fl.crypto.primitives import keyed_digest
 from secure_fl.errors import CryptoError, TamperError
 
 Slots = npt.NDArray[np.uint64]
@@ -40,7 +47,7 @@ BLOCK = 8192
 def make(
     key: bytes, slots: Slots, contributors: Collection[int], modulus: int, stream: StreamId
 ) -> int:
-    """Work out the tag of unmasked slots, all below `modulus`: of one member, or summed."""
+    """Work out the tag of slots without self masks, below `modulus`: of one member, or summed."""
     if slots.dtype != np.uint64 or not slots.size or int(slots.max()) >= modulus:
         raise CryptoError(
             "tags need a non-empty vector of slots below the modulus",
@@ -68,6 +75,19 @@ def check(
             sum=stream.sum,
             reason="sum",
         )
+
+
+def bonds(
+    key: bytes, member: int, salts: Mapping[int, bytes], modulus: int, stream: StreamId
+) -> int:
+    """What binds a member's tag to its masks' salts, by peer; that of two equal ones cancels."""
+    total = 0
+    for peer, salt in salts.items():
+        pair = f"{min(member, peer)} {max(member, peer)}".encode()
+        secret = keyed_digest(key, salt, b"salt of " + pair)
+        bond = int(uniform(stream_key(secret, stream, "tag salt"), 1, modulus)[0])
+        total += bond if member < peer else -bond
+    return total % modulus
 
 
 def dot(left: Slots, right: Slots, modulus: int) -> int:

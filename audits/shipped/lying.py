@@ -128,7 +128,7 @@ class LyingTotals:
 class _Total:
     def __init__(self, honest: BlindTotal, trick: Trick) -> None:
         self._honest, self._trick = honest, trick
-        self.check, self.masked = honest.check, honest.masked
+        self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if self._trick.counts(sender, segments):

@@ -19,8 +19,8 @@ from secure_fl.capture.blobs import Blobs, Journal, Span, lines
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.segments import Field, Layout
 from secure_fl.protocol import arrays as payload
-from secure_fl.protocol.messages import Audience, SumId
-from secure_fl.protocol.ports import Envelopes, Group, Rule, Sums, SumUnderWay
+from secure_fl.protocol.messages import Audience, Lost, SumId
+from secure_fl.protocol.ports import NOBODY, Envelopes, Group, Rule, Sums, SumUnderWay
 
 STEM = "notes"
 
@@ -158,10 +158,10 @@ class WatchedSumUnderWay:
         self.settle, self.shares = inner.settle, inner.shares
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
     ) -> dict[str, NDArray[np.float64]]:
         """Open the sum, and note what came out."""
-        opened = self._inner.open(parts, survivors)
+        opened = self._inner.open(parts, survivors, lost)
         values = {name: _put(self._journal, vector) for name, vector in opened.items()}
         line = OpenedLine(self._session, self._number, tuple(survivors), values)
         self._journal.line(line)

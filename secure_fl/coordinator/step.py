@@ -156,8 +156,8 @@ class SumStep(Step):
             if keys not in shared:  # one bulk serves all parties with the same segments
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
-            told = offers_to(member, offers)
-            totals[member] = Total(survivors, members, sizes, told, more)
+            told, lost = offers_to(member, offers), self.total.lost(keys) if keys else {}
+            totals[member] = Total(survivors, members, sizes, told, more, lost)
             bulks[member] = shared[keys]
         return Reply(totals, bulks)
 

@@ -158,7 +158,7 @@ class Summing:
             under_way = self._sums.begin(groups, rule, at)
         upload = under_way.upload
         answer, data = await exchange(
-            SumInput(rule.audience, upload.segments, more, at), upload.data
+            SumInput(rule.audience, upload.segments, more, at, upload.sum), upload.data
         )
         admitted = self._admit(groups, getattr(answer, "survivors", ()))
         if isinstance(answer, Unmask):
@@ -178,7 +178,7 @@ class Summing:
         opened: Arrays | None = None
         with self._recorder.phase("open"):
             if admitted:
-                opened = under_way.open(cut(data, total.sizes), total.survivors)
+                opened = under_way.open(cut(data, total.sizes), total.survivors, total.lost)
             self._sums.accept(total.offers, total.members)
         return opened
 

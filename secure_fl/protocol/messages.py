@@ -79,6 +79,13 @@ class Segment(Message, frozen=True, tag=False):
     ] = ()
 
 
+class Lost(Message, frozen=True, tag=False):
+    """What a lost party's masks follow from: in the others' tags they are not cancelled."""
+
+    seed: Secret16  # of its mask key
+    salts: tuple[dict[Name, Digest], ...]  # for each segment, by who salted a mask with it
+
+
 # --- party to coordinator ----------------------------------------------------------------------
 
 
@@ -108,6 +115,7 @@ class SumInput(Message, frozen=True, tag=3):
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=MOST_SEGMENTS)]
     more: bool = False  # the next sum belongs to it: its values, if this was of scales, or a part
     at: SumId = (0, 0)  # as in `Declare`
+    sum: Count = 0  # masked sums are counted from 1
 
 
 class UnmaskShares(Message, frozen=True, tag=4):
@@ -220,6 +228,7 @@ class Total(Message, frozen=True, tag=24):
     sizes: tuple[Size, ...]
     offers: dict[Name, Offer] = {}
     more: bool = False  # as in `SumInput`: the host contributes nothing, and has to be told
+    lost: dict[Name, Lost] = {}  # who began the sum, and is not in it
 
 
 class Relayed(Message, frozen=True, tag=25):

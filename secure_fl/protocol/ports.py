@@ -8,6 +8,7 @@ and the two machines, so that both ends can be read, typed and tested alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from secure_fl.protocol.messages import (
     Audience,
     Confirm,
     Confirmed,
+    Lost,
     Offer,
     Segment,
     SumId,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from secure_fl.crypto.segments import Layout
 
 Vector: TypeAlias = NDArray[np.float32]
+NOBODY: Mapping[str, Lost] = MappingProxyType({})
 
 
 class Group(NamedTuple):
@@ -73,6 +76,7 @@ class Upload(NamedTuple):
 
     segments: tuple[Segment, ...]
     data: bytes
+    sum: int = 0  # masked sums are counted from 1
 
 
 class SumUnderWay(Protocol):
@@ -93,7 +97,7 @@ class SumUnderWay(Protocol):
         """Shares that let the coordinator remove masks, or a refusal."""
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str]
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
     ) -> dict[str, NDArray[np.float64]]:
         """Check and open the totals; a sum without masks is opened without the two steps before."""
 
@@ -203,6 +207,9 @@ class BlindTotal(Protocol):
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
         """The total of each segment, by its key; `shares` of the survivors remove the masks."""
+
+    def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
+        """Of who was lost, what its masks follow from; for whoever reads these segments."""
 
 
 TotalFor: TypeAlias = Callable[[Audience, Offered], BlindTotal]

@@ -115,6 +115,7 @@ class Tampering:
     ) -> None:
         self._honest, self._change = honest, change
         self.add, self.check, self.masked = honest.add, honest.check, honest.masked
+        self.lost = honest.lost
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
