@@ -168,6 +168,10 @@ class ProtectedTotal:
             for party, salted in self._vectors[key].salts.items()
         }
 
+    def selves(self) -> Mapping[str, bytes]:
+        """Seeds of the self masks in it: none where an inquiry would show values."""
+        return self.left.selves if self.left else {}
+
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
         """What a party that reads these segments needs to check tags: of each who was lost."""
         salts = [self.salts(key) for key in keys]
@@ -216,13 +220,19 @@ class ProtectedTotal:
             self.left = RemainingMasks.recovered(
                 self._numbers, self._threshold, offers, alive, shares, (self._run, index)
             )
+        return self.unmasked()
+
+    def unmasked(self) -> Mapping[bytes, bytes]:
+        """The totals, without the masks that are left."""
+        if self.left is not None:
             for key, vector in self._vectors.items():
-                stream, slots = StreamId(self._run, key.hex(), index), vector.segment.slots
+                stream = StreamId(self._run, key.hex(), self._offered.number)
+                slots = vector.segment.slots
                 if not slots:
                     continue
                 masks = self.left.own(vector.salts, stream, slots, self._modulus)
                 if self.left.gone:  # all but the tag's: to make that one takes the tags' key
-                    owners = vector.segment.owners or tuple(offers)
+                    owners = vector.segment.owners or tuple(self.left.gone)
                     shared = self.left.shared(
                         owners, self.salts(key), stream, slots - 1, self._modulus
                     )

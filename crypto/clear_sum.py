@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.crypto.segments import check_bound, left_between_parts, segment_key
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
@@ -108,6 +109,10 @@ class ClearTotal:
         """The totals."""
         return {key: total.total().tobytes() for key, total in self._totals.items()}
 
+    def selves(self) -> Mapping[str, bytes]:
+        """Nothing was masked."""
+        return {}
+
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
         """Nobody masked with anybody."""
         return {}
@@ -116,8 +121,13 @@ class ClearTotal:
 class ClearSums:
     """The party's half: little-endian float32, as federated learning is commonly run."""
 
+    last = b""
+
     def __init__(self, me: str) -> None:
         self.me = me
+
+    def inquiry(self, coordinator: PublicIdentity) -> None:
+        """Clear sums have no tags."""
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> ClearSumUnderWay:
         """Lay the vectors one after the other; float32 leaves nothing over to carry."""

@@ -18,6 +18,24 @@ from secure_fl.protocol.frames import Frame, decode, peek
 from secure_fl.protocol.messages import Deal, Name, UnmaskShares
 
 
+class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What binds a party to its seeds in one sum: it signed these for one holder of its shares."""
+
+    public: bytes  # its mask key, and the digest of its self mask's seed
+    deal: Deal
+    holder: Name
+
+    def check(self, owner: PublicIdentity, run: str, index: int) -> None:
+        """Refuse what the owner did not sign."""
+        statement = self.public + self.deal.key + self.deal.own
+        about = run, index, owner.name, self.holder
+        owner.verify(commit(statement, *about), self.deal.signature)
+
+    def binds(self, seed: bytes, run: str, index: int, owner: str) -> bool:
+        """Whether this is the seed of its self mask."""
+        return commit(seed, run, index, owner) == self.public[-32:]
+
+
 class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A share that a member revealed, and what its owner signed when it dealt it."""
 

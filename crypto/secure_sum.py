@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import channel
+from secure_fl.crypto.evidence import Bound
+from secure_fl.crypto.identity import PublicIdentity, channel
+from secure_fl.crypto.inquiry import Inquiry
 from secure_fl.crypto.scheme import COHORT, check_cohort
 from secure_fl.crypto.segments import left_between_parts, needs_masks
 from secure_fl.crypto.step_keys import StepKeys
@@ -59,6 +61,8 @@ class SecureSums:
         self._index = 0  # sums are counted from 1
         self._keys: StepKeys | None = None  # of the sum that begins next
         self._drawn: StepKeys | None = None  # offered, and not yet answered
+        self.last = b""  # what was sent of the sum that began last
+        self._bounds: Mapping[str, Bound] | None = None  # of those who began it
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
         """Encode, noise, tag, mask and encrypt every group, with keys that serve this sum alone."""
@@ -69,7 +73,17 @@ class SecureSums:
             raise CohortError("no keys are left for this sum", party=self.context.me)
         self._index += keys is None  # with masks, the keys' exchange has counted this sum
         index = self._index if keys is None else keys.index
-        return SumUnderWay(self.context, index, keys, groups, rule, at)
+        under_way = SumUnderWay(self.context, index, keys, groups, rule, at)
+        self.last = under_way.upload.data
+        self._bounds = None if keys is None else keys.bounds
+        return under_way
+
+    def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:
+        """A look at the sum that began last; None without masks, where uploads are values."""
+        if self._bounds is None:
+            return None
+        context = self.context
+        return Inquiry(context.keys, coordinator, context.me, context.host, self._bounds)
 
     # --- keys of the next sum -------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ first summed in norm only; then nothing is clipped, at the price of more bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -187,17 +187,15 @@ def to_slots(data: bytes, count: int) -> Slots:
     return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
 
 
-def salts_by_digest(by_peer: Mapping[str, bytes], peers: Collection[str]) -> tuple[Salt, ...]:
+def salts_by_digest(by_peer: Mapping[str, bytes]) -> tuple[Salt, ...]:
     """What masks with single peers are bound to, for the wire: most often the same for all."""
     named: dict[bytes, list[str]] = {}
     for peer, digest in sorted(by_peer.items()):
         named.setdefault(digest, []).append(peer)
-    if len(named) == 1 and len(by_peer) == len(peers):
-        return (Salt(next(iter(named))),)
     return tuple(Salt(digest, tuple(names)) for digest, names in named.items())
 
 
 def salt_of(salts: Sequence[Salt], peer: str) -> bytes:
     """The digest that is listed for this peer, if any."""
-    found = (salt.digest for salt in salts if not salt.peers or peer in salt.peers)
+    found = (salt.digest for salt in salts if peer in salt.peers)
     return next(found, b"")

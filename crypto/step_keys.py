@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from secrets import token_bytes
 
 from secure_fl.crypto import masking, sharing
+from secure_fl.crypto.evidence import Bound
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import commit, digest_of
@@ -62,6 +63,7 @@ class StepKeys:
         self._mask_key = masking.mask_key(self._mask_seed)
         self._secrets: dict[str, bytes] = {}  # with each peer; each segment has streams of its own
         self._publics: dict[str, bytes] = {}  # of the others
+        self.bounds: dict[str, Bound] = {}  # what binds each owner to the shares dealt to this one
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._members = frozenset[str]()  # who masks, by all views
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
@@ -91,6 +93,8 @@ class StepKeys:
         for holder, held in dealt.items():
             key, own, statement = self._bound(self.me, holder, public + seed, held)
             deals[holder] = Deal(key, own, self.identity.sign(statement))
+        if self.me in deals:
+            self.bounds[self.me] = Bound(public + seed, deals[self.me], self.me)
         return Offer(public, shares, seed, deals)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
@@ -258,6 +262,7 @@ class StepKeys:
             )
         self.cards[sender].verify(statement, deal.signature)
         self._held[sender] = held
+        self.bounds[sender] = Bound(offer.public + offer.seed, deal, self.me)
 
     def _bound(
         self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]

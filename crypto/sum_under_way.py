@@ -33,6 +33,7 @@ from secure_fl.crypto.segments import (
 )
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.transcript import Transcript, audience_of
+from secure_fl.crypto.unmasking import salts_with
 from secure_fl.errors import DISTRUST, CohortError, TamperError
 from secure_fl.protocol.messages import (
     Audience,
@@ -115,8 +116,7 @@ class SumUnderWay:
             slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
             by_peer = {} if self._keys is None else self._salts(self._keys, group)
             slots = self._masked(slots, group, stream, by_peer)
-            if by_peer and self._keys is not None:
-                salts = salts_by_digest(by_peer, self._keys.peers(group.owners))
+            salts = salts_by_digest(by_peer)
             cohort = None if rule.audience == Audience.HOST else context.keys.cohort
             data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
         self._parts.append(_Part(group, layout, stream, leftovers))
@@ -240,24 +240,12 @@ class SumUnderWay:
         self, place: int, slots: Slots, owners: Sequence[str], lost: Mapping[str, Lost]
     ) -> None:
         """Check the tag of a total, which covers what was masked with those who were lost."""
-        context, sent, t = self._context, self._parts[place], COHORT.modulus
-        numbers, key = context.numbers, context.keys.tag_key
-        tagged, tag = slots[:-1], int(slots[-1])
-        if self._keys is not None and (left := self._keys.left(lost)).gone:
-            salts = {
-                party: {
-                    g: lost[g].salts[place][party]
-                    for g in left.gone
-                    if _salted(lost[g], place, party)
-                }
-                for party in owners
-            }
-            tagged = tagged.copy()
-            _add(tagged, left.shared(sent.group.owners, salts, sent.stream, tagged.size, t))
-            for party, own in salts.items():
-                by_number = {numbers[gone]: salt for gone, salt in own.items()}
-                tag -= tags.bonds(key, numbers[party], by_number, t, sent.stream)
-        tags.check(key, tagged, tag % t, [numbers[party] for party in owners], t, sent.stream)
+        context, sent = self._context, self._parts[place]
+        left = None if self._keys is None else self._keys.left(lost)
+        key, salts = context.keys.tag_key, salts_with(lost, place, owners)
+        tags.check_sum(
+            key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
+        )
 
     def _unmasked(self) -> CohortError:
         return CohortError(
@@ -269,11 +257,6 @@ def _add(slots: Slots, masks: Slots) -> None:
     """Add masks in place, mod the cohort's modulus."""
     slots += masks
     np.minimum(slots, slots - np.uint64(COHORT.modulus), out=slots)  # below 0 wraps to the top
-
-
-def _salted(lost: Lost, place: int, party: str) -> bool:
-    """Whether a party is said to have salted its mask with one who was lost."""
-    return place < len(lost.salts) and party in lost.salts[place]
 
 
 def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:

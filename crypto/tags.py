@@ -30,16 +30,20 @@ block of 2^13 slots then stay below 2^58.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from secure_fl.crypto.masking import StreamId, stream_key, uniform
 from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CryptoError, TamperError
 
 Slots = npt.NDArray[np.uint64]
 
+NOTHING: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
 LIMB = 22
 BLOCK = 8192
 
@@ -75,6 +79,27 @@ def check(
             sum=stream.sum,
             reason="sum",
         )
+
+
+def check_sum(
+    key: bytes,
+    slots: Slots,  # opened, with the tag
+    contributors: Collection[str],
+    numbers: Mapping[str, int],  # every member of the run
+    stream: StreamId,
+    owners: Collection[str],  # of the segment, here or lost; (): all
+    left: RemainingMasks | None = None,  # with those who were lost
+    salts: Mapping[str, Mapping[str, bytes]] = NOTHING,  # by contributor, of its masks with them
+) -> None:
+    """Check an opened total: in its tag, masks with those who were lost are not cancelled."""
+    tagged, tag, t = slots[:-1], int(slots[-1]), COHORT.modulus
+    if left is not None and left.gone:
+        shared = left.shared(owners or tuple(left.gone), salts, stream, tagged.size, t)
+        tagged = (tagged + shared) % np.uint64(t)
+        for party, own in salts.items():
+            by_number = {numbers[gone]: salt for gone, salt in own.items()}
+            tag -= bonds(key, numbers[party], by_number, t, stream)
+    check(key, tagged, tag % t, [numbers[party] for party in contributors], t, stream)
 
 
 def bonds(

@@ -6,7 +6,7 @@ that survivors reveal, and which their owners are bound to since they dealt the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import commit
 from secure_fl.errors import CryptoError
-from secure_fl.protocol.messages import Offer, UnmaskShares
+from secure_fl.protocol.messages import Lost, Offer, UnmaskShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RemainingMasks:
 
     def shared(
         self,
-        owners: Sequence[str],  # of the segment, as the parties counted on them
+        owners: Collection[str],  # of the segment, as the parties counted on them
         salts: Mapping[str, Mapping[str, bytes]],  # by contributor, of its masks with the lost
         stream: StreamId,
         length: int,
@@ -94,3 +94,13 @@ class RemainingMasks:
         if not plus and not minus:
             return np.zeros(length, np.uint64)
         return masking.combine(plus, minus, length, modulus)
+
+
+def salts_with(
+    lost: Mapping[str, Lost], place: int, owners: Collection[str]
+) -> dict[str, dict[str, bytes]]:
+    """The salts that contributors to a segment, by its place, used for masks with the lost."""
+    told = {gone: one.salts[place] for gone, one in lost.items() if place < len(one.salts)}
+    return {
+        party: {gone: by[party] for gone, by in told.items() if party in by} for party in owners
+    }

@@ -126,6 +126,12 @@ class WatchedSums:
         self.next_keys, self.accept = inner.next_keys, inner.accept
         self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
         self.leftover, self.postpone = inner.leftover, inner.postpone
+        self.inquiry = inner.inquiry
+
+    @property
+    def last(self) -> bytes:
+        """What left of the sum that began last."""
+        return self._inner.last
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> WatchedSumUnderWay:
         """Begin a sum, and note what it is given."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from secure_fl.coordinator.inquest import FindingStep, Inquest
 from secure_fl.coordinator.resume import OpenedSums
-from secure_fl.coordinator.step import Reply, Rules, Step, StepContext
+from secure_fl.coordinator.step import Reply, Rules, Sent, Step, StepContext
 from secure_fl.coordinator.steps import STEPS
 from secure_fl.crypto.evidence import FalseShare
 from secure_fl.errors import (
@@ -19,6 +20,7 @@ from secure_fl.errors import (
     Misconduct,
     PartyFailed,
     SecureFLError,
+    TamperError,
     TooFewParties,
     WireError,
 )
@@ -60,6 +62,7 @@ class Coordinator:
         self._to_repeat: tuple[OpenedSums, ...] = ()  # opened before a crash, the next one first
         self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
         self._offered = Offered()
+        self._sent: Sent | None = None  # of the last sum
         self.named: set[str] = set()  # who is shown to have broken the protocol
 
     @property
@@ -85,7 +88,10 @@ class Coordinator:
                 if step.newcomers:
                     self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
                 self._offered = step.offered or self._offered
+                self._sent = reply.sent if reply and reply.sent else self._sent
         except SecureFLError as error:
+            if isinstance(error, Misconduct | TamperError) and "party" in error.where:
+                self._name(str(error.where["party"]))
             self._stop(error)
             raise
 
@@ -101,8 +107,15 @@ class Coordinator:
             for party, message in reply.messages.items()
         }
         context = StepContext(
-            self._rules, self.members, self._total_for, self._offered, reply.waiting_sum
+            self._rules,
+            self.members,
+            self._total_for,
+            self._offered,
+            reply.waiting_sum,
+            reply.inquest,
+            frozenset(self.named),
         )
+        complaints: dict[str, Frame] = {}
         step: Step | None = None
         awaited, left, clock, adding = set(frames), list[str](), self._recorder.clock, 0.0
         self._bad.clear()
@@ -123,6 +136,9 @@ class Coordinator:
                     round=self.round or None,
                     reason=message.code,
                 )
+            if isinstance(message, messages.Complaint) and self._may_complain(party, context):
+                complaints[party] = frame
+                continue
             if self._to_repeat and self._left_out(party, message):
                 left.append(party)
                 continue
@@ -133,8 +149,26 @@ class Coordinator:
         if left:
             self._recorder.event("left out", round=self.round, parties=sorted(left))
             self.members = tuple(m for m in self.members if m not in left)
+        if complaints and self._sent is not None:
+            heard = set(reply.messages) - awaited - self._bad.keys()
+            return self._look_into(complaints, sorted(heard), self._sent, context)
         if step is None:
             raise TooFewParties("no party answered", round=self.round or None)
+        return step
+
+    def _may_complain(self, party: str, context: StepContext) -> bool:
+        """Whether this party was sent a total that it can complain of, and nobody did yet."""
+        return self._sent is not None and party in self._sent.heads and context.inquest is None
+
+    def _look_into(
+        self, complaints: Mapping[str, Frame], heard: list[str], sent: Sent, context: StepContext
+    ) -> Step:
+        """Begin an inquiry in place of what others answered: of one complaint, all are alike."""
+        plaintiff = min(complaints)
+        inquest = Inquest(sent, plaintiff, complaints[plaintiff], self._links[plaintiff].me.name)
+        self._recorder.event("complaint", round=self.round, parties=sorted(complaints))
+        step = FindingStep(context._replace(inquest=inquest))
+        step.heard += heard
         return step
 
     def _add(
@@ -148,7 +182,8 @@ class Coordinator:
         """Take one answer; one that contradicts itself is not added, and does not count."""
         if step is None:
             unmasks = isinstance(message, messages.Confirm | messages.UnmaskShares)
-            if unmasks == (context.waiting_sum is None):
+            finds = isinstance(message, messages.Finding)
+            if unmasks == (context.waiting_sum is None) or finds == (context.inquest is None):
                 raise CohortError("this party did not answer the sum it is in", party=party)
         taking = step or STEPS[type(message)](context)
         if type(message) is not taking.takes:
@@ -167,22 +202,26 @@ class Coordinator:
         except WireError as error:
             self._refuse(party, error)
             if isinstance(error, Misconduct):
-                self._name(party, str(error.where["owner"]), frame)
+                self._name_for_share(party, str(error.where["owner"]), frame)
             return step
         taking.heard.append(party)
+        taking.heads[party] = frame.head
         return taking
 
     def _refuse(self, party: str, error: SecureFLError) -> None:
         self._bad[party] = error
         self._recorder.event("refused", round=self.round, parties=[party], code=error.code)
 
-    def _name(self, party: str, owner: str, frame: Frame) -> None:
+    def _name_for_share(self, party: str, owner: str, frame: Frame) -> None:
         """Keep what shows that a party revealed another share than it was dealt; go on without."""
         offer = self._offered.offers[owner]
         bound, deal = offer.public + offer.seed, offer.deals[party]
         evidence = FalseShare(owner, bound, deal, frame.head).text()
+        self._name(party, evidence=evidence)
+
+    def _name(self, party: str, **what: str) -> None:
         self.named.add(party)
-        self._recorder.event("named", round=self.round, parties=[party], evidence=evidence)
+        self._recorder.event("named", round=self.round, parties=[party], **what)
 
     def _left_out(self, party: str, message: messages.FromParty) -> bool:
         """Whether this sum was opened before, and without this party: it was lost, and is again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
@@ -27,6 +27,9 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 
+if TYPE_CHECKING:
+    from secure_fl.coordinator.inquest import Inquest
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -45,6 +48,15 @@ class Reply(NamedTuple):
     messages: Mapping[str, FromCoordinator]
     bulks: Mapping[str, Bulk] = {}
     waiting_sum: Step | None = None
+    inquest: Inquest | None = None
+    sent: Sent | None = None  # what was sent of the sum that this reply opens
+
+
+class Sent(NamedTuple):
+    """What an inquiry needs of a sum: the heads of all uploads, and seeds of their self masks."""
+
+    heads: Mapping[str, bytes]
+    selves: Mapping[str, bytes]
 
 
 class StepContext(NamedTuple):
@@ -55,6 +67,8 @@ class StepContext(NamedTuple):
     total_for: TotalFor
     offered: Offered  # the keys for the next sum
     waiting_sum: Step | None  # contributed to, and not yet unmasked
+    inquest: Inquest | None = None  # that members look into
+    named: frozenset[str] = frozenset()  # who was convicted before
 
 
 class Step:
@@ -70,6 +84,7 @@ class Step:
     def __init__(self, context: StepContext) -> None:
         self.context = context
         self.heard: list[str] = []
+        self.heads: dict[str, bytes] = {}  # of the frames that counted, as they were signed
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         """Look at one message (nothing to look at by default)."""
@@ -147,6 +162,7 @@ class SumStep(Step):
         assert self.total is not None  # noqa: S101 - set by the first answer
         result = {} if withheld else self.total.result(survivors, shares)
         for_host, more = self.audience == Audience.HOST, bool(self.more)
+        number = self.context.offered.number if self.total.masked else 0
         totals: dict[str, Total] = {}
         bulks: dict[str, Bulk] = {}
         shared: dict[tuple[bytes, ...], Bulk] = {}
@@ -157,9 +173,10 @@ class SumStep(Step):
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
             told, lost = offers_to(member, offers), self.total.lost(keys) if keys else {}
-            totals[member] = Total(survivors, members, sizes, told, more, lost)
+            totals[member] = Total(survivors, members, sizes, told, more, lost, number)
             bulks[member] = shared[keys]
-        return Reply(totals, bulks)
+        selves = {} if withheld else self.total.selves()
+        return Reply(totals, bulks, sent=Sent(self.heads, selves) if selves else None)
 
     def _check_contributors(self, members: tuple[str, ...]) -> None:
         rules = self.context.rules

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from msgspec import structs
+
+from secure_fl.coordinator.inquest import FindingStep
 from secure_fl.coordinator.resume import continuation
 from secure_fl.coordinator.step import (
     ConfirmStep,
@@ -39,7 +42,8 @@ class ReadyStep(Step):
             self.offers[party] = message.offer
 
     def reply(self, members: tuple[str, ...]) -> Reply:
-        ready, rules = {m: self.ready[m] for m in members}, self.context.rules
+        rules, named = self.context.rules, self.context.named
+        ready = {m: _without(self.ready[m], named) for m in members}
         after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
         self.offered = Offered(self.context.members, self.offers, 1)
@@ -49,6 +53,15 @@ class ReadyStep(Step):
                 for m in members
             }
         )
+
+
+def _without(ready: messages.Ready, named: frozenset[str]) -> messages.Ready:
+    """Its notes, as those read who were convicted since: a sum is repeated without their input."""
+    opened = tuple(
+        (round, number, tuple(party for party in who if party not in named))
+        for round, number, who in ready.opened
+    )
+    return structs.replace(ready, opened=opened)
 
 
 class DeclareStep(Step):
@@ -222,6 +235,7 @@ STEPS: Mapping[type, type[Step]] = {
         AgreeStep,
         HandoverStep,
         BoundaryStep,
+        FindingStep,
         DoneStep,
     )
 }

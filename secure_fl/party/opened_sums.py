@@ -19,6 +19,7 @@ class OpenedSumsLog:
 
     def __init__(self, file: Path) -> None:
         self._lines = Lines(file, "over whom a sum is opened")
+        self.without = frozenset[str]()  # who was convicted: sums are repeated without their input
 
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Round, number of a sum, over whom: of sums in a row over the same parties, the last.
@@ -50,7 +51,7 @@ class OpenedSumsLog:
         before = [(who, of) for at, sum, who, of in entries if (at, sum) == (round, number)]
         if not before:
             self._note(round, number, survivors, what)
-        elif before[0][0] != survivors:
+        elif self._left(before[0][0]) != self._left(survivors):
             raise CohortError(
                 "this round's inputs were sent before the crash, and a sum of them was "
                 f"opened over {', '.join(before[0][0])}; over other parties, the "
@@ -59,7 +60,7 @@ class OpenedSumsLog:
                 round=round,
                 field="survivors",
             )
-        elif before[0][1] != what:
+        elif self._honest(before[0][1]) != self._honest(what):
             raise CohortError(
                 "this round's inputs were sent before the crash, and now another sum is asked for "
                 "than then, or over other contributors; the difference would show somebody's input",
@@ -68,6 +69,14 @@ class OpenedSumsLog:
                 round=round,
                 field="sum",
             )
+
+    def _left(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """These, but for who was convicted: what differs by its input shows nothing of others'."""
+        return tuple(name for name in names if name not in self.without)
+
+    def _honest(self, what: str) -> list[tuple[str, ...]]:
+        """What was summed of whom, but for who was convicted."""
+        return [self._left(tuple(line.split("\t"))) for line in what.split("\n")]
 
     def let_in(self, after: int, holders: tuple[str, ...]) -> None:
         """Note who held the round when others joined; what came before is never repeated."""

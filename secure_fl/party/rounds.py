@@ -72,6 +72,9 @@ class Checkpoints(Protocol):
         names and of who contributes them.
         """
 
+    def convict(self, party: str, evidence: bytes) -> None:
+        """Keep what convicts a member, or the coordinator: its input counts for nothing."""
+
 
 class Judge(Protocol):
     """Who knows how good each round was."""

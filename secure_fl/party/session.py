@@ -12,19 +12,20 @@ from contextlib import AbstractContextManager, nullcontext
 from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from secure_fl.errors import DISTRUST, CohortError, SecureFLError
+from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
 from secure_fl.events import Crossing, EventLog
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
-from secure_fl.protocol.ports import Sums
+from secure_fl.protocol.ports import Inquiry, Sums
 
 if TYPE_CHECKING:
     from secure_fl.party.cohort import Cohort
 
 Asked: TypeAlias = tuple[FromParty, bytes]  # what a program hands over while it waits
 Program: TypeAlias = "Callable[[Cohort], Coroutine[Asked, Any, None]]"
+MOST_LOOKS = 256  # more than a complaint and the uploads of a sum: each costs the work of a sum
 M = TypeVar("M", bound=Message)
 
 
@@ -78,6 +79,10 @@ class Session:
         self._surroundings, self._goes_back = surroundings, goes_back
         self._running: Coroutine[Asked, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
+        self.convicted = ""  # who spoiled a sum, as this party found itself
+        self._inquiry: Inquiry | None = None  # into the last sum
+        self._complained = self._over = False
+        self._looks = 0  # at frames of inquiries
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
@@ -90,16 +95,44 @@ class Session:
             return self._last[1]
         message = self._link.accept(received)
         self._note("in", message, frame, head)
-        answer, bulk = self._answer(message, frame.bulk)
+        if isinstance(message, messages.Examine):
+            answer, bulk = self._examine(message, frame)
+        else:
+            answer, bulk = self._answer(message, frame)
         reply = self._link.pack(answer, Bulk.of(bulk))
         self._note("out", answer, reply, frames.digest(reply.head))
         self._last = (head, reply)
         return reply
 
-    def _answer(self, message: Any, data: bytes) -> tuple[FromParty, bytes]:
+    @property
+    def disputes(self) -> bool:
+        """Whether this party complained of a sum, and the coordinator has not ended it since."""
+        return self._complained and not self._over
+
+    def _examine(self, message: messages.Examine, frame: Frame) -> tuple[FromParty, bytes]:
+        """Look at what the coordinator shows of a sum that failed, here or at others."""
+        if self._inquiry is None:
+            self._inquiry = self._sums.inquiry(self._link.peer)
+        if self._inquiry is None or self._over:
+            return messages.Failed(CohortError.code), b""
+        found, self._looks = "", self._looks + 1
+        try:
+            if message.who and self._looks <= MOST_LOOKS:
+                found = self._inquiry.look(frame)
+        except SecureFLError as error:
+            self.error = self.error or error.at(party=self.party)
+            return messages.Failed(error.code), b""
+        if found and not self.convicted:
+            self.convicted = found
+            self._recorder.event("named", round=self._recorder.round, parties=[found])
+            if (case := self._inquiry.case()) is not None:
+                self._checkpoints.convict(found, case.to_bytes())
+        return messages.Finding(found), self._sums.last if message.show == self.party else b""
+
+    def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:
             with self._surroundings():
-                return self._advance(message, data)
+                return self._advance(message, frame.bulk)
         except SecureFLError as error:
             problem = error.at(party=self.party, round=self._recorder.round or None)
         except Exception as error:
@@ -107,6 +140,11 @@ class Session:
             problem.at(party=self.party, round=self._recorder.round or None)
             problem.__cause__ = error
         self.error = self.error or problem  # the first one is the cause, a stop only follows
+        if isinstance(problem, TamperError) and "sum" in problem.where:
+            self._inquiry = self._sums.inquiry(self._link.peer)
+            if self._inquiry is not None:
+                self._complained = True
+                return messages.Complaint(frame.head), frame.bulk
         return messages.Failed(problem.code), b""  # a code, never the text: it may be private
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
@@ -115,6 +153,7 @@ class Session:
         match message:
             case messages.Stop(code=code, party=party):
                 self._close()
+                self._over = True
                 self.stopped = self.error is None
                 raise CohortError(
                     f"the coordinator stopped the run ({code})", party=party or self.party

@@ -226,11 +226,15 @@ def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
 
 
 def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
-    """What is summed and over whom: the same when a round is repeated."""
-    alive = set(survivors)
-    lines = sorted(
-        f"{name} {vector.size} {' '.join(sorted(alive.intersection(group.owners)))}"
-        for group in groups
-        for name, vector in group.vectors.items()
+    """What is summed and over whom, the same when a round is repeated: a line for each group."""
+    alive, by_owners = set(survivors), dict[tuple[str, ...], list[str]]()
+    for group in groups:
+        owners = tuple(sorted(alive.intersection(group.owners)))
+        names = (f"{name} {vector.size}" for name, vector in group.vectors.items())
+        by_owners.setdefault(owners, []).extend(names)
+    return "\n".join(
+        sorted(
+            "\t".join((digest("\n".join(sorted(names)).encode()).hex(), *owners))
+            for owners, names in by_owners.items()
+        )
     )
-    return digest("\n".join(lines).encode()).hex()

@@ -166,19 +166,26 @@ class HospitalProcess:
         session = run.session
         answer = session.take(received)
         problem = self._note_end(run)
-        if session.done or session.error or isinstance(received.envelope.message, Stop):
+        ended = session.done or (session.error is not None and not session.disputes)
+        if ended or isinstance(received.envelope.message, Stop):
             self.close()
         return answer if problem is None else run.link.pack(Failed(problem.code))
 
     def _note_end(self, run: SiteRun) -> SecureFLError | None:
         """Tell the site's log why its session ended, if it did; and what its end lacks."""
-        error = run.session.error
-        if error is not None and not run.session.stopped:
-            self._tell(error)
-            if isinstance(error, TamperError) and "sum" in error.where:
+        session = run.session
+        if session.error is not None and not session.stopped and not run.told:
+            run.told = True
+            self._tell(session.error)
+            if isinstance(session.error, TamperError) and "sum" in session.error.where:
                 # Before the answer leaves: what opens and what does not tells about the key.
                 self._memory.forged(run.name, self._roster)
-        if run.session.done:
+        if session.convicted not in ("", self._roster.coordinator.name) and not run.cleared:
+            run.cleared = True
+            self._listen({"event": "named", "party": self.name, "parties": [session.convicted]})
+            if run.told:  # a member did it, who has these keys: nobody learns them by it
+                self._memory.explained(run.name, self._roster)
+        if session.done:
             try:
                 run.finish()
                 self.done = True

@@ -14,11 +14,12 @@ from typing import Any
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.assembly import lead_run
+from secure_fl.coordinator.inquest import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
-from secure_fl.errors import CohortError, PartyFailed, SecureFLError, TooFewParties
+from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.federation.ground_rules import require_masks
 from secure_fl.pilot.gathering import Gathering, HubEngine
@@ -27,6 +28,7 @@ from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
+MOST_HIDDEN = 2  # uploads in doubt that one does not show: a crash may come at any time
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
 
@@ -58,6 +60,7 @@ class RunLeader:
         self._waited = 0.0  # seconds since a round ended
         self._restarts: Counter[object] = Counter()  # since a round ended
         self._all_restarts: Counter[object] = Counter()
+        self._hidden: Counter[object] = Counter()  # uploads in doubt that each did not show
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._waiting = False  # whether the log says so
@@ -91,9 +94,13 @@ class RunLeader:
                 self._wait(error, missing=bool(error.began - self._gathered))
         except TooFewParties as error:  # a CohortError, too
             self._wait(error)
+        except Misconduct as error:
+            self._go_on_without(error)
         except PartyFailed as error:
             if error.reason == RESTARTED:
                 self._restarted(error.where.get("party"))
+            elif error.reason == HIDDEN:
+                self._hid(error)
             elif error.reason == TooFewParties.code:
                 self._wait(error)
             else:
@@ -115,6 +122,20 @@ class RunLeader:
                 party=party,
                 reason=RESTARTED,
             )
+
+    def _go_on_without(self, error: Misconduct) -> None:
+        """Gather again without who was convicted, if that leaves enough."""
+        left = {m.name for m in self._roster.members if m.role != "host"} - self._named
+        host = self._roster.host
+        if len(left) < self._least or (host is not None and host.name in self._named):
+            raise error
+
+    def _hid(self, error: PartyFailed) -> None:
+        """Repeat the round with who did not show an upload that is in doubt, but not for ever."""
+        party = error.where.get("party")
+        self._hidden[party] += 1
+        if self._hidden[party] > MOST_HIDDEN:
+            raise error
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""

@@ -108,14 +108,20 @@ class Memory:
         """
         self._lines.append({"run": run, "forged": roster.digest().hex()})
 
+    def explained(self, run: str, roster: Roster) -> None:
+        """Note that a member was convicted of what was taken for a forged sum: it has the keys."""
+        self._lines.append({"run": run, "explained": roster.digest().hex()})
+
     def require_unforged(self, roster: Roster) -> None:
         """Refuse keys under which as many sums were forged as may be."""
         digest = roster.digest().hex()
         runs = [line["run"] for line in self._lines if line.get("forged") == digest]
-        if len(runs) >= MOST_FORGED:
+        explained = sum(line.get("explained") == digest for line in self._lines)
+        if len(runs) - explained >= MOST_FORGED:
+            among = ", ".join(sorted(set(runs)))
             raise KeyringError(
-                f"{len(runs)} sums (of {', '.join(sorted(set(runs)))}) were changed on their way; "
-                "by going on so one learns the cohort's key, so these keys open nothing more",
+                f"{len(runs) - explained} sums (of {among}) were changed on their way; by going "
+                "on so one learns the cohort's key, so these keys open nothing more",
                 fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
                 "keys roster --after`), new keys (`keys rotate`) and new kits",
                 reason="retired",

@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.crypto.inquiry import Case
 from secure_fl.crypto.roster import Roster
 from secure_fl.data.silo import Silo
-from secure_fl.errors import RunError, SecureFLError
+from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener
 from secure_fl.federation.ground_rules import require_ready, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
+from secure_fl.party.rounds import Checkpoints
 from secure_fl.pilot.lobby import rules_of_roster
 from secure_fl.pilot.plan import terms_of
 from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.runs.folder import RunFolder
+from secure_fl.runs.folder import PartyCheckpoints, RunFolder
 from secure_fl.runs.model_card import write_cards
 
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
@@ -47,7 +49,9 @@ class SiteRun:
         self, home: Home, plan: Plan, text: str, members: tuple[str, ...], link: Link
     ) -> None:
         """Begin, or refuse what this site's own records do not fit; `text`: the plan's."""
-        self._home, self.link, self._closed = home, link, False
+        self._home, self.link, self._closed, self._members = home, link, False, members
+        self.told = False  # why its session ended
+        self.cleared = False  # whether a sum failed, and a member was convicted of it
         terms = terms_of(plan, home.ledger)
         terms.require_sound()
         rules = rules_of_roster(home.roster, plan, members)
@@ -83,7 +87,33 @@ class SiteRun:
         self._outline = Outline(
             terms, rules, {silo.name: task}, (silo.name,), parties, roster=roster
         )
+        self._judge(self._prepared.checkpoints)
         self.session = self._prepared.join(rules, home.keys, self.link)
+
+    def _judge(self, kept: Checkpoints) -> None:
+        """Look at the evidence again; with who is convicted by it, this site does not go on."""
+        if not isinstance(kept, PartyCheckpoints):
+            return
+        home, coordinator = self._home, self._home.roster.coordinator
+        for name, file in kept.evidence().items():
+            try:
+                case = Case.from_bytes(file.read_bytes())
+                case.check(home.keys, coordinator)
+            except (OSError, SecureFLError) as error:
+                raise RunError(
+                    f"this is no evidence against {name}: it was edited, or is of other keys",
+                    fix="remove the file, if you do not know where it comes from",
+                    file=file,
+                    reason="changed",
+                ) from error
+            if name != case.accused or name in (coordinator.name, *self._members):
+                raise CohortError(
+                    f"{name} is convicted of having spoiled a sum of this run, and takes part",
+                    fix="ask that site; the run goes on without it, and without a coordinator that "
+                    "is convicted not at all",
+                    party=name,
+                )
+            kept.leave_out(name)
 
     @property
     def name(self) -> str:

@@ -114,8 +114,10 @@ def peek(head: bytes) -> Envelope:
     return _decoder.decode(memoryview(head)[1:-SIGNATURE_BYTES])
 
 
-def decode(frame: Frame, verify: Callable[[bytes, bytes], None]) -> Envelope:
+def decode(frame: Frame, verify: Callable[[bytes, bytes], None], *, whole: bool = True) -> Envelope:
     """Check sizes, version, signature (by `verify(digest, signature)`) and bulk digest.
+
+    `whole`: False where only the head was kept.
 
     The signature comes before decoding, in which 1 byte can become 16 in memory: a stranger costs
     no more than what he sends. Who the sender says to be is for the caller to compare.
@@ -137,7 +139,7 @@ def decode(frame: Frame, verify: Callable[[bytes, bytes], None]) -> Envelope:
         envelope = _decoder.decode(unsigned[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("a frame does not decode into a known message", field="message") from error
-    if len(bulk) != envelope.size or digest(bulk) != envelope.digest:
+    if whole and (len(bulk) != envelope.size or digest(bulk) != envelope.digest):
         raise WireError("a frame's bulk is not the one its head pins", party=envelope.sender)
     return envelope
 

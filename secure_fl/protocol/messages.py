@@ -64,7 +64,7 @@ class Salt(Message, frozen=True, tag=False):
     """A keyed digest of what a party has seen with these, and not with all who are in a sum."""
 
     digest: Digest
-    peers: Names = ()  # (): all with whom it masks
+    peers: Names
 
 
 class Segment(Message, frozen=True, tag=False):
@@ -183,6 +183,18 @@ class Gathered(Message, frozen=True, tag=14):
     run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
+class Complaint(Message, frozen=True, tag=15):
+    """The total that this party was sent does not fit its tag; the total itself is in the bulk."""
+
+    total: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)]  # the head that it came under
+
+
+class Finding(Message, frozen=True, tag=16):
+    """Whom this party finds convicted by what it was shown; its own upload, if it was asked."""
+
+    against: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
 # --- coordinator to party ----------------------------------------------------------------------
 
 
@@ -229,6 +241,7 @@ class Total(Message, frozen=True, tag=24):
     offers: dict[Name, Offer] = {}
     more: bool = False  # as in `SumInput`: the host contributes nothing, and has to be told
     lost: dict[Name, Lost] = {}  # who began the sum, and is not in it
+    sum: Count = 0  # as in `SumInput`
 
 
 class Relayed(Message, frozen=True, tag=25):
@@ -282,6 +295,16 @@ class Gather(Message, frozen=True, tag=32):
     nonces: dict[Name, Secret16]
 
 
+class Examine(Message, frozen=True, tag=33):
+    """A complaint, or an upload of the sum that it is about, as its author signed it."""
+
+    who: Annotated[str, msgspec.Meta(max_length=200)]  # "": whose upload was wanted is silent
+    head: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 16)]
+    seed: Annotated[bytes, msgspec.Meta(max_length=64)] = b""  # of an upload's self mask
+    input: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)] = b""  # of who complains
+    show: Annotated[str, msgspec.Meta(max_length=200)] = ""  # whose upload is wanted next
+
+
 FromParty: TypeAlias = (
     Ready
     | Declare
@@ -297,6 +320,8 @@ FromParty: TypeAlias = (
     | Failed
     | Hello
     | Gathered
+    | Complaint
+    | Finding
 )
 FromCoordinator: TypeAlias = (
     Start
@@ -312,4 +337,5 @@ FromCoordinator: TypeAlias = (
     | Stop
     | Invite
     | Gather
+    | Examine
 )

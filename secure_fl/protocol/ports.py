@@ -27,7 +27,9 @@ from secure_fl.protocol.messages import (
 )
 
 if TYPE_CHECKING:
+    from secure_fl.crypto.identity import PublicIdentity
     from secure_fl.crypto.segments import Layout
+    from secure_fl.protocol.frames import Frame
 
 Vector: TypeAlias = NDArray[np.float32]
 NOBODY: Mapping[str, Lost] = MappingProxyType({})
@@ -102,8 +104,32 @@ class SumUnderWay(Protocol):
         """Check and open the totals; a sum without masks is opened without the two steps before."""
 
 
+class Evidence(Protocol):
+    """What convicts somebody, to be kept (`crypto.inquiry.Case`)."""
+
+    def to_bytes(self) -> bytes:
+        """For a file."""
+
+
+class Inquiry(Protocol):
+    """A look at a sum that failed (`crypto.inquiry.Inquiry`)."""
+
+    def look(self, frame: Frame) -> str:
+        """Look at one frame of the coordinator; returns whom all of them convict, or nobody."""
+
+    def case(self) -> Evidence | None:
+        """What convicts."""
+
+
 class Sums(Protocol):
     """The party's half of every sum of one run."""
+
+    @property
+    def last(self) -> bytes:
+        """What left of the sum that began last."""
+
+    def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:
+        """A look at that sum, if it was masked: else nothing of it may be shown."""
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
         """Encode, noise, mask and encrypt, for this sum and no other."""
@@ -207,6 +233,9 @@ class BlindTotal(Protocol):
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
         """The total of each segment, by its key; `shares` of the survivors remove the masks."""
+
+    def selves(self) -> Mapping[str, bytes]:
+        """By contributor, the seed of its self mask; none where an inquiry would show values."""
 
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
         """Of who was lost, what its masks follow from; for whoever reads these segments."""

@@ -4,7 +4,8 @@ RUN/settings.toml            what was asked for, resolved
 RUN/events.jsonl             what happened, as it happened
 RUN/result.json              the outcome (docs/result-schema.md)
 RUN/model/                   the shared model, as a transformers folder
-RUN/parties/NAME/            what belongs to one party: checkpoints, transcript, own model
+RUN/parties/NAME/            what belongs to one party: checkpoints, transcript, own model, and
+                             evidence against who spoiled a sum
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import IO, Any
 
 from secure_fl.errors import RunError
 from secure_fl.events import Event
-from secure_fl.files import write_whole
+from secure_fl.files import replace_whole, write_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
+EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
 JOINING = ("data.party.",)  # who takes part may change: `config` looks at that
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
@@ -108,6 +110,7 @@ class PartyCheckpoints:
 
     def __init__(self, folder: Path, site: Stateful) -> None:
         self._folder, self._site = folder, site
+        self._evidence = folder.parent / EVIDENCE
         self._openings = OpenedSumsLog(folder / OPENED)
         checkpoint.put_back(folder)  # what an earlier session set aside, and then came to nothing
 
@@ -184,6 +187,27 @@ class PartyCheckpoints:
         self._openings.admit(round, number, survivors, what)
         checkpoint.drop_aside(self._folder)
 
+    def convict(self, party: str, evidence: bytes) -> None:
+        """Keep what convicts somebody, beside the rounds."""
+        try:
+            self._evidence.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_whole(self._evidence / party, evidence, mode=0o600)
+        except OSError as error:
+            raise RunError(
+                f"evidence against {party} cannot be written down ({error.strerror})",
+                file=self._evidence,
+                reason="unwritable",
+            ) from error
+        self.leave_out(party)
+
+    def evidence(self) -> dict[str, Path]:
+        """Where what convicts somebody lies, by name."""
+        return {file.name: file for file in self._evidence.glob("[!.]*")}
+
+    def leave_out(self, *names: str) -> None:
+        """Let sums be repeated without the input of these, who were convicted."""
+        self._openings.without |= set(names)
+
     def _path(self, round: int) -> Path:
         return self._folder / f"round-{round:05d}"
 
@@ -231,6 +255,9 @@ class NoCheckpoints:
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
         """Nothing is ever repeated."""
+
+    def convict(self, party: str, evidence: bytes) -> None:
+        """Nothing is kept."""
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

@@ -42,7 +42,7 @@ def read(message: messages.Message) -> Any:
 TOO_LONG = {
     "segments": SumInput(Audience.PARTIES, tuple(Segment(KEY, 0) for _ in range(20_000))),
     "salts": SumInput(
-        Audience.PARTIES, (Segment(KEY, 0, salts=(messages.Salt(DIGEST),) * 20_000),)
+        Audience.PARTIES, (Segment(KEY, 0, salts=(messages.Salt(DIGEST, ("a",)),) * 20_000),)
     ),
     "checkpoints": Ready(tuple(range(MANY))),
     "notes": Ready(opened=tuple((k, 1, ("a", "b")) for k in range(MANY))),

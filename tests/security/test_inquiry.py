@@ -1,0 +1,288 @@
+"""Whose tag was wrong: who spoils a sum is named by all others, and nobody sees a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from secure_fl.crypto import masking, public, secret
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.inquiry import Case
+from secure_fl.crypto.masking import Slots, StreamId
+from secure_fl.crypto.packing import Codec
+from secure_fl.crypto.public import SeededSum, from_parts, to_parts
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.segments import Field, Layout
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.session import Session
+from secure_fl.protocol import frames as wire
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import Complaint, Examine
+from secure_fl.runs.folder import NoCheckpoints
+from secure_fl.settings import Protection
+from secure_fl.testing.harness import Federated, LossyEngine, federate
+from tests.security.test_promises_p6 import honest
+from tests.support.attacker import NAMES, Wiretap, summing, tampering
+from tests.support.raising import raises
+
+LIAR = "north"
+MODES: tuple[Protection, ...] = ("secagg", "he+secagg")
+KEYS = make_keys("he+secagg", NAMES, None)
+T = np.uint64(COHORT.modulus)
+VALUES = {name: np.linspace(-k, k, 300, dtype=np.float32) for k, name in enumerate(NAMES, 1)}
+
+
+class Kept(NoCheckpoints):
+    """Keeps what convicts somebody, in memory."""
+
+    def __init__(self) -> None:
+        self.cases: dict[str, bytes] = {}
+
+    def convict(self, party: str, evidence: bytes) -> None:
+        self.cases[party] = evidence
+
+
+def run(mode: Protection = "he+secagg", **options: Any) -> tuple[Federated, dict[str, Kept]]:
+    """Two sums of four parties, each with values of its own."""
+    kept = {name: Kept() for name in NAMES}
+    programs = {name: summing({"x": VALUES[name]}, 2, bound=8.0) for name in NAMES}
+    keys = KEYS if mode == "he+secagg" else None
+    out = federate(programs, mode=mode, min_cohort=3, keys=keys, kept=kept, catch=True, **options)
+    return out, kept
+
+
+def lying(
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Slots], None],
+    liars: tuple[str, ...] = (LIAR,),
+) -> None:
+    """Let some change their slots after the tag was made, under the self mask."""
+    sealed = SumUnderWay._masked
+
+    def masked(sum: SumUnderWay, *what: Any) -> Slots:
+        slots = sealed(sum, *what)
+        if sum._context.me in liars:
+            change(slots)
+        return slots
+
+    monkeypatch.setattr(SumUnderWay, "_masked", masked)
+
+
+def wrong_tag(slots: Slots) -> None:
+    slots[-1] = (slots[-1] + np.uint64(1)) % T
+
+
+def other_value(slots: Slots) -> None:
+    slots[0] = (slots[0] + np.uint64(1)) % T
+
+
+def convicted(out: Federated) -> set[str]:
+    return {session.convicted for session in out.sessions.values()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", [wrong_tag, other_value])
+def test_who_tags_wrongly_is_named_by_everybody(
+    monkeypatch: pytest.MonkeyPatch, mode: Protection, change: Callable[[Slots], None]
+) -> None:
+    lying(monkeypatch, change)
+    out, kept = run(mode)
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    assert convicted(out) == {LIAR} and out.results == {}
+    told = [event for event in out.events if event["event"] == "named"]
+    assert {tuple(event["parties"]) for event in told} == {(LIAR,)} and len(told) == 5
+    if mode == "he+secagg":
+        for name in NAMES:
+            Case.from_bytes(kept[name].cases[LIAR]).check(KEYS[NAMES[0]], coordinator_of(out))
+
+
+def coordinator_of(out: Federated) -> Any:
+    return next(iter(out.sessions.values()))._link.peer
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_coordinator_that_changes_a_total_is_convicted_by_its_own_signature(
+    mode: Protection,
+) -> None:
+    def changed(totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        change = _one_less if mode == "he+secagg" else _flipped
+        return {key: change(data) for key, data in totals.items()}
+
+    run_id = b"fixed for a test"
+    out, kept = run(mode, run=run_id, new_total=tampering(honest(mode)(run_id), changed))
+    assert isinstance(out.error, TamperError) and convicted(out) == {"coordinator"}
+    if mode == "he+secagg":
+        case = Case.from_bytes(kept["east"].cases["coordinator"])
+        case.check(KEYS["west"], coordinator_of(out))
+        with raises(CryptoError):  # without the upload that was shown last
+            structs.replace(case, frames=case.frames[:-1]).check(KEYS["west"], coordinator_of(out))
+
+
+def _flipped(data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+def _one_less(data: bytes) -> bytes:
+    parts = to_parts(data)
+    seeds = [part[-64 * len(NAMES) :] for part in parts]
+    total = SeededSum(public.load(public.context_bytes(COHORT)))
+    total.add([part[: len(part) - 64 * (len(NAMES) - 1)] for part in parts])
+    one = np.zeros(4096 * len(parts), np.uint64)
+    one[0] = 1
+    total.subtract_plain(one)
+    return from_parts([half[:-64] + of for half, of in zip(total.result(), seeds, strict=True)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_complains_of_a_total_that_fits_is_named(mode: Protection) -> None:
+    out, _ = run(mode, engine=Complaining)
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    assert convicted(out) == {LIAR}
+
+
+class Complaining:
+    """One party answers its first total with a complaint."""
+
+    def __init__(self, sessions: Mapping[str, Session]) -> None:
+        self.sessions, self.done = sessions, False
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        for party, frame in frames.items():
+            session, message = self.sessions[party], wire.peek(frame.head).message
+            answer = session.step(frame)
+            if party == LIAR and isinstance(message, messages.Total) and not self.done:
+                self.done = True
+                bulk = wire.Bulk.of(frame.bulk)
+                answer = session._link.pack(Complaint(frame.head), bulk)
+            yield party, answer
+
+
+def test_a_party_that_hides_its_upload_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, wrong_tag)
+
+    def hide(session: Session, message: Examine, frame: Frame) -> Any:
+        answer, bulk = examine(session, message, frame)
+        return (answer, b"" if session.party == LIAR else bulk)
+
+    examine = Session._examine
+    monkeypatch.setattr(Session, "_examine", hide)
+    out, _ = run()
+    assert isinstance(out.error, PartyFailed) and out.error.where["party"] == LIAR
+    assert convicted(out) == {""}  # others were looked at, and fit
+
+
+@pytest.mark.parametrize("exchange", [5, 6, 7])
+def test_an_inquiry_in_which_somebody_is_lost_ends_well(
+    monkeypatch: pytest.MonkeyPatch, exchange: int
+) -> None:
+    lying(monkeypatch, wrong_tag)
+    out, _ = run(engine=lambda sessions: LossyEngine(sessions, {"west": exchange}))
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+
+
+def test_where_somebody_was_lost_the_masks_with_it_are_part_of_the_tag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lose = lambda sessions: LossyEngine(sessions, {"west": 2})  # noqa: E731
+    out, _ = run(engine=lose)
+    assert out.error is None
+    whole = sum(VALUES[name] for name in NAMES[:3])
+    np.testing.assert_allclose(out.results["east"][0]["x"], whole, atol=1e-2)
+    lying(monkeypatch, wrong_tag)
+    out, kept = run(engine=lose)
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    Case.from_bytes(kept["south"].cases[LIAR]).check(KEYS["west"], coordinator_of(out))
+
+
+def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, wrong_tag)
+    out, kept = run()
+    coordinator = coordinator_of(out)
+    case = Case.from_bytes(kept["east"].cases[LIAR])
+    first, second = case.frames
+    flipped = second[:-1] + bytes([second[-1] ^ 1])
+    for edited in (
+        structs.replace(case, accused="south"),
+        structs.replace(case, frames=(first,)),
+        structs.replace(case, frames=(first, flipped)),
+        structs.replace(case, frames=(second, first)),
+        structs.replace(case, reader="south"),
+        structs.replace(case, bounds={}),
+        structs.replace(case, bounds={**case.bounds, LIAR: case.bounds["south"]}),
+    ):
+        with pytest.raises(SecureFLError):
+            edited.check(KEYS["south"], coordinator)
+    other = make_keys("he+secagg", NAMES, None)["south"]
+    for keys, card in (
+        (other, coordinator),
+        (KEYS["south"], Identity.generate("coordinator").public),
+    ):
+        with pytest.raises(SecureFLError):
+            case.check(keys, card)
+    for data in (b"", b"no", case.to_bytes()[:-1]):
+        with raises(CryptoError):
+            Case.from_bytes(data)
+
+
+# --- what an inquiry shows ------------------------------------------------------------------------
+
+
+def shown_to(monkeypatch: pytest.MonkeyPatch, reader: str) -> dict[str, Slots]:
+    """All that a member can make of what it is shown: uploads without self masks, and its own."""
+    tap = Wiretap()
+    found: dict[str, Slots] = {}
+    lying(monkeypatch, wrong_tag, ("west",))
+    out, _ = run(engine=tap)
+    assert out.error is not None
+    for heard in tap.of(Examine, reader):
+        shown = heard.message
+        if not shown.seed:
+            continue
+        sent: Any = wire.peek(shown.head)
+        (segment,) = sent.message.segments
+        stream = StreamId(sent.run.hex(), segment.key.hex(), sent.message.sum)
+        cohort = KEYS[reader].cohort
+        assert cohort is not None
+        slots = secret.open(cohort, to_parts(heard.bulk), segment.slots, 1)
+        key = masking.stream_key(shown.seed, stream, "self")
+        found[shown.who] = (slots + T - masking.uniform(key, segment.slots, COHORT.modulus)) % T
+    return found
+
+
+def values_of(slots: Slots, parties: int = 1) -> Any:
+    """What slots hold, if they hold values of one party, or a sum of so many."""
+    layout = Layout((Field("x", 300, 8.0),), Codec(16, len(NAMES), COHORT.modulus, 0))
+    values, _ = layout.decode(slots[:-1], parties)
+    return values["x"]
+
+
+def test_what_is_shown_would_be_the_values_without_masks_between_parties(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attack: a member reads another's upload. A coordinator can make it fail at will."""
+    mask = StepKeys.mask
+
+    def alone(keys: StepKeys, owners: Any, *what: Any, **how: Any) -> Slots:
+        return mask(keys, (), *what, **how)
+
+    monkeypatch.setattr(StepKeys, "mask", alone)
+    seen = shown_to(monkeypatch, "south")
+    np.testing.assert_allclose(values_of(seen["east"]), VALUES["east"], atol=1e-2)
+
+
+def test_what_is_shown_tells_the_sum_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = shown_to(monkeypatch, "south")
+    assert seen.keys() == set(NAMES)  # the liar is the last
+    for name in NAMES:
+        guess = values_of(seen[name])
+        assert abs(np.corrcoef(guess, VALUES[name])[0, 1]) < 0.3
+    total = sum(seen.values(), np.zeros_like(seen["east"])) % T
+    np.testing.assert_allclose(values_of(total, len(NAMES)), sum(VALUES.values()), atol=1e-2)
