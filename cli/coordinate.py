@@ -66,6 +66,7 @@ def coordinate(
     from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.pilot.plan import load_plan, write_plan
+    from secure_fl.pilot.progress import named
     from secure_fl.runs.folder import RunFolder
 
     asked = load_plan(plan)
@@ -95,7 +96,7 @@ def coordinate(
             if missing:
                 tell(f"still missing: {', '.join(sorted(missing))}")
             recorder = EventLog("coordinator", record)
-            lead = RunLeader(hub, me, roster, asked, recorder, patience=wait)
+            lead = RunLeader(hub, me, roster, asked, recorder, patience=wait, named=named(out))
             signal.signal(signal.SIGINT, lambda *_: setattr(lead, "stopping", True))
             signal.signal(signal.SIGTERM, lambda *_: setattr(lead, "stopping", True))
             lead.run()
@@ -142,6 +143,10 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"{event['event']}: {', '.join(map(str, event['parties']))}"
         case "refused":
             return f"refused ({event['code']}): {', '.join(map(str, event['parties']))}"
+        case "named":
+            return f"named, with evidence, and left out: {', '.join(event['parties'])}"
+        case "complaint":
+            return f"a sum failed; all look into it: {', '.join(event['parties'])} complained"
         case "waiting":
             return "too few are there; waiting"
         case "stopped":

@@ -160,6 +160,9 @@ def _show(event: dict[str, Any], tell: Callable[[str], None]) -> None:
             tell(f"invited to {event['run']}: this site's rules allow it")
         case "refused":
             click.echo(f"refused ({event['code']}): {event['why']}", err=True)
+        case "named":
+            whom = ", ".join(event["parties"])
+            click.echo(f"a sum was spoiled by {whom}: see evidence/ in this run's folder", err=True)
         case "metrics" | "pooled":
             scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
             whose = ", all hospitals" * (event["event"] == "pooled")

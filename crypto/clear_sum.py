@@ -121,7 +121,7 @@ class ClearTotal:
 class ClearSums:
     """The party's half: little-endian float32, as federated learning is commonly run."""
 
-    last = b""
+    sent = b""
 
     def __init__(self, me: str) -> None:
         self.me = me

@@ -128,7 +128,7 @@ class Inquiry:
         if not isinstance(shown, Examine) or envelope.receiver != self._reader:
             raise WireError("an inquiry holds frames of the coordinator to one member only")
         self._frames.append(frame)
-        if not self.verdict:
+        if not self.verdict and self._bounds:  # to a host, which holds no shares, nobody is bound
             what = self._complaint if shown.input else self._upload
             self.verdict = what(envelope.run, shown, frame.bulk)
         return self.verdict

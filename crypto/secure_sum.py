@@ -61,7 +61,7 @@ class SecureSums:
         self._index = 0  # sums are counted from 1
         self._keys: StepKeys | None = None  # of the sum that begins next
         self._drawn: StepKeys | None = None  # offered, and not yet answered
-        self.last = b""  # what was sent of the sum that began last
+        self.sent = b""  # what was sent of the sum that began last
         self._bounds: Mapping[str, Bound] | None = None  # of those who began it
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
@@ -74,7 +74,7 @@ class SecureSums:
         self._index += keys is None  # with masks, the keys' exchange has counted this sum
         index = self._index if keys is None else keys.index
         under_way = SumUnderWay(self.context, index, keys, groups, rule, at)
-        self.last = under_way.upload.data
+        self.sent = under_way.upload.data
         self._bounds = None if keys is None else keys.bounds
         return under_way
 

@@ -129,9 +129,9 @@ class WatchedSums:
         self.inquiry = inner.inquiry
 
     @property
-    def last(self) -> bytes:
+    def sent(self) -> bytes:
         """What left of the sum that began last."""
-        return self._inner.last
+        return self._inner.sent
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> WatchedSumUnderWay:
         """Begin a sum, and note what it is given."""

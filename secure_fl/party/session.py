@@ -127,7 +127,7 @@ class Session:
             self._recorder.event("named", round=self._recorder.round, parties=[found])
             if (case := self._inquiry.case()) is not None:
                 self._checkpoints.convict(found, case.to_bytes())
-        return messages.Finding(found), self._sums.last if message.show == self.party else b""
+        return messages.Finding(found), self._sums.sent if message.show == self.party else b""
 
     def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -50,8 +50,10 @@ class RunLeader:
         recorder: EventLog,
         *,
         patience: float = 3600.0,
+        named: Iterable[str] = (),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`named`: who was, before this process began."""
         require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         self._hub, self._roster = hub, roster
         self._plan = plan
@@ -67,7 +69,7 @@ class RunLeader:
         self._alone: frozenset[str] = frozenset()  # who ends a round without the others
         self._begun = False  # whether this gathering has begun a round
         self._links: list[dict[str, Link]] = []  # of each gathering
-        self._named: set[str] = set()  # who broke the protocol, and is not asked any more
+        self._named = set(named)  # who broke the protocol, and is not asked any more
         self.stopping = False  # set by an operator: stop cleanly after this round
 
     def run(self) -> None:

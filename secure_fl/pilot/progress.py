@@ -67,6 +67,14 @@ def progress(folder: Path) -> dict[str, Any]:
     }
 
 
+def named(folder: Path) -> set[str]:
+    """Who broke the protocol in this run so far, as its coordinator wrote down."""
+    file = folder / EVENTS
+    lines = file.read_text().splitlines() if file.exists() else []
+    told = (event["parties"] for event in _events(lines) if event["event"] == "named")
+    return {str(party) for parties in told for party in parties}
+
+
 def _events(lines: list[str]) -> list[dict[str, Any]]:
     """All whole lines; the last one may be under way."""
     found = []

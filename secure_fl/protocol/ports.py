@@ -125,7 +125,7 @@ class Sums(Protocol):
     """The party's half of every sum of one run."""
 
     @property
-    def last(self) -> bytes:
+    def sent(self) -> bytes:
         """What left of the sum that began last."""
 
     def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:

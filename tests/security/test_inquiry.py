@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
+from tenseal import sealapi
 
-from secure_fl.crypto import masking, public, secret
+from secure_fl.crypto import masking, public, raw, secret
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.inquiry import Case
 from secure_fl.crypto.masking import Slots, StreamId
@@ -21,14 +22,15 @@ from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.messages import Complaint, Examine
+from secure_fl.protocol.messages import Audience, Complaint, Examine
 from secure_fl.runs.folder import NoCheckpoints
 from secure_fl.settings import Protection
-from secure_fl.testing.harness import Federated, LossyEngine, federate
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from tests.security.test_promises_p6 import honest
 from tests.support.attacker import NAMES, Wiretap, summing, tampering
 from tests.support.raising import raises
@@ -286,3 +288,90 @@ def test_what_is_shown_tells_the_sum_and_nothing_else(monkeypatch: pytest.Monkey
         assert abs(np.corrcoef(guess, VALUES[name])[0, 1]) < 0.3
     total = sum(seen.values(), np.zeros_like(seen["east"])) % T
     np.testing.assert_allclose(values_of(total, len(NAMES)), sum(VALUES.values()), atol=1e-2)
+
+
+# --- sums of other kinds --------------------------------------------------------------------------
+
+
+def test_a_host_that_notices_has_everybody_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the host opens the sum; members look at what is masked for it, too."""
+
+    async def party(cohort: Cohort) -> Any:
+        return await cohort.sum({"x": np.ones(50)}, reveal=Audience.HOST, bound=2.0)
+
+    programs = dict.fromkeys((*NAMES, "hub"), party)
+    honest = federate(programs, mode="he+secagg", host="hub", min_cohort=3)
+    assert honest.results["hub"]["x"].tolist() == pytest.approx([4.0] * 50, abs=1e-3)
+    lying(monkeypatch, wrong_tag)
+    out = federate(programs, mode="he+secagg", host="hub", min_cohort=3, catch=True)
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    assert {out.sessions[name].convicted for name in NAMES} == {LIAR}
+
+
+@pytest.mark.parametrize("lost", [None, "x1", "x2"])
+def test_members_of_another_tier_look_as_well(
+    monkeypatch: pytest.MonkeyPatch, lost: str | None
+) -> None:
+    """Layers of the large tier: its masks are salted, in the second sum, with what it saw alone."""
+    small = ("x1", "x2", "x3")
+
+    def program(name: str) -> Program:
+        async def run(cohort: Cohort) -> Any:
+            for _ in range(3):
+                own = {"low": np.ones(20)} | ({} if name in small else {"high": np.ones(20)})
+                found = await cohort.sum(own, bound=2.0, partial=True)
+            return found
+
+        return run
+
+    def run(**options: Any) -> Federated:
+        programs = {name: program(name) for name in (*NAMES, *small)}
+        engine = lambda sessions: LossyEngine(sessions, {lost: 7} if lost else {})  # noqa: E731
+        return federate(programs, mode="he+secagg", min_cohort=3, engine=engine, catch=True)
+
+    out = run()
+    assert out.error is None
+    low = 7.0 - (lost is not None)
+    assert out.results["x3"]["low"].tolist() == pytest.approx([low] * 20, abs=1e-3)
+    assert out.results["east"]["high"].tolist() == pytest.approx([4.0] * 20, abs=1e-3)
+    sealed, sums = SumUnderWay._masked, list[str]()
+
+    def masked(sum: SumUnderWay, *what: Any) -> Slots:
+        slots = sealed(sum, *what)
+        if sum._context.me == LIAR:
+            sums.append(what[1].owners)
+            if len(sums) == 6:  # the third sum, the second segment
+                wrong_tag(slots)
+        return slots
+
+    monkeypatch.setattr(SumUnderWay, "_masked", masked)
+    out = run()
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+
+
+def test_who_seals_with_too_much_noise_is_found_by_its_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Alone its upload opens, and fits; the sum does not, and the coordinator added right."""
+    sealed = SumUnderWay._seal
+
+    def seal(sum: SumUnderWay, group: Any, at: Any) -> Any:
+        segment, data = sealed(sum, group, at)
+        if sum._context.me != LIAR:
+            return segment, data
+        noisy = from_parts([_noisy(part) for part in to_parts(data)])
+        return structs.replace(segment, size=len(noisy)), noisy
+
+    monkeypatch.setattr(SumUnderWay, "_seal", seal)
+    out, _ = run()
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    assert convicted(out) == {LIAR}
+
+
+def _noisy(part: bytes) -> bytes:
+    """The first half of a ciphertext with an error just below what an upload alone opens with."""
+    (modulus, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
+    size = COHORT.degree * raw.WORD_BYTES
+    words = raw._words(part[1 : 1 + size], COHORT.degree)
+    words = (words + np.uint64(495)) % np.uint64(modulus.value())
+    return part[:1] + raw._planes(words) + part[1 + size :]

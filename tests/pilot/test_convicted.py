@@ -1,0 +1,112 @@
+"""Who spoils a sum is left out, the others go on, and the evidence is kept and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.errors import CohortError, Misconduct
+from secure_fl.pilot.lead import RunLeader
+from secure_fl.settings import ProtectionSettings
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.raising import raises
+
+LIAR = "hospital-3"
+
+
+def spoiling(
+    monkeypatch: pytest.MonkeyPatch, in_round: int, liars: tuple[str, ...] = (LIAR,)
+) -> None:
+    """In one round the liars change a slot of what they send, after they tagged it."""
+    sealed, seal = SumUnderWay._masked, SumUnderWay._seal
+
+    def remember(sum: SumUnderWay, group: Any, at: Any) -> Any:
+        sum.round = at[0]  # type: ignore[attr-defined]
+        return seal(sum, group, at)
+
+    def masked(sum: SumUnderWay, *what: Any) -> Slots:
+        slots = sealed(sum, *what)
+        if sum._context.me == LIAR and sum.round >= in_round:  # type: ignore[attr-defined]
+            slots[0] = (slots[0] + np.uint64(1)) % np.uint64(COHORT.modulus)
+        return slots
+
+    monkeypatch.setattr(SumUnderWay, "_seal", remember)
+    monkeypatch.setattr(SumUnderWay, "_masked", masked)
+
+
+def five(folder: Path) -> LocalPilot:
+    protection = ProtectionSettings(min_cohort=3)
+    return local_pilot(folder, plan_of(FedAvg(rounds=3), protection=protection), 5)
+
+
+def test_the_others_go_on_without_who_spoiled_a_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = five(tmp_path)
+    spoiling(monkeypatch, 2)
+    made.lead(patience=0).run()
+    honest = sorted(set(made.members) - {LIAR})
+    assert {name for name, process in made.processes.items() if process.done} == set(honest)
+    models = {(tmp_path / name / "run" / "model" / "model.safetensors") for name in honest}
+    assert len({file.read_bytes() for file in models}) == 1
+    named = [event["parties"] for event in made.seen("named") if event["party"] == "coordinator"]
+    assert named == [[LIAR]]
+    last = [event for event in made.seen("round") if event["party"] == "coordinator"][-1]
+    assert last["members"] == honest
+    for name in honest:  # nobody's keys count as attacked, and all have the evidence
+        notes = [line.keys() for line in made.processes[name]._memory._lines]
+        assert sum("forged" in line for line in notes) == 1
+        assert sum("explained" in line for line in notes) == 1
+        assert evidence(made, name).exists()
+
+
+def evidence(made: LocalPilot, name: str, accused: str = LIAR) -> Path:
+    (own,) = (made.folder / name).glob(f"run/parties/{name}")
+    return own / "evidence" / accused
+
+
+def stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LocalPilot:
+    """A run that stopped when the liar was named, and a liar that is honest from now on."""
+    made = five(folder)
+    with monkeypatch.context() as patch:
+        spoiling(patch, 2)
+        patch.setattr(RunLeader, "_go_on_without", lambda *_: require_nobody())
+        with pytest.raises(Misconduct):
+            made.lead(patience=0).run()
+    return made
+
+
+def require_nobody() -> None:
+    raise Misconduct("the coordinator's process ends here", party=LIAR)
+
+
+def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stopped(tmp_path, monkeypatch)
+    with raises(CohortError, party="hospital-1"):
+        made.lead(patience=0).run()
+    made.lead(patience=0, named={LIAR}).run()
+    assert {n for n, process in made.processes.items() if process.done} == {*made.members} - {LIAR}
+
+
+def test_a_site_does_not_go_on_by_evidence_that_was_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stopped(tmp_path, monkeypatch)
+    file = evidence(made, "hospital-1")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with raises(CohortError, party="hospital-1"):
+        made.lead(patience=0, named={LIAR}).run()
+    refused = [event for event in made.seen("refused") if event["party"] == "hospital-1"]
+    assert refused[-1]["code"] == "run"
+    for process in made.processes.values():  # the others had begun
+        process.close()
