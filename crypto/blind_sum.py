@@ -7,15 +7,15 @@ that dropped out; both follow from the shares that the survivors reveal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial as bind
 from typing import NamedTuple
 
 import numpy as np
 
-from secure_fl.crypto import masking
+from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.clear_sum import ClearTotal
-from secure_fl.crypto.masking import Slots, StreamId
+from secure_fl.crypto.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.primitives import commit
 from secure_fl.crypto.public import (
     MOST_SEEDS,
@@ -30,9 +30,8 @@ from secure_fl.crypto.public import (
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import from_slots, needs_masks, salt_of, to_slots
 from secure_fl.crypto.step_keys import DEALT
-from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
-from secure_fl.protocol.messages import Audience, Lost, Salt, Segment, UnmaskShares
+from secure_fl.protocol.messages import Audience, Lost, Offer, Salt, Segment, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
 from secure_fl.settings import ProtectionSettings
 
@@ -174,6 +173,8 @@ class ProtectedTotal:
 
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
         """What a party that reads these segments needs to check tags: of each who was lost."""
+        if self.left is None or not self.left.gone:
+            return {}
         salts = [self.salts(key) for key in keys]
         return {
             gone: Lost(
@@ -182,7 +183,7 @@ class ProtectedTotal:
                     {party: own[gone] for party, own in of.items() if gone in own} for of in salts
                 ),
             )
-            for gone, seed in (self.left.gone.items() if self.left else ())
+            for gone, seed in self.left.gone.items()
         }
 
     def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
@@ -217,7 +218,7 @@ class ProtectedTotal:
                 raise CohortError("a masked sum began although no keys were exchanged")
             offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
             alive = {p for p in survivors if p != self._host}
-            self.left = RemainingMasks.recovered(
+            self.left = recovered(
                 self._numbers, self._threshold, offers, alive, shares, (self._run, index)
             )
         return self.unmasked()
@@ -240,6 +241,35 @@ class ProtectedTotal:
                     masking.reduce(masks, self._modulus)
                 vector.total.subtract(masks)
         return {key: vector.total.result() for key, vector in self._vectors.items()}
+
+
+def recovered(
+    numbers: Mapping[str, int],
+    threshold: int,
+    offers: Mapping[str, Offer],  # of all who began the sum
+    survivors: Collection[str],
+    shares: Mapping[str, UnmaskShares],  # what survivors revealed, by holder
+    step: tuple[str, int],  # the run, the sum's number
+) -> RemainingMasks:
+    """Recover the seeds, and refuse those that their owners are not bound to."""
+    seeds: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
+    for party, offer in offers.items():
+        alive = party in survivors
+        about = {n: s.seeds if alive else s.keys for n, s in shares.items()}
+        held = {numbers[n]: revealed[party] for n, revealed in about.items() if party in revealed}
+        try:
+            secret = sharing.combine(held, threshold)
+            bound = (
+                commit(secret, *step, party) == offer.seed
+                if alive
+                else masking.public_key(secret) == offer.public
+            )
+        except CryptoError as error:
+            raise error.at(party=party) from error
+        if not bound:  # each share is one that it dealt
+            raise CryptoError("what this party dealt are no shares of its secrets", party=party)
+        seeds[not alive][party] = secret
+    return RemainingMasks(numbers, {p: offer.public for p, offer in offers.items()}, *seeds)
 
 
 def blind_totals(

@@ -29,11 +29,10 @@ from secure_fl.crypto.blind_sum import ProtectedTotal
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.evidence import Bound
 from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.masking import Slots, StreamId
+from secure_fl.crypto.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.public import context_bytes, load, to_parts
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
-from secure_fl.crypto.unmasking import RemainingMasks, salts_with
+from secure_fl.crypto.segments import salts_with, to_slots
 from secure_fl.errors import CryptoError, SecureFLError, WireError
 from secure_fl.protocol.frames import Envelope, Frame, cut, decode, peek
 from secure_fl.protocol.messages import (

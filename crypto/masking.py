@@ -18,7 +18,8 @@ of 16 bytes, so that they can be shared (`crypto.sharing`); an X25519 key is der
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -148,6 +149,51 @@ def pair_keys(
     plus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member < peer]
     minus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member > peer]
     return plus, minus
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingMasks:
+    """The seeds of the masks that are left in one sum.
+
+    `numbers`: every member of the run, numbered from 1 in order of names. `publics`: the mask keys.
+    `selves`: seeds of the survivors' self masks; `gone`: of the mask keys of those who were lost.
+    """
+
+    numbers: Mapping[str, int]
+    publics: Mapping[str, bytes]
+    selves: Mapping[str, bytes]
+    gone: Mapping[str, bytes]
+
+    def own(self, owners: Collection[str], stream: StreamId, length: int, modulus: int) -> Slots:
+        """The self masks of these in one segment's sum, added up."""
+        keys = [stream_key(self.selves[party], stream, "self") for party in owners]
+        return combine(keys, [], length, modulus)
+
+    def shared(
+        self,
+        owners: Collection[str],  # of the segment, as the parties counted on them
+        salts: Mapping[str, Mapping[str, bytes]],  # by contributor, of its masks with the lost
+        stream: StreamId,
+        length: int,
+        modulus: int,
+    ) -> Slots:
+        """What contributors masked with those of the owners who were lost, added up."""
+        plus, minus = list[bytes](), list[bytes]()
+        for gone, seed in self.gone.items():
+            if gone not in owners:
+                continue
+            key = mask_key(seed)
+            pairs = {
+                self.numbers[party]: agree(key, self.publics[party]) + salted.get(gone, b"")
+                for party, salted in salts.items()
+            }
+            # The dropped party's view of a pair, sign turned round: what its peer had added.
+            theirs, ours = pair_keys(self.numbers[gone], pairs, stream)
+            plus += ours
+            minus += theirs
+        if not plus and not minus:
+            return np.zeros(length, np.uint64)
+        return combine(plus, minus, length, modulus)
 
 
 def _derived(secret: bytes, info: bytes) -> bytes:

@@ -10,7 +10,7 @@ first summed in norm only; then nothing is clipped, at the price of more bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from secure_fl.crypto import packing
 from secure_fl.crypto.packing import BLOCK, Codec, Slots
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CohortError, CryptoError, WireError
-from secure_fl.protocol.messages import Salt, SumId
+from secure_fl.protocol.messages import Lost, Salt, SumId
 from secure_fl.protocol.ports import Group, Noise, Rule, Vector
 
 SMALL = 8
@@ -199,3 +199,13 @@ def salt_of(salts: Sequence[Salt], peer: str) -> bytes:
     """The digest that is listed for this peer, if any."""
     found = (salt.digest for salt in salts if peer in salt.peers)
     return next(found, b"")
+
+
+def salts_with(
+    lost: Mapping[str, Lost], place: int, owners: Collection[str]
+) -> dict[str, dict[str, bytes]]:
+    """The salts that contributors to a segment, by its place, used for masks with the lost."""
+    told = {gone: one.salts[place] for gone, one in lost.items() if place < len(one.salts)}
+    return {
+        party: {gone: by[party] for gone, by in told.items() if party in by} for party in owners
+    }

@@ -20,9 +20,8 @@ from secrets import token_bytes
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.evidence import Bound
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity
-from secure_fl.crypto.masking import Slots, StreamId
+from secure_fl.crypto.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.primitives import commit, digest_of
-from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
 from secure_fl.protocol.messages import Deal, Lost, Offer, UnmaskShares
 
@@ -63,6 +62,7 @@ class StepKeys:
         self._mask_key = masking.mask_key(self._mask_seed)
         self._secrets: dict[str, bytes] = {}  # with each peer; each segment has streams of its own
         self._publics: dict[str, bytes] = {}  # of the others
+        self.gone = frozenset[str]()  # who masked, and is not in the sum
         self.bounds: dict[str, Bound] = {}  # what binds each owner to the shares dealt to this one
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._members = frozenset[str]()  # who masks, by all views
@@ -167,8 +167,7 @@ class StepKeys:
 
     def left(self, lost: Mapping[str, Lost]) -> RemainingMasks:
         """What survivors masked with those who are gone, if these are the seeds of their keys."""
-        gone = self._lists[1] if self._lists else frozenset[str]()
-        for party in gone:
+        for party in self.gone:
             told = lost.get(party)
             if told is None or masking.public_key(told.seed) != self._publics.get(party):
                 raise CohortError(
@@ -177,7 +176,7 @@ class StepKeys:
                     fix=DISTRUST,
                 )
         publics = {**self._publics, self.me: self._mask_key.public_key().public_bytes_raw()}
-        seeds = {party: lost[party].seed for party in gone}
+        seeds = {party: lost[party].seed for party in self.gone}
         return RemainingMasks(self.numbers, publics, {}, seeds)
 
     def host_masks(
@@ -209,7 +208,7 @@ class StepKeys:
             )
         if len(alive) < self.threshold:
             raise CohortError("a sum over fewer parties than the threshold", party=self.me)
-        self._lists = alive, gone
+        self._lists, self.gone = (alive, gone), gone
         lists = ("\n".join(sorted(names)).encode() for names in self._lists)
         step = f"{self.run} {self.index}".encode()
         self._statement = digest_of(b"secure-fl survivors", step, *lists)

@@ -28,12 +28,12 @@ from secure_fl.crypto.segments import (
     check_bound,
     from_slots,
     salts_by_digest,
+    salts_with,
     segment_key,
     to_slots,
 )
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.transcript import Transcript, audience_of
-from secure_fl.crypto.unmasking import salts_with
 from secure_fl.errors import DISTRUST, CohortError, TamperError
 from secure_fl.protocol.messages import (
     Audience,
@@ -241,8 +241,8 @@ class SumUnderWay:
     ) -> None:
         """Check the tag of a total, which covers what was masked with those who were lost."""
         context, sent = self._context, self._parts[place]
-        left = None if self._keys is None else self._keys.left(lost)
-        key, salts = context.keys.tag_key, salts_with(lost, place, owners)
+        left = self._keys.left(lost) if self._keys is not None and self._keys.gone else None
+        key, salts = context.keys.tag_key, salts_with(lost, place, owners) if left else {}
         tags.check_sum(
             key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
         )

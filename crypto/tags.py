@@ -35,10 +35,9 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from secure_fl.crypto.masking import StreamId, stream_key, uniform
+from secure_fl.crypto.masking import RemainingMasks, StreamId, stream_key, uniform
 from secure_fl.crypto.primitives import keyed_digest
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CryptoError, TamperError
 
 Slots = npt.NDArray[np.uint64]

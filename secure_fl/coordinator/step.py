@@ -172,10 +172,10 @@ class SumStep(Step):
             if keys not in shared:  # one bulk serves all parties with the same segments
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
-            told, lost = offers_to(member, offers), self.total.lost(keys) if keys else {}
+            told, lost = offers_to(member, offers), self.total.lost(keys) if keys and number else {}
             totals[member] = Total(survivors, members, sizes, told, more, lost, number)
             bulks[member] = shared[keys]
-        selves = {} if withheld else self.total.selves()
+        selves = self.total.selves() if number and not withheld else {}
         return Reply(totals, bulks, sent=Sent(self.heads, selves) if selves else None)
 
     def _check_contributors(self, members: tuple[str, ...]) -> None:

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.blind_sum import ProtectedTotal
+from secure_fl.crypto.blind_sum import ProtectedTotal, recovered
 from secure_fl.crypto.identity import Identity, channel
 from secure_fl.crypto.masking import StreamId
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.unmasking import RemainingMasks
 from secure_fl.errors import CohortError, CryptoError, Misconduct, WireError
 from secure_fl.protocol.messages import Offer, UnmaskShares
 from secure_fl.protocol.ports import Offered
@@ -27,9 +26,7 @@ def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
     """What the coordinator computes from the inputs and shares of those who stayed."""
     alive = [p for p in step.names if p not in lost]
     reveals = step.tell(dict.fromkeys(alive, lost))
-    left = RemainingMasks.recovered(
-        step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1)
-    )
+    left = recovered(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1))
     masks = left.own(alive, STREAM, LENGTH, COHORT.modulus)
     masks += left.shared(step.names, {party: {} for party in alive}, STREAM, LENGTH, COHORT.modulus)
     masks %= M
@@ -226,7 +223,7 @@ def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, 
     reveals = step.tell(dict.fromkeys(alive, ("p03",)))
     offers[owner] = structs.replace(offers[owner], **change)
     with raises(CryptoError, party=owner):
-        RemainingMasks.recovered(step.numbers, step.threshold, offers, alive, reveals, ("run", 1))
+        recovered(step.numbers, step.threshold, offers, alive, reveals, ("run", 1))
 
 
 def test_two_segments_and_two_sums_share_no_mask() -> None:

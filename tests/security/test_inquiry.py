@@ -11,6 +11,7 @@ from msgspec import structs
 from tenseal import sealapi
 
 from secure_fl.crypto import masking, public, raw, secret
+from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.inquiry import Case
 from secure_fl.crypto.masking import Slots, StreamId
@@ -29,9 +30,8 @@ from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Audience, Complaint, Examine
 from secure_fl.runs.folder import NoCheckpoints
-from secure_fl.settings import Protection
+from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
-from tests.security.test_promises_p6 import honest
 from tests.support.attacker import NAMES, Wiretap, summing, tampering
 from tests.support.raising import raises
 
@@ -119,7 +119,8 @@ def test_a_coordinator_that_changes_a_total_is_convicted_by_its_own_signature(
         return {key: change(data) for key, data in totals.items()}
 
     run_id = b"fixed for a test"
-    out, kept = run(mode, run=run_id, new_total=tampering(honest(mode)(run_id), changed))
+    honest = blind_totals(ProtectionSettings(mode=mode), NAMES, host=None, threshold=3, run=run_id)
+    out, kept = run(mode, run=run_id, new_total=tampering(honest, changed))
     assert isinstance(out.error, TamperError) and convicted(out) == {"coordinator"}
     if mode == "he+secagg":
         case = Case.from_bytes(kept["east"].cases["coordinator"])

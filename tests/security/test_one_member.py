@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto import blind_sum, sharing, step_keys, transcript, unmasking
+from secure_fl.crypto import blind_sum, sharing, step_keys, transcript
 from secure_fl.crypto.blind_sum import ProtectedTotal
 from secure_fl.crypto.evidence import FalseShare
 from secure_fl.crypto.identity import Identity, PublicIdentity
@@ -85,7 +85,6 @@ def test_a_false_share_would_spoil_the_sum_and_convict_the_coordinator(
 ) -> None:
     monkeypatch.setattr(ProtectedTotal, "check", lambda *_: None)
     monkeypatch.setattr(blind_sum, "commit", lambda _, *about: SEEDS[about[-1]])
-    monkeypatch.setattr(unmasking, "commit", lambda _, *about: SEEDS[about[-1]])
     monkeypatch.setattr(step_keys, "commit", lambda _, *about: SEEDS[about[-1]])
     out = with_false_shares(monkeypatch)
     assert out.results == {} and isinstance(out.sessions["east"].error, TamperError)
