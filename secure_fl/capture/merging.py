@@ -106,7 +106,23 @@ class _Merging:
             U = bases.get((round, base)) if base != name else None
             if U is not None and np.ndim(value) == 2 and U.shape[1] == len(value):
                 whole[base] = U @ value
-        return whole, sources
+        return whole | _joined(whole, shapes), sources
+
+
+def _joined(values: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """The weights that travelled in pieces ("NAME#0", "NAME#1"), where all of them were read."""
+    cut: dict[str, dict[int, Any]] = {}
+    for label, value in values.items():
+        base, mark, number = label.rpartition("#")
+        name = model_name(base, shapes)
+        if mark and number.isdigit() and name in shapes:
+            cut.setdefault(name, {})[int(number)] = np.ravel(value)
+    found = {}
+    for name, pieces in cut.items():
+        flat = np.concatenate([pieces[at] for at in sorted(pieces)])
+        if flat.size == int(np.prod(shapes[name])):
+            found[name] = flat.reshape(shapes[name])
+    return found
 
 
 def model_name(name: str, shapes: Shapes) -> str:

@@ -19,6 +19,7 @@ from secure_fl.capture.blobs import Journal, lines
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.capture.recording import SessionLine, sessions
 from secure_fl.errors import RunError, TooFewParties
+from secure_fl.party import parts, summing
 from secure_fl.protocol.frames import digest
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.hospitals import hosted, silos, small
@@ -99,6 +100,31 @@ def test_a_reading_is_the_update_up_to_rounding(runs):
     assert one.values[name].shape == shapes[name]
     assert np.abs(one.values[name] - true).max() < 1e-3 * np.abs(true).max()  # of 16 bits
     assert one.evidence and all(place.startswith("wire/") for place in one.evidence)
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_pieces_of_long_vectors_are_joined(tmp_path, monkeypatch, mode, runs):
+    """Whoever reads all pieces of a weight is tested with the weight."""
+    for module in (parts, summing):
+        monkeypatch.setattr(module, "PART", 1500)
+    made = small(FedAvg(rounds=1), mode, silos=silos(size=16), folder=tmp_path / "run", record=True)
+    made.run()
+    cut, shapes, _ = _loaded(tmp_path / "run", runs[mode][1])
+    views = roles.views(cut, shapes, 1, bound=1)
+    whole = {one.role: one for one in roles.views(runs[mode][0], shapes, 1, bound=1)}
+    compared = 0
+    for view in views:
+        expected = {one.of: one.values for one in whole[view.role].readings}
+        for found in view.readings:
+            long = [name for name in found.values if name.endswith("#0")]
+            for name in {name.removesuffix("#0") for name in long} & set(shapes):
+                same = expected[found.of][name]
+                assert found.values[name].shape == same.shape == shapes[name]
+                if view.role == "one hospital":  # which opens the sum, on a grid of its own
+                    size = np.abs(same).max()
+                    np.testing.assert_allclose(found.values[name], same, atol=0.02 * size)
+                    compared += 1
+    assert compared > 3
 
 
 @pytest.mark.parametrize("mode", MODES)
