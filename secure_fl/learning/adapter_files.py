@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from secure_fl.learning.adapters import ADAPTER, adapted, config_of, output_layer, peft
 from secure_fl.learning.anatomy import word_output
+from secure_fl.learning.quantised import restore
 
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
 
@@ -84,6 +85,7 @@ def read(model: Any, folder: Path) -> nn.Module:
 def merged(model: nn.Module) -> nn.Module:
     """A copy of a model whose adapters are part of its weights, in float32."""
     copy = deepcopy(model).float()
+    restore(copy)
     for name, layer in adapted(copy).items():
         layer.merge()
         copy.set_submodule(name, layer.get_base_layer())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, encoder_layers, unwrapped, word_output
+from secure_fl.learning.quantised import quantise
 from secure_fl.settings import ModelSettings
 
 ADAPTER = "default"  # peft's name of the only adapter there is
@@ -61,6 +62,8 @@ def adapt(model: nn.Module, spec: ModelSettings, seed: int, fresh: Iterable[str]
         layer.lora_A[ADAPTER].requires_grad_(settings.kind != "ffa")
     if settings.base == "bfloat16":
         _halve(model)
+    if settings.base == "int8":
+        quantise(body_of(model))
     if output:
         model.get_submodule(output).requires_grad_(True)
 
