@@ -48,8 +48,9 @@ def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: 
 @click.command(
     epilog="""\b
 Examples:
-  secure-fl report runs/study                          the page of one audit
-  secure-fl report runs/clear runs/study --out both    audits side by side"""
+  secure-fl report runs/study                          its page, with the audit if there was one
+  secure-fl report runs/clear runs/study --out both    runs side by side
+  secure-fl report runs/study --shared --out hand-on   without figures of a single hospital"""
 )
 @click.argument("runs", type=RUN, nargs=-1, required=True)
 @click.option(
@@ -57,14 +58,83 @@ Examples:
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder to write to. [default: the run's, or the current one for several]",
 )
-def report(runs: tuple[Path, ...], out: Path | None) -> None:
-    """Write the report of audited RUNS as one page (HTML) and as Markdown."""
+@click.option("--shared", is_flag=True, help="Leave out all figures of a single hospital.")
+def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
+    """Write the page of RUNS: how they learned, what it cost, and their audits."""
+    folder = out or (runs[0] if len(runs) == 1 else Path())
+    if any((run / "audit.json").is_file() for run in runs):
+        _audited_pages(runs, folder, shared=shared)
+        return
+    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.run_page import PAGE, run_page
+    from secure_fl.display.story import read_story
+    from secure_fl.files import write_whole
+
+    stories = [read_story(run) for run in runs]
+    several = len(stories) > 1
+    page = comparison_page(stories, shared=shared) if several else run_page(*stories, shared=shared)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / PAGE, page)
+    click.echo(folder / PAGE)
+
+
+def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
     from secure_fl.audits.report import read_all, write_pages
+    from secure_fl.display.story import read_story
 
     documents = read_all(runs)
-    folder = out or (runs[0] if len(runs) == 1 else Path())
-    for file in write_pages(documents, folder):
+    stories = [read_story(run) if (run / "settings.toml").is_file() else None for run in runs]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in write_pages(documents, folder, stories, shared=shared):
         click.echo(file)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  secure-fl compare runs/fedavg runs/fedkd     differences are to the first"""
+)
+@click.argument("runs", type=RUN, nargs=-1, required=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Also write a page there."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """Show RUNS side by side: scores with intervals, costs, and settings that differ."""
+    from secure_fl.cli import show
+    from secure_fl.display.comparing import (
+        comparison_page,
+        difference,
+        explained,
+        settings_apart,
+        side_by_side,
+    )
+    from secure_fl.display.story import read_story
+    from secure_fl.files import write_whole
+
+    if len(runs) < 2:
+        raise click.UsageError("name two runs or more")
+    stories = [read_story(run) for run in runs]
+    if as_json:
+        found = [difference(story.document, stories[0].document) for story in stories]
+        show.print_json(
+            [
+                {"run": str(run), "to the first": one and one._asdict()}
+                for run, one in zip(runs, found, strict=True)
+            ]
+        )
+        return
+    console, laid = show.out(), side_by_side(stories)
+    console.print(laid)
+    console.print(explained(stories))
+    if apart := settings_apart(stories):
+        names = [row[0] for row in laid.rows]
+        console.print()
+        console.print(show.grid("settings that differ", ["field", *names], apart))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / "report.html", comparison_page(stories))
+        console.print(f"\npage: {out / 'report.html'}")
 
 
 def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:

@@ -23,6 +23,7 @@ from secure_fl.display.figures import size as size
 from secure_fl.display.figures import traffic as traffic
 from secure_fl.display.grid import grid as grid
 from secure_fl.display.results import entity_table as entity_table
+from secure_fl.display.results import noise_line as noise_line
 from secure_fl.display.results import result_table as result_table
 
 WIDTH = 120  # of what goes to a file or a pipe
@@ -62,23 +63,6 @@ def print_json(document: Any) -> None:
 def protection(algorithm: str, mode: str) -> str:
     """Say in a word what protects a run's sums; some algorithms form none."""
     return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
-
-
-def noise_line(document: Mapping[str, Any]) -> str | None:
-    """Say what noise on predictions cost and left over; `None` where a run had none."""
-    noise = document.get("noise")
-    if not noise:
-        return None
-    if noise["epsilon"] is None:
-        return "noise on predictions: no prediction was released"
-    kept = "" if noise["durable"] else ", in no durable ledger"
-    weak = ", DROWNED IN IT" if noise["drowned"] else ""
-    return (
-        f"noise on predictions: ε = {noise['epsilon']:.3f} of {noise['budget']:g} per "
-        f"{noise['unit']} at δ = {noise['delta']:g} ({noise['epsilon_of_this_run']:.3f} by this "
-        f"run, {noise['releases']} sums{kept}); std {noise['std_all_present']:.2f} on a signal of "
-        f"{noise['signal']:.2f}{weak}"
-    )
 
 
 def warn_unprotected(console: Console, mode: str, algorithm: str) -> None:

@@ -63,6 +63,13 @@ def write_whole(file: Path, text: str) -> None:
         ) from error
 
 
+def write_again(file: Path, text: str) -> None:
+    """Write what can be made anew: whole or not at all, but without waiting for the disk."""
+    temporary = file.with_name(f"{file.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
+
+
 class Lines:
     """A file of JSON lines that only grows; a crash cuts off the last at most."""
 

@@ -12,6 +12,9 @@ from markupsafe import Markup
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, words
 from secure_fl.audits.report.sentences import contradictions
+from secure_fl.display.html import STYLE
+from secure_fl.display.run_page import article
+from secure_fl.display.story import Story
 
 HERE = Path(__file__).parent
 
@@ -27,15 +30,28 @@ class Run(NamedTuple):
     links: dict[str, str]  # a trial's id to its anchor
     contradictions: list[str]
     plots: dict[str, plots.Plot | None]
+    trained: Markup = Markup("")  # how it learned and what it cost
 
 
-def render(documents: Sequence[AuditDocument]) -> str:
-    """The page, of one run or of several: the same documents give the same bytes."""
+def render(
+    documents: Sequence[AuditDocument],
+    stories: Sequence[Story | None] = (),
+    *,
+    shared: bool = False,
+) -> str:
+    """The page, of one run or of several: the same documents give the same bytes.
+
+    `stories`: what their folders tell of the training, which stands behind each audit.
+    """
     if not documents:
         raise ValueError("a report is about one run at least")
     named = matrix.anchors(documents)
+    trained = [
+        Markup(article(story, f"run{place}-trained", shared=shared, level=4) if story else "")  # noqa: S704
+        for place, story in enumerate([*stories, *[None] * (len(documents) - len(stories))], 1)
+    ]
     runs = [
-        _run(document, place, anchors)
+        _run(document, place, anchors)._replace(trained=trained[place - 1])
         for place, (document, anchors) in enumerate(zip(documents, named, strict=True), start=1)
     ]
     several = len(documents) > 1
@@ -47,7 +63,7 @@ def render(documents: Sequence[AuditDocument]) -> str:
         "compared_runs": comparison.runs(documents),
         "together": together,
         "plot": plots.accuracy_leakage(together, "all-accuracy") if several else None,
-        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),  # noqa: S704
+        "style": Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704
     }
     return _environment().get_template("template.html.j2").render(context)
 

@@ -62,3 +62,20 @@ def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -
         size(down / count),
         duration(sum(trained) / count),
     ]
+
+
+def noise_line(document: Mapping[str, Any]) -> str | None:
+    """Say what noise on predictions cost and left over; `None` where a run had none."""
+    noise = document.get("noise")
+    if not noise:
+        return None
+    if noise["epsilon"] is None:
+        return "noise on predictions: no prediction was released"
+    kept = "" if noise["durable"] else ", in no durable ledger"
+    weak = ", DROWNED IN IT" if noise["drowned"] else ""
+    return (
+        f"noise on predictions: ε = {noise['epsilon']:.3f} of {noise['budget']:g} per "
+        f"{noise['unit']} at δ = {noise['delta']:g} ({noise['epsilon_of_this_run']:.3f} by this "
+        f"run, {noise['releases']} sums{kept}); std {noise['std_all_present']:.2f} on a signal of "
+        f"{noise['signal']:.2f}{weak}"
+    )

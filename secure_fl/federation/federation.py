@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.capture.capture import Capture, NoCapture
@@ -14,6 +15,7 @@ from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
 from secure_fl.coordinator.step import Rules
 from secure_fl.data.silo import Silo
+from secure_fl.display.run_page import PageWriter, write_run_page
 from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog, Listener
@@ -34,7 +36,7 @@ from secure_fl.learning.scores import Metric
 from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
-from secure_fl.runs.result import spent
+from secure_fl.runs.result import crossed, spent
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
 
@@ -120,17 +122,21 @@ class Federation:
         with ExitStack() as stack:
             folder, capture = self._opened(stack)
             listen = self._listener(folder, stack)
+            before = folder.spent() if folder is not None else {}
             log = EventLog(COORDINATOR, listen)
             known = folder.known() if folder is not None else frozenset[str]()
             whole = self._stretch(self.silos, self.rules, self.until, folder, listen)
             if folder is not None:
                 self._note_parties(known, log)
-                before = self._begun(whole, folder, listen)
-                if before is not None:
-                    before.train(engine, capture, log)
+                begun = self._begun(whole, folder, listen)
+                if begun is not None:
+                    begun.train(engine, capture, log)
+            parties = list(whole.parties.values())
+            if folder is not None:
+                log.listener = _noting(folder, parties, log, started, before)
             with log.phase("run"):
                 whole.train(engine, capture, log)
-            return self._finished(list(whole.parties.values()), folder, log, started)
+            return self._finished(parties, folder, log, started, before)
 
     @property
     def outline(self) -> Outline:
@@ -202,17 +208,21 @@ class Federation:
         folder: RunFolder | None,
         log: EventLog,
         started: float,
+        before: Mapping[str, Any],
     ) -> Result:
         """What comes out; it is also written into the run's folder."""
         sites = [party.site for party in parties]
-        seconds = spent([log, *(site.recorder for site in sites)], time.perf_counter() - started)
+        recorders = [log, *(site.recorder for site in sites)]
+        seconds = spent(recorders, time.perf_counter() - started, before.get("seconds"))
         accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-        document = document_of(self.outline, sites, seconds, accounts)
+        document = document_of(self.outline, sites, seconds, accounts, before.get("bytes"))
         result = deliver(sites, document)
         if folder is not None:
             export_to(folder.path, sites)
             folder.finish(document)
             write_cards(folder.path)
+            with suppress(OSError):  # it can be written again: secure-fl report
+                write_run_page(folder.path)
         return result
 
     def _listener(self, folder: RunFolder | None, stack: ExitStack) -> Listener:
@@ -222,10 +232,32 @@ class Federation:
         metric = next(iter(self.tasks.values())).metric
         name, rounds = self.terms.algorithm.name, self.terms.algorithm.rounds
         watch = stack.enter_context(watching(name, rounds, metric, shown))
-        told = [*([folder.record] if folder else []), *([watch] if watch else []), *own]
+        kept: list[Listener] = [] if folder is None else [folder.record, PageWriter(folder.path)]
+        told = [*kept, *([watch] if watch else []), *own]
 
         def listen(event: Event) -> None:
             for listener in told:
                 listener(event)
 
         return listen
+
+
+def _noting(
+    folder: RunFolder,
+    parties: Sequence[Prepared],
+    log: EventLog,
+    started: float,
+    before: Mapping[str, Any],
+) -> Listener:
+    """Tell what the coordinator tells, and write down after each round what was spent so far."""
+    listen, recorders = log.listener, [party.site.recorder for party in parties]
+
+    def noting(event: Event) -> None:
+        if event["event"] == "round":
+            now = time.perf_counter() - started
+            seconds = spent([log, *recorders], now, before.get("seconds"))
+            folder.note_spent(seconds, crossed(recorders, before.get("bytes")))
+        if listen is not None:
+            listen(event)
+
+    return noting

@@ -16,7 +16,7 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
-from secure_fl.runs.result import SCHEMA, machine, summarise, versions
+from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
@@ -43,13 +43,15 @@ def document_of(
     sites: Sequence[Site],
     seconds: Mapping[str, Any],
     accounts: Mapping[str, NoiseLedger],
+    bytes_before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What result.json holds."""
+    """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
     recorders = [site.recorder for site in sites]
     task = next(iter(run.tasks.values()))
     noise = run.terms.protection.noise
     dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
+    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None)
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}
     return {
         "schema": SCHEMA,
@@ -68,13 +70,32 @@ def document_of(
         "rounds": run.terms.algorithm.rounds,
         "main_metric": task.metric,
         "local_heads": run.local_heads,
-        "metrics": summarise(recorders, task.metric, task.pooled if run.whole else None),
+        "metrics": metrics,
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
-        "bytes": {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders},
+        "model_round": _model_round(run, metrics),
+        "values": _values(sites),
+        "bytes": crossed(recorders, bytes_before),
         "seconds": seconds,
         "versions": dict(versions()),
         "machine": dict(machine()),
     }
+
+
+def _model_round(run: Outline, metrics: Mapping[str, Any]) -> int | None:
+    """The round that the delivered models are of: where a run waits for better scores, the best."""
+    which = "last" if run.terms.training.patience is None else "best"
+    found: int | None = metrics.get(which, {}).get("round")
+    return found
+
+
+def _values(sites: Sequence[Site]) -> int | None:
+    """How many values a party trained in its largest model: what plain FedAvg would send."""
+    counts = [
+        sum(p.numel() for p in delivery.model.parameters() if p.requires_grad)
+        for site in sites
+        for delivery in site.delivered.values()
+    ]
+    return max(counts, default=None)
 
 
 def records_of(sites: Sequence[Site]) -> dict[str, int]:

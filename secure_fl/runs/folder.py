@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,12 +21,13 @@ from typing import IO, Any
 
 from secure_fl.errors import RunError
 from secure_fl.events import Event
-from secure_fl.files import replace_whole, write_whole
+from secure_fl.files import replace_whole, write_again, write_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
+SPENT = "spent.json"  # seconds and bytes of the sessions so far, for one that goes on
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
 EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
@@ -78,6 +80,8 @@ class RunFolder:
         file = self.path / EVENTS
         if event["event"] == "crossing":
             file = self.path / "parties" / str(event["party"]) / "transcript.jsonl"
+        if event["event"] == "round":
+            event = event | {"at": round(time.time(), 3)}  # rounds' seconds, for the run's page
         try:
             if file not in self._files:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +95,20 @@ class RunFolder:
                 file=file,
                 reason="unwritable",
             ) from error
+
+    def spent(self) -> dict[str, Any]:
+        """What earlier sessions of this run spent: seconds and bytes, as a result has them."""
+        try:
+            found = json.loads((self.path / SPENT).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def note_spent(self, seconds: Mapping[str, Any], crossed: Mapping[str, Any]) -> None:
+        """Write down what was spent so far, after a round."""
+        with suppress(OSError):  # a full disk is told by what must not be lost
+            text = json.dumps({"seconds": seconds, "bytes": crossed})
+            write_again(self.path / SPENT, text)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the outcome."""

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from secure_fl.events import Counts, EventLog
 
@@ -25,6 +25,7 @@ PACKAGES = (
 
 PROTECTING = ("seal", "unmask", "open")
 
+N = TypeVar("N", int, float)
 Scores = dict[str, dict[str, float]]  # split -> metric -> value
 Pool = Callable[[Sequence[Counts]], dict[str, float]]
 
@@ -81,21 +82,42 @@ def _mean(scores: Sequence[Scores]) -> Scores:
     return mean
 
 
-def spent(recorders: Sequence[EventLog], total: float) -> dict[str, Any]:
+def spent(
+    recorders: Sequence[EventLog], total: float, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Seconds per phase, and which share of the rounds went into protecting sums.
 
     The first recorder is the coordinator's, and all ran one after the other in one process.
+    `before`: the same of sessions that this one goes on from.
     """
     coordinator, *parties = recorders
-    protecting = sum(r.seconds.get(phase, 0.0) for r in parties for phase in PROTECTING)
-    protecting += sum(coordinator.seconds.get(phase, 0.0) for phase in ("add", "answer"))
-    rounds = coordinator.seconds["run"] - sum(r.seconds.get("load model", 0.0) for r in parties)
+    earlier = before or {}
+    phases = {r.party: _added(r.seconds, earlier.get("party", {}).get(r.party)) for r in parties}
+    own = _added({"run": total} | coordinator.seconds, earlier.get("coordinator"))
+    protecting = sum(found.get(phase, 0.0) for found in phases.values() for phase in PROTECTING)
+    protecting += sum(own.get(phase, 0.0) for phase in ("add", "answer"))
+    rounds = own["run"] - sum(found.get("load model", 0.0) for found in phases.values())
     return {
-        "total": total,
-        "party": {r.party: dict(r.seconds) for r in parties},
-        "coordinator": dict(coordinator.seconds),
+        "total": total + earlier.get("total", 0.0),
+        "party": phases,
+        "coordinator": own,
         "privacy_share": protecting / max(rounds, 1e-9),
     }
+
+
+def crossed(
+    recorders: Sequence[EventLog], before: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, int]]:
+    """Bytes up and down of each party, with those of sessions before."""
+    now = {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders}
+    return {name: _added(found, (before or {}).get(name)) for name, found in now.items()}
+
+
+def _added(now: Mapping[str, N], before: Mapping[str, N] | None) -> dict[str, N]:
+    sums = dict(before or {})
+    for name, value in now.items():
+        sums[name] = sums[name] + value if name in sums else value
+    return sums
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl import FedAdam
+from secure_fl import FedAdam, FedAvg
 from secure_fl.errors import CohortError, PartyFailed, RunError
 from secure_fl.events import Event
 from secure_fl.federation.keys import make_keys
@@ -22,7 +22,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.runs.folder import PartyCheckpoints
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
-from secure_fl.testing.hospitals import small
+from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.limits import lifted_after, limit_files
@@ -49,7 +49,7 @@ def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any) -> None:
 
 CHILD = """
 import sys
-from secure_fl.testing.hospitals import small
+from secure_fl.testing.hospitals import silos, small
 from secure_fl import FedAdam
 small(FedAdam(rounds=6), "he+secagg", folder=sys.argv[1], resume=sys.argv[2] == "resume").run()
 """
@@ -91,6 +91,21 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
         small(folder=tmp_path).run()
     with raises(RunError, reason="missing"):
         small(folder=tmp_path / "none", resume=True).run()
+
+
+def test_a_resumed_run_tells_the_bytes_and_seconds_of_all_its_sessions(tmp_path: Path) -> None:
+    hospitals = silos(size=16)
+    whole = small(FedAvg(rounds=3), silos=hospitals).run().document["bytes"]
+
+    with pytest.raises(Killed):
+        stop = kill_when(after(2))
+        small(FedAvg(rounds=3), silos=hospitals, folder=tmp_path, listener=stop).run()
+    found = small(FedAvg(rounds=3), silos=hospitals, folder=tmp_path, resume=True).run().document
+    for name, sent in whole.items():
+        assert sent["up"] <= found["bytes"][name]["up"] < 1.2 * sent["up"]
+        assert found["seconds"]["party"][name]["train"] > 0
+    assert 0 < found["seconds"]["privacy_share"] < 1
+    assert found["seconds"]["coordinator"]["run"] <= found["seconds"]["total"]
 
 
 def test_a_finished_run_can_be_resumed_without_effect(tmp_path: Path) -> None:

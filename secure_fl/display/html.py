@@ -1,0 +1,90 @@
+"""The parts that pages are made of: a page that needs nothing else, sections, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+STYLE = Path(__file__).parent / "style.css"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int = 0) -> str:
+    """A whole page; `again`: after so many seconds it is read anew, while a run goes on."""
+    refresh = f'<meta http-equiv="refresh" content="{again}">\n' if again else ""
+    items = "".join(f'<li><a href="#{at}">{escape(text)}</a></li>' for at, text in links.items())
+    return f"""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+{refresh}<title>{escape(title)}</title>
+<style>
+{STYLE.read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the report</a>
+<header class="page">
+<p class="kind">{escape(kind)}</p>
+<h1>{escape(title)}</h1>
+<nav aria-label="Contents"><ul>{items}</ul></nav>
+</header>
+<main id="main" tabindex="-1">
+{body}
+</main>
+<footer>
+<p>Made by <code>secure-fl report</code> of the run's folder. It loads nothing from anywhere.</p>
+</footer>
+</body>
+</html>
+"""
+
+
+def section(at: str, title: str, body: str, level: int = 3) -> str:
+    """A part of a page, with an anchor; nothing where there is nothing to say."""
+    if not body:
+        return ""
+    head = f'<h{level} id="{at}-title">{escape(title)}</h{level}>'
+    return f'<section id="{at}" aria-labelledby="{at}-title">\n{head}\n{body}\n</section>\n'
+
+
+def table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = True
+) -> str:
+    """A table whose first column names the rows; it scrolls by itself where it is wide."""
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col">{escape(h)}</th>' if h else "<td></td>" for h in heads)
+    lines = "\n".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    kind = ' class="figures"' if figures else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">\n'
+        f"<table{kind}><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{lines}\n</tbody></table>\n</div>\n"
+    )
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph, escaped; nothing where there is nothing to say."""
+    mark = f' class="{kind}"' if kind else ""
+    return f"<p{mark}>{escape(text)}</p>\n" if text else ""
+
+
+def folded(title: str, body: str) -> str:
+    """What only some want to see."""
+    return f"<details><summary>{escape(title)}</summary>\n{body}</details>\n" if body else ""
+
+
+def code(text: str, label: str) -> str:
+    """A text as it is written."""
+    return f'<pre tabindex="0" aria-label="{escape(label)}"><code>{escape(text)}</code></pre>\n'

@@ -1,0 +1,280 @@
+"""A run as a page: how it learned, what it cost, what it spent of privacy, who was there.
+
+Figures of a single hospital are those that lie in the folder anyway; `shared=True` leaves them out,
+so that the page can be handed on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from secure_fl.display.charts import Curve, chart
+from secure_fl.display.figures import duration, metric_of, number, size, traffic
+from secure_fl.display.html import code, folded, page, paragraph, section, table
+from secure_fl.display.results import entity_table, noise_line, result_table
+from secure_fl.display.story import Story, by_class, confusion, read_story
+from secure_fl.files import write_again
+
+PAGE = "report.html"
+FLOAT32 = 4  # bytes
+MANY = 6  # hospitals whose curves have names
+AGAIN = 10  # seconds between two readings of a page that still changes
+
+
+def write_run_page(folder: Path, *, shared: bool = False) -> Path:
+    """Write the page of a run's folder, whole or not at all."""
+    file = folder / PAGE
+    write_again(file, run_page(read_story(folder), shared=shared))
+    return file
+
+
+class PageWriter:
+    """Writes a run's page after rounds, but never spends more than a tenth of the time on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._due = folder, 0.0
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        now = time.monotonic()
+        if event["event"] != "round" or now < self._due:
+            return
+        with suppress(OSError):  # the run's own files tell of a full disk; a page can wait
+            write_run_page(self._folder)
+        spent = time.monotonic() - now
+        self._due = now + max(AGAIN / 2, 10 * spent)
+
+
+def run_page(story: Story, *, shared: bool = False) -> str:
+    """The page of one run."""
+    body = article(story, "run1", shared=shared)
+    names = {"score": "Learning", "cost": "Cost", "privacy": "Privacy", "who": "Who was there"}
+    links = {f"run1-{at}": text for at, text in (names | {"set": "Settings"}).items()}
+    links = {at: text for at, text in links.items() if f'id="{at}"' in body}
+    again = 0 if story.document else AGAIN
+    return page(story.name, "A federated training run", links, body, again)
+
+
+def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> str:
+    """All that is said of one run."""
+    parts = [
+        _short(story),
+        section(f"{at}-score", "How it learned", _learning(story, at, shared), level),
+        section(f"{at}-class", "What it gets right", _classes(story, shared), level),
+        section(f"{at}-cost", "What it cost", _cost(story, at, shared), level),
+        section(
+            f"{at}-privacy", "What was spent of privacy", _privacy(story.document, shared), level
+        ),
+        section(f"{at}-who", "Who was there", _presence(story, at), level),
+        section(f"{at}-set", "Settings and versions", _settings(story), level),
+    ]
+    return "".join(parts)
+
+
+def _short(story: Story) -> str:
+    document, metric = story.document, story.metric
+    mode = story.settings.get("protection", {}).get("mode", "he+secagg")
+    who = f"{len(story.parties)} hospitals" if story.parties else "hospitals"
+    lead = f"{story.algorithm} over {who}, {story.status}, protection {mode}."
+    said = [paragraph(lead, "lead")]
+    if mode == "none":
+        warn = "Unprotected: the coordinator could read every hospital's update."
+        said.append(paragraph(warn, "alarm"))
+    if not document:
+        said.append(paragraph("The run goes on, or was stopped; this page is written as it goes."))
+        return "".join(said)
+    last, best = (document.get("metrics", {}).get(which, {}) for which in ("last", "best"))
+    score, other = (metric_of(document, which, "test") for which in ("last", "best"))
+    if score is not None:
+        over = "all hospitals' test records" if last.get("pooled") else "the hospitals' mean"
+        said.append(
+            paragraph(
+                f"test {metric} {number(score)} after round {last['round']} ({over}); after round "
+                f"{best['round']}, whose dev score was best, {number(other)}. {_which(document)}"
+            )
+        )
+    said.append(paragraph(str(document.get("protection", {}).get("statement", ""))))
+    return "".join(said)
+
+
+def _which(document: Mapping[str, Any]) -> str:
+    """Which round the model in the folder is of."""
+    held = document.get("model_round")
+    return f"model/ holds what was learned up to round {held}." if held else ""
+
+
+def _learning(story: Story, at: str, shared: bool) -> str:
+    metric = story.metric
+    if any(story.curve(split) for split in ("dev", "test")):
+        main = [Curve(f"all {s} records", story.curve(s)) for s in ("dev", "test")]
+    else:
+        main = [Curve(f"mean over hospitals, {s}", story.mean(s)) for s in ("dev", "test")]
+    own = [] if shared else [_own(story, name, metric) for name in story.own]
+    many = len(own) > MANY
+    curves = [*main, *(curve._replace(faint=many) for curve in own)]
+    losses = [
+        Curve("training", story.losses()),
+        Curve("all dev records", story.curve("dev", "loss") or story.mean("dev", "loss")),
+        Curve("all test records", story.curve("test", "loss") or story.mean("test", "loss")),
+    ]
+    drawn = chart(f"{at}-curve", curves, "round", f"Score over rounds ({metric})", number)
+    drawn += chart(f"{at}-loss", losses, "round", "Loss over rounds", number)
+    return drawn + paragraph(_rates(story))
+
+
+def _own(story: Story, name: str, metric: str) -> Curve:
+    return Curve(f"{name}, dev", story.curve("dev", metric, name))
+
+
+def _rates(story: Story) -> str:
+    training = story.settings.get("training", {})
+    if not training:
+        return ""
+    rate, schedule = training.get("learning_rate"), training.get("schedule", "linear")
+    warmup = training.get("warmup", "none")
+    warmup = (0.1 if schedule == "linear" else 0.0) if warmup == "none" else float(warmup)
+    how = "then linearly down to 0 at the run's end" if schedule == "linear" else "then constant"
+    rise = f"rising over the first {100 * warmup:g} % of the run, " if warmup else ""
+    epochs = story.settings.get("algorithm", {}).get("epochs", 1)
+    return (
+        f"Learning rate {rate} ({training.get('optimizer')}), {rise}{how}; batches of "
+        f"{training.get('batch_size')}; {epochs} local pass{'es' * (epochs != 1)} in each round."
+    )
+
+
+def _classes(story: Story, shared: bool) -> str:
+    document = story.document
+    kind = document.get("task", {}).get("kind")
+    found = by_class(document) or {}
+    body = ""
+    if kind in ("classification", "pair") and (square := confusion(document)) is not None:
+        names, cells = square
+        rows = [[f"truly {name}", *map(str, row)] for name, row in zip(names, cells, strict=True)]
+        heads = ["", *(f"taken for {name}" for name in names)]
+        body += table("Test records of all hospitals, last round", heads, rows)
+    rows = [
+        [name, *map(_share, (hits, hits, 2 * hits), (guessed, true, guessed + true)), f"{true:.0f}"]
+        for name, (hits, guessed, true) in sorted(found.items())
+    ]
+    what = "Entities" if kind == "ner" else "Classes"
+    heads = [what, "precision", "recall", "F1", "in the test records"]
+    body += table(f"{what} of all hospitals' test records, last round", heads, rows)
+    entities = None if shared else entity_table(document)
+    if entities is not None:
+        body += table(f"Hospital by hospital, {entities.title}", entities.columns, entities.rows)
+    return body
+
+
+def _share(part: float, whole: float) -> str:
+    return number(part / whole) if whole else "-"
+
+
+def _cost(story: Story, at: str, shared: bool) -> str:
+    up = [(float(n), float(b)) for n, b in sorted(story.up.items())]
+    down = [(float(n), float(b)) for n, b in sorted(story.down.items())]
+    curves = [Curve("from hospitals", up), Curve("to hospitals", down)]
+    body = chart(
+        f"{at}-bytes", curves, "round", "Bytes of all hospitals in a round", size, from_zero=True
+    )
+    body += paragraph(cost_beside_float32(story.document))
+    spent = [Curve("a round", story.seconds)]
+    body += chart(
+        f"{at}-seconds", spent, "round", "Seconds that a round took", duration, from_zero=True
+    )
+    if not story.document:
+        return body
+    if not shared:
+        grid = result_table(story.document)
+        body += table("Hospital by hospital", grid.columns, grid.rows)
+    seconds = story.document.get("seconds", {})
+    phases: dict[str, float] = {}
+    for found in seconds.get("party", {}).values():
+        for phase, value in found.items():
+            phases[phase] = phases.get(phase, 0.0) + value
+    for phase, value in seconds.get("coordinator", {}).items():
+        if phase != "run":
+            phases[f"coordinator: {phase}"] = value
+    rows = [[name, duration(value)] for name, value in sorted(phases.items(), key=lambda p: -p[1])]
+    body += table("Seconds by phase, over all hospitals", ["phase", "spent"], rows)
+    if "privacy_share" in seconds:
+        share = f"{100 * seconds['privacy_share']:.1f} %"
+        body += paragraph(f"Protecting sums took {share} of the rounds' time.")
+    return body
+
+
+def cost_beside_float32(document: Mapping[str, Any]) -> str:
+    """What this run sent, beside plain FedAvg of the whole model in float32."""
+    values, parties = document.get("values"), len(document.get("parties", ()))
+    last = document.get("metrics", {}).get("last", {}).get("round") or document.get("rounds")
+    up, _ = traffic(document)
+    if not values or not parties or not last or not up:
+        return ""
+    plain = FLOAT32 * values * parties * last
+    return (
+        f"Hospitals sent {size(up)} in {last} rounds. FedAvg of all {values:,} trained values in "
+        f"float32, unprotected, would have sent {size(plain)}: this is {100 * up / plain:.0f} %."
+    )
+
+
+def _privacy(document: Mapping[str, Any], shared: bool) -> str:
+    body = ""
+    if privacy := document.get("privacy"):
+        said = _dp(privacy)
+        body += paragraph(f"DP-SGD: {said}, of a budget of {privacy['budget']:g}.")
+        if missing := ", ".join(privacy.get("uncovered", ())):
+            body += paragraph(f"Nothing is promised for the records of {missing}.", "alarm")
+        names = ("epsilon", "epsilon_of_this_run", "noise_multiplier", "sample_rate", "steps")
+        rows = [
+            [party, *(f"{privacy[name][party]:.4g}" for name in names)]
+            for party in ({} if shared else privacy["epsilon"])
+        ]
+        body += table("Hospital by hospital", ["hospital", *map(_words, names)], rows)
+        body += paragraph(f"This holds if {privacy['assumes']}.")
+    if (noise := noise_line(document)) is not None:
+        body += paragraph(noise)
+    if not body and document:
+        body = paragraph(
+            "Nothing: there was no differential privacy. Sums hide contributions; what the trained "
+            "model itself tells of its records is not bounded."
+        )
+    return body
+
+
+def _dp(privacy: Mapping[str, Any]) -> str:
+    loss = privacy["overall_epsilon"]
+    spent = "ε without a bound" if loss is None else f"ε = {loss:.3f}"
+    return f"{spent} at δ = {privacy['delta']:g} per {privacy['unit']}"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("epsilon", "ε")
+
+
+def _presence(story: Story, at: str) -> str:
+    members = [(float(n), float(count)) for n, count in sorted(story.here.items())]
+    body = paragraph(", ".join(story.parties))
+    if len({count for _, count in members}) > 1:
+        curve = [Curve("members", members)]
+        body += chart(
+            f"{at}-members",
+            curve,
+            "round",
+            "Members in a round",
+            lambda v: f"{v:.0f}",
+            from_zero=True,
+        )
+    elif members:
+        body += paragraph(f"All {members[0][1]:.0f} members were there in every round.")
+    return body + "".join(paragraph(note) for note in story.notes[-20:])
+
+
+def _settings(story: Story) -> str:
+    versions = story.document.get("versions", {})
+    rows = [[name, str(value)] for name, value in versions.items()]
+    body = paragraph(f"Seed {story.settings.get('run', {}).get('seed', 0)}.")
+    body += folded("Versions", table("Versions", ["package", "version"], rows, figures=False))
+    return body + folded("All settings, as resolved", code(story.text, "Settings"))

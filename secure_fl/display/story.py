@@ -1,0 +1,227 @@
+"""What a run's folder tells of it, finished or under way: curves, bytes, seconds, presence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from secure_fl.display.charts import Point
+from secure_fl.errors import RunError
+
+COORDINATOR = "coordinator"
+RESULT, SETTINGS, EVENTS, TRANSCRIPT = (
+    "result.json",
+    "settings.toml",
+    "events.jsonl",
+    "transcript.jsonl",
+)
+SPLITS = ("dev", "test")
+
+
+@dataclass(slots=True)
+class Story:
+    """A run as its folder tells it."""
+
+    name: str
+    settings: Mapping[str, Any]
+    text: str  # of the settings
+    document: Mapping[str, Any]  # empty while it runs
+    parties: list[str] = field(default_factory=list)
+    round: int = 0  # the last one that was begun
+    pooled: dict[str, list[Point]] = field(default_factory=dict)  # "dev", "test", "dev loss"
+    own: dict[str, dict[str, list[Point]]] = field(default_factory=dict)  # the same, by party
+    train_loss: dict[str, dict[int, float]] = field(default_factory=dict)  # by party and round
+    up: dict[int, int] = field(default_factory=dict)  # bytes by round, over all parties
+    down: dict[int, int] = field(default_factory=dict)
+    began: dict[int, float] = field(default_factory=dict)  # when each round did
+    here: dict[int, int] = field(default_factory=dict)  # members in each round
+    notes: list[str] = field(default_factory=list)  # who was lost, returned, joined
+
+    @property
+    def metric(self) -> str:
+        """The main metric's name."""
+        known: str = self.document.get("main_metric", "")
+        return known or next(iter(sorted(self._names & set(MAIN))), "accuracy")
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        return str(self.settings.get("algorithm", {}).get("name", "?"))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were asked for."""
+        asked = self.document.get("rounds") or self.settings.get("algorithm", {}).get("rounds")
+        return int(asked or 0)
+
+    @property
+    def status(self) -> str:
+        """Whether it is over."""
+        return "finished" if self.document else f"round {self.round} of {self.rounds}"
+
+    @property
+    def seconds(self) -> list[Point]:
+        """Seconds that each round took, where both of its ends are known."""
+        known = sorted(self.began)
+        return [(float(n), self.began[n + 1] - self.began[n]) for n in known if n + 1 in self.began]
+
+    @property
+    def _names(self) -> set[str]:
+        return {key.split(" ", 1)[1] for key in self.pooled if " " in key}
+
+    def curve(self, split: str, name: str = "", party: str = "") -> list[Point]:
+        """A measurement over rounds: of all records together, or of one hospital."""
+        found = self.own.get(party, {}) if party else self.pooled
+        return found.get(f"{split} {name or self.metric}", [])
+
+    def mean(self, split: str, name: str = "") -> list[Point]:
+        """The hospitals' mean of a measurement, over rounds."""
+        by_round: dict[float, list[float]] = {}
+        for party in self.own:
+            for at, value in self.curve(split, name, party):
+                by_round.setdefault(at, []).append(value)
+        return [(at, sum(values) / len(values)) for at, values in sorted(by_round.items())]
+
+    def losses(self) -> list[Point]:
+        """The mean training loss of the hospitals, over rounds."""
+        by_round: dict[int, list[float]] = {}
+        for rounds in self.train_loss.values():
+            for number, loss in rounds.items():
+                by_round.setdefault(number, []).append(loss)
+        return [(float(n), sum(found) / len(found)) for n, found in sorted(by_round.items())]
+
+
+MAIN = ("accuracy", "f1", "pearson", "auc", "macro_f1")
+
+
+def read_story(folder: Path) -> Story:
+    """Read a run's folder; lines that are still being written are left for the next time."""
+    if not (folder / SETTINGS).is_file():
+        fix = "secure-fl runs FOLDER lists the runs of a folder"
+        raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
+    text = (folder / SETTINGS).read_text(encoding="utf-8")
+    story = Story(folder.name, _toml(text), text, _json(folder / RESULT))
+    for event in _lines(folder / EVENTS):
+        _READ.get(event.get("event", ""), _nothing)(story, event)
+    for file in sorted(folder.glob(f"parties/*/{TRANSCRIPT}")):
+        for crossing in _lines(file):
+            _cross(story, crossing)
+    found = list(story.document.get("parties", ())) or sorted(story.own | story.train_loss)
+    story.parties = [str(name) for name in found]
+    return story
+
+
+def _round(story: Story, event: Mapping[str, Any]) -> None:
+    number = int(event["round"])
+    story.round = max(story.round, min(number, story.rounds or number))
+    if "at" in event:
+        story.began[number] = float(event["at"])
+    if number <= (story.rounds or number):
+        story.here[number] = len(event.get("members", ()))
+
+
+def _train(story: Story, event: Mapping[str, Any]) -> None:
+    rounds = story.train_loss.setdefault(str(event["party"]), {})
+    rounds[int(event["round"])] = float(event["loss"])
+
+
+def _measured(story: Story, event: Mapping[str, Any]) -> None:
+    if "model" in event:
+        return
+    whose = (
+        story.pooled
+        if event["event"] == "pooled"
+        else story.own.setdefault(str(event["party"]), {})
+    )
+    for name, value in event.items():
+        if isinstance(value, float):
+            points = whose.setdefault(f"{event['split']} {name}", [])
+            at = float(event["round"])
+            while points and points[-1][0] >= at:  # the round is repeated
+                points.pop()
+            points.append((at, value))
+
+
+def _changed(story: Story, event: Mapping[str, Any]) -> None:
+    who = [*event.get("parties", ()), *event.get("left", ())]
+    if who:
+        what = "left" if event["event"] == "parties" else event["event"]
+        story.notes.append(f"round {max(story.round, 1)}: {what}: {', '.join(map(str, who))}")
+
+
+def _cross(story: Story, event: Mapping[str, Any]) -> None:
+    sums = story.up if event["direction"] == "out" else story.down
+    number = min(max(int(event["round"]), 1), story.rounds or int(event["round"]))
+    sums[number] = sums.get(number, 0) + int(event["head_bytes"]) + int(event["bulk_bytes"])
+
+
+def _nothing(story: Story, event: Mapping[str, Any]) -> None:
+    """Most events are no part of the picture."""
+
+
+_READ: Mapping[str, Callable[[Story, Mapping[str, Any]], None]] = {
+    "round": _round,
+    "train": _train,
+    "metrics": _measured,
+    "pooled": _measured,
+    "lost": _changed,
+    "returned": _changed,
+    "joined": _changed,
+    "parties": _changed,
+    "left out": _changed,
+}
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
+    except OSError:
+        return
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except ValueError:
+        return {}
+
+
+def confusion(document: Mapping[str, Any]) -> tuple[list[str], list[list[int]]] | None:
+    """True labels against guesses on all test records; only two classes follow from the counts."""
+    table = by_class(document)
+    if table is None or len(table) != 2:
+        return None
+    (a, (a_hits, _, a_truths)), (b, (b_hits, _, b_truths)) = table.items()
+    rows = [[a_hits, a_truths - a_hits], [b_truths - b_hits, b_hits]]
+    return [a, b], [[round(cell) for cell in row] for row in rows]
+
+
+def by_class(document: Mapping[str, Any]) -> dict[str, Sequence[float]] | None:
+    """[right, guessed, true] of each class or entity type: all test records, last round."""
+    last = document.get("metrics", {}).get("last", {}).get("round")
+    sums: dict[str, list[float]] = {}
+    for entry in document.get("history", ()):
+        if entry.get("round") != last or entry.get("split") != "test" or "model" in entry:
+            continue
+        for name, found in entry.get("counts", {}).items():
+            if name.startswith("of ") and len(found) == 3:
+                before = sums.get(name[3:], [0.0, 0.0, 0.0])
+                sums[name[3:]] = [x + y for x, y in zip(before, found, strict=True)]
+    return dict(sums) or None

@@ -1,0 +1,184 @@
+"""The page of a run: what it says, that it is small, alone and readable, and whom it tells of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from secure_fl import FedAvg
+from secure_fl.cli.main import main
+from secure_fl.display.comparing import comparison_page, difference, side_by_side
+from secure_fl.display.run_page import PAGE, run_page
+from secure_fl.display.story import confusion, read_story
+from secure_fl.errors import RunError
+from secure_fl.testing.hospitals import silos, small
+from tests.support import browser
+from tests.support.raising import raises
+from tests.support.screens import require_screen, require_text
+from tests.support.stories import story, written
+
+FOUND = browser.find()
+needs_a_browser = pytest.mark.skipif(FOUND is None, reason="there is no browser here")
+
+
+class Outline(HTMLParser):
+    """Tags that are opened are closed, and anchors that are named are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [str(given["id"])] if "id" in given else []
+        self.links += [str(given["href"])[1:]] if tag == "a" else []
+        if tag not in ("meta", "br", "hr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_it_is_well_formed_small_and_loads_nothing(tmp_path: Path) -> None:
+    names = tuple(f"hospital-{k:03}" for k in range(1, 129))
+    many = run_page(story(tmp_path / "many", rounds=60, parties=names))
+    assert len(many.encode()) < 1_000_000
+    for text in (many, run_page(story(tmp_path / "one"))):
+        outline = Outline()
+        outline.feed(text)
+        assert not outline.open and len(set(outline.ids)) == len(outline.ids)
+        assert set(outline.links) <= set(outline.ids)
+        assert not re.search(r"src=|url\(|@import|<script|https?://", text)
+
+
+def test_names_and_settings_are_data_and_never_markup(tmp_path: Path) -> None:
+    wrong = ("<b>north</b>", "south&", "west")
+    folder = written(tmp_path / "r", parties=("north", "south", "west"))
+    for file in ("events.jsonl", "result.json"):
+        text = (folder / file).read_text()
+        (folder / file).write_text(text.replace("north", wrong[0]).replace("south", wrong[1]))
+    page = run_page(read_story(folder))
+    assert "<b>north" not in page and "&lt;b&gt;north" in page and "south&amp;" in page
+
+
+def test_what_is_shared_tells_of_no_single_hospital(tmp_path: Path) -> None:
+    told = story(tmp_path / "r")
+    own, handed_on = run_page(told), run_page(told, shared=True)
+    for text in ("north, dev", "Hospital by hospital"):
+        assert text in own and text not in handed_on
+    assert "all dev records" in handed_on and "taken for ade" in handed_on
+
+
+def test_a_run_under_way_has_a_page_that_is_read_anew(tmp_path: Path) -> None:
+    page = run_page(story(tmp_path / "r", done=False))
+    assert 'http-equiv="refresh"' in page and "round 6 of 6" in page
+    assert 'http-equiv="refresh"' not in run_page(story(tmp_path / "done"))
+
+
+def test_a_training_run_writes_its_page(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def listen(event: object) -> None:
+        seen.append(int((tmp_path / "run" / PAGE).exists()))
+
+    small(FedAvg(rounds=2), silos=silos(size=16), folder=tmp_path / "run", listener=listen).run()
+    assert 0 < sum(seen) < len(seen)  # from the first round on
+    page = (tmp_path / "run" / PAGE).read_text(encoding="utf-8")
+    assert "finished" in page and "taken for" in page and "float32" in page
+    assert len(read_story(tmp_path / "run").seconds) == 2
+
+
+def test_a_confusion_follows_from_counts() -> None:
+    counts = {"of ade": [3.0, 5.0, 4.0], "of no-ade": [6.0, 7.0, 8.0]}
+    history = [
+        {"round": 1, "split": "test", "counts": counts},
+        {"round": 1, "split": "test", "counts": counts},
+        {"round": 1, "split": "dev", "counts": counts},
+    ]
+    found = confusion({"metrics": {"last": {"round": 1}}, "history": history})
+    assert found == (["ade", "no-ade"], [[6, 2], [4, 12]])
+
+
+def test_differences_are_paired_by_hospital(tmp_path: Path) -> None:
+    first, second = story(tmp_path / "a"), story(tmp_path / "b", shift=0.01)
+    found = difference(second.document, first.document)
+    assert found is not None and found.hospitals == 3
+    assert found.mean == pytest.approx(0.01) and found.half == pytest.approx(0.0, abs=1e-9)
+    other = story(tmp_path / "c", parties=("east", "far-east"))
+    assert difference(other.document, first.document) is None
+
+
+def test_runs_side_by_side(tmp_path: Path) -> None:
+    stories = [
+        story(tmp_path / "fedavg"),
+        story(tmp_path / "fedadam", algorithm="fedadam", shift=0.02, rounds=8),
+    ]
+    require_screen("compared", side_by_side(stories))
+    page = comparison_page(stories)
+    assert "algorithm.rounds" in page and "Settings that differ" in page
+    outline = Outline()
+    outline.feed(page)
+    assert not outline.open and len(set(outline.ids)) == len(outline.ids)
+
+
+def test_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = written(tmp_path / "a"), written(tmp_path / "b", shift=0.1)
+    main(["report", str(a)], standalone_mode=False)
+    main(["report", str(a), str(b), "--out", str(tmp_path / "both")], standalone_mode=False)
+    assert (a / PAGE).is_file() and (tmp_path / "both" / PAGE).is_file()
+    main(["compare", str(a), str(b), "--out", str(tmp_path / "c")], standalone_mode=False)
+    assert "+10.0" in capsys.readouterr().out and (tmp_path / "c" / PAGE).is_file()
+    for command in ("report", "compare"):
+        with raises(RunError, reason="missing"):
+            main([command, str(a), str(tmp_path / "nowhere")], standalone_mode=False)
+
+
+# --- in a browser ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Tab]:
+    assert FOUND
+    with browser.tab(FOUND, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+SEEN = """
+[...document.querySelectorAll('main *')].filter(e => e.checkVisibility()
+  && e.getClientRects().length
+  && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
+  && !e.closest('svg')).map(e => e.tagName.toLowerCase() + ' ' + e.textContent.trim()
+    .replace(/\\s+/g, ' ')).join('\\n')
+"""
+WIDE = """
+[...document.querySelectorAll('figure, .scroll, p')].filter(e => e.getBoundingClientRect().right
+  > document.documentElement.clientWidth + 1).length
+"""
+
+
+@needs_a_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_a_reader_sees_at_both_widths(tab: browser.Tab, tmp_path: Path, width: int) -> None:
+    file = tmp_path / PAGE
+    file.write_text(run_page(story(tmp_path / "study")), encoding="utf-8")
+    tab.show(width)
+    tab.open(file)
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    assert tab.ask(WIDE) == 0
+    drawn = "[...document.querySelectorAll('.chart svg[role]')].map(s => s.getBoundingClientRect())"
+    assert tab.ask(f"{drawn}.every(r => r.width > 300 && r.height > 100)")
+    require_text(f"page-{width}", tab.ask(SEEN))
+
+
+@needs_a_browser
+def test_a_run_prints_on_few_pages(tab: browser.Tab, tmp_path: Path) -> None:
+    file = tmp_path / PAGE
+    file.write_text(run_page(story(tmp_path / "study")), encoding="utf-8")
+    tab.open(file)
+    assert 0 < len(re.findall(rb"/Type\s*/Page\b", tab.pdf())) <= 4
