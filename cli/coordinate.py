@@ -141,6 +141,8 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
         case "lost" | "returned" | "restarted" | "left out":
             return f"{event['event']}: {', '.join(map(str, event['parties']))}"
+        case "failed":
+            return f"cannot go on ({event['code']}): {', '.join(event['parties'])}"
         case "refused":
             return f"refused ({event['code']}): {', '.join(map(str, event['parties']))}"
         case "named":

@@ -29,6 +29,8 @@ from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.ports import Offered, TotalFor
 
+COMES_BACK = ("restarted", TooFewParties.code)  # of processes that began anew, or wait for others
+
 
 class Engine(Protocol):
     """Carries frames: all an engine has to do."""
@@ -63,6 +65,7 @@ class Coordinator:
         self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
         self._offered = Offered()
         self._sent: Sent | None = None  # of the last sum
+        self.failed: list[str] = []  # who said that it cannot go on, each time
         self.named: set[str] = set()  # who is shown to have broken the protocol
 
     @property
@@ -129,13 +132,8 @@ class Coordinator:
                 continue
             awaited.remove(party)
             if isinstance(message, messages.Failed):
-                raise PartyFailed(
-                    f"this party cannot go on ({message.code})",
-                    fix="its own log says why; nothing of this step was released",
-                    party=party,
-                    round=self.round or None,
-                    reason=message.code,
-                )
+                self._fail(party, message.code)
+                continue
             if isinstance(message, messages.Complaint) and self._may_complain(party, context):
                 complaints[party] = frame
                 continue
@@ -153,8 +151,24 @@ class Coordinator:
             heard = set(reply.messages) - awaited - self._bad.keys()
             return self._look_into(complaints, sorted(heard), self._sent, context)
         if step is None:
-            raise TooFewParties("no party answered", round=self.round or None)
+            why = next((e for e in self._bad.values() if not isinstance(e, WireError)), None)
+            raise why or TooFewParties("no party answered", round=self.round or None)
         return step
+
+    def _fail(self, party: str, code: str) -> None:
+        """Lose who cannot go on, where the others may; else the run ends."""
+        error = PartyFailed(
+            f"this party cannot go on ({code})",
+            fix="its own log says why; nothing of this step was released",
+            party=party,
+            round=self.round or None,
+            reason=code,
+        )
+        if not self._rules.spares or code in COMES_BACK:
+            raise error
+        self._bad[party] = error
+        self.failed.append(party)
+        self._recorder.event("failed", round=self.round, parties=[party], code=code)
 
     def _may_complain(self, party: str, context: StepContext) -> bool:
         """Whether this party was sent a total that it can complain of, and nobody did yet."""
@@ -184,22 +198,18 @@ class Coordinator:
             unmasks = isinstance(message, messages.Confirm | messages.UnmaskShares)
             finds = isinstance(message, messages.Finding)
             if unmasks == (context.waiting_sum is None) or finds == (context.inquest is None):
-                raise CohortError("this party did not answer the sum it is in", party=party)
+                other = CohortError("this party did not answer the sum it is in", party=party)
+                if not self._rules.spares:
+                    raise other
+                self._refuse(party, other)
+                return None
         taking = step or STEPS[type(message)](context)
-        if type(message) is not taking.takes:
-            raise Disagreement(
-                f"this party sent {type(message).__name__} where others sent "
-                f"{taking.takes.__name__}",
-                fix="all parties must run the same algorithm with the same settings",
-                party=party,
-            )
-        if isinstance(message, messages.Declare | messages.SumInput):
-            if taking.at not in (None, message.at):
-                raise Disagreement("the parties are in different sums", party=party)
-            taking.at = message.at
         try:
+            self._require_alike(taking, party, message)
             taking.take(party, message, frame.bulk)
-        except WireError as error:
+        except (WireError, Disagreement) as error:
+            if isinstance(error, Disagreement) and not (self._rules.spares and taking.heard):
+                raise
             self._refuse(party, error)
             if isinstance(error, Misconduct):
                 self._name_for_share(party, str(error.where["owner"]), frame)
@@ -207,6 +217,19 @@ class Coordinator:
         taking.heard.append(party)
         taking.heads[party] = frame.head
         return taking
+
+    def _require_alike(self, step: Step, party: str, message: messages.FromParty) -> None:
+        """Refuse what belongs to another step, or to another sum, than the others' answers."""
+        if type(message) is not step.takes:
+            raise Disagreement(
+                f"this party sent {type(message).__name__} where others sent {step.takes.__name__}",
+                fix="all parties must run the same algorithm with the same settings",
+                party=party,
+            )
+        if isinstance(message, messages.Declare | messages.SumInput):
+            if step.at not in (None, message.at):
+                raise Disagreement("the parties are in different sums", party=party)
+            step.at = message.at
 
     def _refuse(self, party: str, error: SecureFLError) -> None:
         self._bad[party] = error
@@ -235,7 +258,9 @@ class Coordinator:
         if step.at is not None and self._to_repeat:
             at = step.at
             self._to_repeat = tuple(sums for sums in self._to_repeat if sums.last >= at)
-        heard = set(step.heard)
+        heard, unlike = set(step.heard), [e for e in self._bad.values() if type(e) is Disagreement]
+        if len(unlike) >= len(heard):  # who is alone with what it says may have come first
+            raise unlike[0]
         lost = [m for m in self.members if m not in heard]
         if not lost:
             return
@@ -250,7 +275,11 @@ class Coordinator:
                 fix="bring them back and resume the run",
                 round=self.round,
             )
-        if len(parties) < self._rules.threshold or self._rules.host in lost:
+        few = len(parties) < self._rules.threshold or self._rules.host in lost
+        failed = [e for m in lost if isinstance(e := self._bad.get(m), PartyFailed)]
+        if failed and (few or step.takes is messages.Done):  # the others have all they trained for
+            raise failed[0]
+        if few:
             raise TooFewParties(
                 f"{len(parties)} parties are left ({why}); "
                 f"the threshold is {self._rules.threshold}",

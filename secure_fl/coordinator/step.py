@@ -40,6 +40,7 @@ class Rules:
     threshold: int
     deadline: float = 3600.0
     goes_back: bool = True  # more than one round; across sites, an operator has to say so
+    spares: bool = False  # the others, where one fails or contradicts them: it is lost, not the run
 
 
 class Reply(NamedTuple):

@@ -28,6 +28,7 @@ from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
+MOST_FAILURES = 2  # of one over the whole run, while the others go on
 MOST_HIDDEN = 2  # uploads in doubt that one does not show: a crash may come at any time
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
@@ -62,6 +63,7 @@ class RunLeader:
         self._waited = 0.0  # seconds since a round ended
         self._restarts: Counter[object] = Counter()  # since a round ended
         self._all_restarts: Counter[object] = Counter()
+        self._failures: Counter[str] = Counter()  # how often each said that it cannot go on
         self._hidden: Counter[object] = Counter()  # uploads in doubt that each did not show
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
@@ -141,7 +143,7 @@ class RunLeader:
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""
-        if not missing or self.stopping or self._waited >= self._patience:
+        if not missing or self.stopping or self._waited >= self._patience or self._tired:
             raise error
         if not self._waiting:
             self._recorder.event("waiting", code=error.code)
@@ -151,7 +153,7 @@ class RunLeader:
 
     def _gather(self) -> tuple[bytes, tuple[str, ...]]:
         """Gather all who are there, or those alone who can end a round without the others."""
-        there = self._hub.connected() - self._named
+        there = self._hub.connected() - self._named - self._tired
         asked = self._alone if self._alone and self._alone <= there else there
         run, members = self.gathering.gather(asked)
         self._gathered = frozenset(members)
@@ -175,7 +177,10 @@ class RunLeader:
         )
         self._coordinator.named = self._named
         with self._recorder.phase("run"):
-            self._coordinator.run()
+            try:
+                self._coordinator.run()
+            finally:
+                self._failures.update(self._coordinator.failed)
         self._recorder.event("traffic", bytes=self.traffic())
 
     def traffic(self) -> dict[str, dict[str, int]]:
@@ -215,13 +220,18 @@ class RunLeader:
             return
         self._waited = 0.0
         self._restarts.clear()
-        known = set(self._roster.names) - self._named
+        known = set(self._roster.names) - self._named - self._tired
         back = sorted((self._hub.connected() & known) - set(members))
         if self._coordinator is not None and self._coordinator.repeating:
             return  # what is repeated is finished by those who began it
         if back and self._joinable:
             self._recorder.event("returned", parties=back)
             raise Returned(f"{', '.join(back)} came back", fix="the run goes on with all")
+
+    @property
+    def _tired(self) -> set[str]:
+        """Who could not go on too often: the others go on without, and wait for it no longer."""
+        return {party for party, count in self._failures.items() if count > MOST_FAILURES}
 
     @property
     def _joinable(self) -> bool:

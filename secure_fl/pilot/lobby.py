@@ -44,4 +44,4 @@ def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> Rul
         )
     if plan.protection.mode != "none":
         require_maskable(len(parties))
-    return Rules(host, least, threshold, goes_back=False)
+    return Rules(host, least, threshold, goes_back=False, spares=True)

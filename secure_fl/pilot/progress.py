@@ -36,6 +36,8 @@ def progress(folder: Path) -> dict[str, Any]:
             case "traffic":
                 for name, bytes_of in event["bytes"].items():
                     members.setdefault(name, {"state": "here"}).update(bytes_of)
+            case "failed":
+                notes.append(f"failed ({event['code']}): {', '.join(event['parties'])}")
             case "lost":
                 state = "running"
                 for name in event["parties"]:

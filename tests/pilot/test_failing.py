@@ -1,0 +1,69 @@
+"""One hospital that cannot go on, or contradicts all others, does not end their run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.errors import PartyFailed
+from secure_fl.party.session import Session
+from secure_fl.pilot.lead import MOST_FAILURES
+from secure_fl.protocol import messages
+from secure_fl.protocol.messages import Boundary, Failed, SumInput
+from secure_fl.settings import ProtectionSettings
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+
+SICK = "hospital-2"
+
+
+def four(folder: Path, rounds: int = 3) -> LocalPilot:
+    protection = ProtectionSettings(min_cohort=3)
+    return local_pilot(folder, plan_of(FedAvg(rounds=rounds), protection=protection), 4)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, other: messages.FromParty, times: int = 99) -> None:
+    """Let one hospital answer so in place of its first, or each, contribution to a round."""
+    honest, said = Session._answer, list[int]()
+
+    def answer(session: Session, message: Any, frame: Any) -> Any:
+        found, bulk = honest(session, message, frame)
+        if session.party == SICK and isinstance(found, SumInput) and len(said) < times:
+            said.append(1)
+            return other, b""
+        return found, bulk
+
+    monkeypatch.setattr(Session, "_answer", answer)
+
+
+@pytest.mark.parametrize("other", [Failed("training"), Boundary(1), SumInput("host", ())])  # type: ignore[arg-type]
+def test_who_fails_or_contradicts_is_lost_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: messages.FromParty
+) -> None:
+    made = four(tmp_path)
+    answering(monkeypatch, other, 1)
+    made.lead(patience=0).run()
+    assert all(made.processes[name].done for name in made.members)
+
+
+def test_who_fails_each_time_is_asked_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = four(tmp_path, rounds=6)
+    answering(monkeypatch, Failed("training"))
+    made.lead(patience=0).run()
+    made.kill(SICK)  # it was left where it was
+    assert {name for name, one in made.processes.items() if one.done} == {*made.members} - {SICK}
+    assert len(made.seen("failed")) == MOST_FAILURES + 1
+
+
+def test_where_too_few_are_left_its_failure_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    answering(monkeypatch, Failed("training"))
+    with pytest.raises(PartyFailed) as caught:
+        made.lead(patience=0).run()
+    assert caught.value.reason == "training"
