@@ -51,6 +51,7 @@ class Better:
     by: float = 0.0
     reason: str = ""  # likely, of a failure; shown only then
     whole: bool = False  # over each arm's own parties: the same records, dealt to more or fewer
+    figure: Literal["score", "loss"] = "score"  # loss: lower is better, in hundredths of a nat
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,11 @@ class Bench:
             against = self.find(other)
             if row is None or against is None:
                 yield "not run", _absent(claim.arm if row is None else other)
+                continue
+            if claim.figure == "loss":
+                paired = losses_saved(row, against)
+                verdict, bounds = told(paired, claim.by)
+                yield verdict, f"loss of {other.title} - {claim.arm.title}, x 100: {bounds}"
                 continue
             parties = set() if claim.whole else self._common(row, claim.arm, against, other)
             if not parties and (claim.arm.tier or other.tier):
@@ -207,6 +213,14 @@ def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
             return {}
         each = [whole["values"]]
     return {seed: fmean(values) for seed, *values in zip(row["seeds"], *each, strict=True)}
+
+
+def losses_saved(row: Row, against: Row) -> list[float]:
+    """What the last round's loss on test records is below another's, for each seed of both."""
+    one, two = (
+        dict(zip(r["seeds"], r["loss"], strict=True)) if r["loss"] else {} for r in (row, against)
+    )
+    return [100 * (two[seed] - one[seed]) for seed in one if seed in two]
 
 
 def part_of(times: float) -> str:

@@ -1,7 +1,7 @@
 """What is kept of a finished cell: all that tables read, and little else.
 
 Finished cells are evidence that lies in the repository, so a line is a few kilobytes. Of each
-model the means over the test records keep every figure but the loss; of dev records and of single
+model the means over the test records keep every figure; of dev records and of single
 parties only the main metric remains, and that of entity types. Six digits are more than any table
 shows.
 """
@@ -50,7 +50,7 @@ def _is_test(split: str) -> bool:
 
 
 def _all(scores: Plain) -> dict[str, float]:
-    return {name: round(v, DIGITS) for name, v in scores.items() if name != "loss"}
+    return {name: round(v, DIGITS) for name, v in scores.items()}
 
 
 def _main(scores: Plain, metric: str) -> dict[str, float]:

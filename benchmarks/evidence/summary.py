@@ -83,10 +83,20 @@ def rows(finished: Sequence[tuple[Cell, Outcome]], reference: str | None) -> lis
             "settings": first["settings"],
         }
         listed += [
-            titles | {"model": model} | _measured(Scores(model, first["metric"]), outcomes) | shared
+            titles
+            | {"model": model, "loss": _losses(model, outcomes)}
+            | _measured(Scores(model, first["metric"]), outcomes)
+            | shared
             for model in models_of(first)
         ]
     return listed
+
+
+def _losses(model: str, outcomes: Sequence[Outcome]) -> list[float]:
+    """The last round's loss on test records with each seed; none if it was not kept of all."""
+    found = [Scores(model, "loss").of(outcome, "last", "test") for outcome in outcomes]
+    there = [loss for loss in found if loss is not None]
+    return there if len(there) == len(outcomes) else []
 
 
 def _mark(cell: Cell, outcome: Outcome) -> str:
