@@ -7,6 +7,7 @@ the host's model, or one that all parties share.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,7 @@ class Spread:
     labelled_size: int | None = None  # so many of the labelled
     hosted: bool = True  # False: the first party is measured where the host would be
     everywhere: bool = False  # every party is measured, on the same records
+    each_tier: bool = False  # the parties of each tier are measured on all records, dealt to them
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -71,7 +73,7 @@ def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
         dealt = [one_corpus_each(parts[part], spread.parties) for part in PARTS]
     else:
         train, *measured = (parts[part][0] for part in PARTS)
-        dealt = [_deal(train, spread, rng), *(iid(part, spread.parties, rng) for part in measured)]
+        dealt = [_deal(train, spread, rng), *(_tested(part, spread, rng) for part in measured)]
     return _named(spread, [Splits(*three) for three in zip(*dealt, strict=True)])
 
 
@@ -140,6 +142,16 @@ def _deal(
     if spread.alpha is None:
         return iid(train, spread.parties, rng)
     return dirichlet_client(train, spread.parties, rng, alpha=spread.alpha)
+
+
+def _tested(
+    part: Sequence[Example], spread: Spread, rng: np.random.Generator
+) -> list[tuple[Example, ...]]:
+    """Deal records to measure by: once, or once to the parties of each tier."""
+    if not spread.each_tier:
+        return iid(part, spread.parties, rng)
+    dealt = {tier: iter(iid(part, n, rng)) for tier, n in Counter(spread.tiers).items()}
+    return [next(dealt[tier]) for tier in spread.tiers]
 
 
 def _built_in(corpus: str, spread: Spread, seed: int) -> list[Splits]:

@@ -120,6 +120,8 @@ def key_of(cell: Cell, place: Place) -> str:
     everything["protection"] |= {"host_sums": "masks"}
     if algorithm.name == "inclusivefl":
         everything["algorithm"] |= {"mix": "tiers"}
+    if not cell.spread.each_tier:
+        everything["spread"].pop("each_tier")
     flags = ("audited", "control", "decomposed")
     everything |= {name: getattr(cell, name) for name in flags if getattr(cell, name)}
     text = json.dumps(everything, sort_keys=True)

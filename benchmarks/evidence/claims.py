@@ -85,7 +85,7 @@ class Judgement:
     claim: Claim
     verdict: Verdict
     figures: tuple[str, ...]
-    spreads: tuple[float, ...] = ()  # deviations, over seeds, of the differences in points
+    halves: tuple[float, ...] = ()  # half-widths of the differences of scores, in points
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +99,16 @@ class Bench:
 
     def judge(self, claim: Claim) -> Judgement:
         """Apply the rule."""
-        spreads: list[float] = []
+        halves: list[float] = []
         if isinstance(claim, Better):
-            found = list(self._better(claim, spreads))
+            found = list(self._better(claim, halves))
         elif isinstance(claim, Shown):
             found = list(self._shown(claim))
         else:
             found = [self._cheaper(claim)]
         verdict = min((verdict for verdict, _ in found), key=WORST.index)
         figures = tuple(dict.fromkeys(figure for _, figure in found))
-        return Judgement(claim, verdict, figures, tuple(spreads))
+        return Judgement(claim, verdict, figures, tuple(halves))
 
     def find(self, arm: Arm) -> Row | None:
         """The row of an arm, if it has been run."""
@@ -119,7 +119,7 @@ class Bench:
                 return row
         return None
 
-    def _better(self, claim: Better, spreads: list[float]) -> Iterator[tuple[Verdict, str]]:
+    def _better(self, claim: Better, halves: list[float]) -> Iterator[tuple[Verdict, str]]:
         row = self.find(claim.arm)
         for other in claim.others:
             against = self.find(other)
@@ -137,7 +137,8 @@ class Bench:
                 continue
             one, two = scores(row, self.which, parties), scores(against, self.which, parties)
             paired = [100 * (one[seed] - two[seed]) for seed in one if seed in two]
-            spreads += [stdev(paired)] if len(paired) > 1 else []
+            if len(paired) > 1:
+                halves.append(half_width(stdev(paired), len(paired)))
             verdict, bounds = told(paired, claim.by)
             yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 
 from benchmarks.evidence.cells import Outcome
 from benchmarks.evidence.chapters import Chapter, Part
-from benchmarks.evidence.claims import Better, Verdict, half_width
-from benchmarks.evidence.finished import SEEDS
+from benchmarks.evidence.claims import Verdict
 from benchmarks.evidence.markdown import grid, name
 from benchmarks.evidence.sealing import change, nearest, pairs
 from benchmarks.evidence.sheets import between, score
@@ -20,9 +19,6 @@ from benchmarks.evidence.sketch import distance
 from benchmarks.evidence.summary import Row, models_of
 
 TEXT = Path(__file__).with_name("front.md.j2")
-NARROW = 2.0  # points: the half-width that would tell the papers' differences
-WIDE = 5.0
-MOST = 1000  # seeds
 NOTHING = "–"  # where nothing was run
 
 
@@ -102,15 +98,10 @@ class Certainty:
     chapters: Sequence[Chapter]
 
     @cached_property
-    def spreads(self) -> list[float]:
-        """The deviations over seeds of the differences in points."""
-        judged = [one for chapter in self.chapters for one in chapter.judged]
-        return [sd for one in judged if isinstance(one.claim, Better) for sd in one.spreads]
-
-    @cached_property
     def halves(self) -> list[float]:
-        """The half-widths of intervals over a whole table's seeds."""
-        return [half_width(sd, SEEDS) for sd in self.spreads]
+        """The half-widths of the intervals."""
+        judged = [one for chapter in self.chapters for one in chapter.judged]
+        return [half for one in judged for half in one.halves]
 
     @property
     def half(self) -> str:
@@ -118,25 +109,10 @@ class Certainty:
         return f"{median(self.halves):.1f}" if self.halves else NOTHING
 
     @property
-    def wide(self) -> str:
-        """The percentage of those that are wide."""
-        return f"{100 * fmean(half > WIDE for half in self.halves):.0f}" if self.halves else NOTHING
-
-    @property
     def hours(self) -> float:
-        """CPU hours that a seed of all papers takes."""
+        """CPU hours that all cells took."""
         outcomes = [outcome for one in self.chapters for _, outcome in one.evidence.finished]
-        return float(sum(o["cpu_seconds"] for o in outcomes) / 3600 / SEEDS)
-
-    @property
-    def usual(self) -> str:
-        """Seeds after which half of the comparisons are narrow."""
-        return str(seeds_for(median(self.spreads))) if self.spreads else NOTHING
-
-    @property
-    def most(self) -> str:
-        """Seeds after which nine in ten are."""
-        return str(seeds_for(quantiles(self.spreads, n=10)[-1])) if self.spreads else NOTHING
+        return float(sum(o["cpu_seconds"] for o in outcomes) / 3600)
 
 
 @dataclass(frozen=True)
@@ -181,11 +157,6 @@ class Sealed:
         found = [distance(a.get("sketch"), b.get("sketch")) for a, b in self._runs]
         known = [far for far in found if far is not None]
         return f"{100 * max(known):.1f}" if known else NOTHING
-
-
-def seeds_for(sd: float) -> int:
-    """How many seeds make an interval narrow."""
-    return next(n for n in range(2, MOST) if half_width(sd, n) <= NARROW)
 
 
 def front(chapters: Sequence[Chapter]) -> str:

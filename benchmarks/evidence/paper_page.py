@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from benchmarks.evidence.chapters import Chapter
 from benchmarks.evidence.claims import Verdict
-from benchmarks.evidence.finished import SEEDS, Evidence, model_of
+from benchmarks.evidence.finished import Evidence, model_of
 from benchmarks.evidence.markdown import grid
 from benchmarks.evidence.sealing import differences, pairs
 from benchmarks.evidence.sheets import SIGNS, sheet
@@ -57,7 +57,7 @@ def _conditions(evidence: Evidence) -> Iterator[str]:
     yield f"- cells: {len(outcomes)} of {len(outcomes) + len(evidence.missing)} finished"
     if outcomes:
         seeds = sorted({outcome["seed"] for outcome in outcomes})
-        yield f"- seeds: {_numbers(seeds)}; a whole table has {SEEDS}"
+        yield f"- seeds: {_numbers(seeds)}, of most rows; bytes, spectra and audits have the first"
         yield f"- checkpoint: {'; '.join(sorted({model_of(o) for o in outcomes}))}"
         machines = {o["machine"]["processor"] for o in outcomes}
         threads = sorted({o["machine"]["torch_threads"] for o in outcomes})
