@@ -75,7 +75,7 @@ def model_folder(run: Path, party: str | None) -> Path:
         return run
     own = {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/*/{CARD}"))}
     own |= {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/model/{CARD}"))}
-    shared = run / "model"
+    shared = run / (_to_use(run) or "model")
     if party is None and (shared / CARD).is_file():
         return shared
     if party is not None and party in own:
@@ -83,13 +83,22 @@ def model_folder(run: Path, party: str | None) -> Path:
     if not run.is_dir():
         what, fix = "there is no such folder", "secure-fl runs lists runs"
     elif own:
-        what = "this run has no shared model" if party is None else f"no model of {party!r} is here"
+        which = "the model to use is each hospital's own"
+        what = which if party is None else f"no model of {party!r} is here"
         fix = f"name one of its hospitals: --party {' or '.join(own)}"
     elif (shared / CARD).is_file():
         what, fix = f"{party!r} has no model of its own here", "leave out --party"
     else:
         what, fix = "this run has no model yet", "finish it with secure-fl train ... --resume"
     raise RunError(what, fix=fix, file=run, reason="missing")
+
+
+def _to_use(run: Path) -> str | None:
+    """Which of a run's models is to be used, as its result says."""
+    from secure_fl.cli.runs import read_json
+
+    use: str | None = read_json(run / "result.json").get("use")
+    return use
 
 
 def _examples(

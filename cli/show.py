@@ -23,6 +23,7 @@ from secure_fl.display.figures import size as size
 from secure_fl.display.figures import traffic as traffic
 from secure_fl.display.grid import grid as grid
 from secure_fl.display.results import entity_table as entity_table
+from secure_fl.display.results import model_line as model_line
 from secure_fl.display.results import noise_line as noise_line
 from secure_fl.display.results import result_table as result_table
 

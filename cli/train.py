@@ -78,6 +78,8 @@ def train(
             results.print(entities)
         seconds = show.duration(document["seconds"]["total"])
         results.print(f"\n{seconds}, {protection_line(document)}; the run is in {folder}")
+        if (use := show.model_line(document)) is not None:
+            results.print(use)
         results.print(document["protection"]["statement"])
         if (noise := show.noise_line(document)) is not None:
             results.print(noise)

@@ -64,6 +64,21 @@ def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -
     ]
 
 
+def model_line(document: Mapping[str, Any]) -> str | None:
+    """Say which of several models is to be used; `None` where a run has one."""
+    metric, pooled = document["main_metric"], document["metrics"]["last"].get("pooled", {})
+    dev = {
+        split.rpartition("/")[0] or "model": scores.get(metric)
+        for split, scores in pooled.items()
+        if split.rpartition("/")[2] == "dev" and not split.startswith(LOCAL)
+    }
+    if len(dev) < 2 or document.get("use") not in dev:
+        return None
+    said = ", ".join(f"{name} {number(score)}" for name, score in sorted(dev.items()))
+    whose = "the student" if document["use"] == "student" else "each hospital's teacher"
+    return f"to use: {whose}; dev {metric} over all records: {said}"
+
+
 def noise_line(document: Mapping[str, Any]) -> str | None:
     """Say what noise on predictions cost and left over; `None` where a run had none."""
     noise = document.get("noise")

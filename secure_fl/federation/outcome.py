@@ -16,7 +16,7 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
-from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, versions
+from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def document_of(
     """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
     recorders = [site.recorder for site in sites]
     task = next(iter(run.tasks.values()))
+    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None)
     noise = run.terms.protection.noise
     dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
@@ -71,6 +72,7 @@ def document_of(
         "main_metric": task.metric,
         "local_heads": run.local_heads,
         "metrics": metrics,
+from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
         "model_round": _model_round(run, metrics),
         "values": _values(sites),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -48,6 +49,21 @@ def summarise(
             break
     best = max(judged, key=lambda n: (judged[n], -n)) if judged else numbers[-1]
     return {"last": rounds[numbers[-1]], "best": rounds[best]}
+
+
+def to_use(delivered: Iterable[str], metrics: Mapping[str, Any], metric: str) -> str | None:
+    """Which of a party's models to use: the best after the last round, on dev records over all.
+
+    Where that cannot be told, or is told alike, the first: FedKD's student before its teachers.
+    """
+    pooled = metrics.get("last", {}).get("pooled", {})
+
+    def dev(name: str) -> float:
+        split = "dev" if name == "model" else f"{name}/dev"
+        score: float = pooled.get(split, {}).get(metric, -inf)
+        return score
+
+    return max(delivered, key=dev, default=None)
 
 
 def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from click.testing import CliRunner
 
 from secure_fl import FedAvg, TrainingSettings
 from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.cli import show
 from secure_fl.cli.main import main
+from secure_fl.cli.predict import model_folder
 from secure_fl.errors import RunError
 from secure_fl.learning.fetching import quiet
 from secure_fl.runs.model_card import write_card, write_cards
@@ -108,6 +110,18 @@ def test_a_student_answers_and_a_teacher_s_card_says_whose_it_is(tmp_path: Path)
     assert f"| accuracy | {pooled['student/test']['accuracy']:.4f} |" in card
     assert "one hospital's own" not in card
     assert "one hospital's own" in (teacher / "README.md").read_text()
+    better = pooled["student/dev"]["accuracy"] >= pooled["dev"]["accuracy"]
+    assert result["use"] == ("student" if better else "model")
+    said = show.model_line(result)
+    assert said is not None and ("the student" if better else "teacher") in said
+    for use in ("student", "model"):  # whichever it is, predict takes it or asks for whose
+        (tmp_path / "r" / "result.json").write_text(json.dumps(result | {"use": use}))
+        if use == "student":
+            assert model_folder(tmp_path / "r", None) == student
+        else:
+            with raises(RunError, "--party", reason="missing"):
+                model_folder(tmp_path / "r", None)
+        assert model_folder(tmp_path / "r", "hospital-1") == teacher
     with quiet():
         ask = transformers.pipeline("text-classification", model=str(student), device="cpu")
     assert ask("no complaints")[0]["label"] in LABELS
