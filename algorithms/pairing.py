@@ -10,6 +10,7 @@ from torch import nn
 from secure_fl.algorithms.distillation import Pair
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import body_of
+from secure_fl.learning.maps import MAPS
 from secure_fl.learning.models import Attention, depth, load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks.base import inference
@@ -35,8 +36,7 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
             field="algorithm.exchange",
         )
     require_tokens(site)
-    # only eager attention shows its maps
-    attention: Attention = "eager" if cfg.hidden else "sdpa"
+    attention: Attention = MAPS if cfg.hidden else "sdpa"
     teacher, settings = site.model(attention=attention), site.shared_model_settings
     if site.model_settings == settings and cfg.student_layers > depth(teacher):
         raise SettingsError(

@@ -24,7 +24,7 @@ from secure_fl.learning.tasks.attentive_pooling import AttentivePoolingConfig
 from secure_fl.settings import ModelSettings
 
 POOLING = "1_Pooling/config.json"  # where sentence-transformers say it
-Attention: TypeAlias = Literal["sdpa", "eager", "flash_attention_2"]
+Attention: TypeAlias = Literal["sdpa", "eager", "maps", "flash_attention_2"]  # maps: `maps`
 
 
 def instantiate(

@@ -323,6 +323,20 @@ def one(batch: Batch, row: int) -> Batch:
     }
 
 
+def test_attention_maps_are_read_before_dropout() -> None:
+    """The model answers as with eager attention, bit for bit; its maps have lost nothing."""
+    task, batch = given("classification")
+    tokenizer, seen = load_tokenizer(ModelSettings()), {}
+    for attention in ("eager", "maps"):
+        model = load_model(ModelSettings(), task, tokenizer, 1, attn_implementation=attention)
+        torch.manual_seed(5)
+        out = task.outputs(model.train(), batch, output_attentions=True)
+        seen[attention] = (out.logits, out.attentions[0].sum(-1))
+    assert torch.equal(seen["eager"][0], seen["maps"][0])
+    assert not torch.allclose(seen["eager"][1], torch.ones(()), atol=1e-3)
+    assert torch.allclose(seen["maps"][1], torch.ones(()), atol=1e-5)
+
+
 def test_w_begins_as_the_identity_and_its_own_part_learns_it() -> None:
     task, tokenizer = given("classification").task, load_tokenizer(ModelSettings())
     model = load_model(ModelSettings(layers=2), task, tokenizer, 1, attn_implementation="eager")
