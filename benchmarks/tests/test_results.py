@@ -112,6 +112,7 @@ FEDAVG, LOCAL, DROPOUT = Arm("FedAvg"), Arm("Local"), Arm("FedDropout")
         (Better("", FEDAVG, (DROPOUT,)), "cannot be told"),
         (Better("", FEDAVG, (LOCAL,), by=30), "does not hold"),
         (Better("", LOCAL, (FEDAVG,), by=-30), "holds"),
+        (Better("", LOCAL, (FEDAVG,), figure="loss"), "cannot be told"),  # alike: 1/3 everywhere
         (Better("", FEDAVG, (LOCAL, DROPOUT)), "cannot be told"),  # needs both
         (Better("", LOCAL, (DROPOUT, FEDAVG)), "does not hold"),  # one is enough
         (Better("", FEDAVG, (Arm("DS-FL"),)), "not run"),
@@ -215,7 +216,7 @@ def test_old_lines_are_tidied_and_still_resumed(tmp_path: Path) -> None:
         "parties": 3,
         "train": 24,
     }
-    assert found["metrics"]["last"]["mean"]["test"] == {"accuracy": 0.333333}
+    assert found["metrics"]["last"]["mean"]["test"] == {"accuracy": 0.333333, "loss": 0.333333}
     assert found["metrics"]["last"]["party"]["hospital-0"] == {"test": {"accuracy": 0.333333}}
     assert "statement" not in found["protection"] and slim(found) == found
     before = (tmp_path / FILE).read_bytes()

@@ -66,7 +66,7 @@ class Result:
 
     @property
     def model(self) -> torch.nn.Module:
-        """The shared model."""
+        """The shared model; of several, the one to use."""
         return self.models[self._known(MODEL)]
 
     def mean(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
@@ -197,6 +197,8 @@ class Result:
         return scores
 
     def _known(self, name: str) -> str:
+        if name == MODEL and name not in self.models:
+            name = self.document.get("use") or name  # FedKD's student
         if name not in self.models:
             fix = f"name one of {', '.join(self.models)}" if self.models else "train a model first"
             raise RunError(f"there is no model {name!r} in this result", fix=fix, reason="missing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -102,7 +103,9 @@ def test_an_audit_is_told_with_its_verdict(run: Path, tmp_path: Path) -> None:
 
 def test_a_student_answers_and_a_teacher_s_card_says_whose_it_is(tmp_path: Path) -> None:
     algorithm, records = FedKD(rounds=1, student_layers=1), silos(size=16)
-    small(algorithm, model=ModelSettings(layers=2), silos=records, folder=tmp_path / "r").run()
+    made = small(
+        algorithm, model=ModelSettings(layers=2), silos=records, folder=tmp_path / "r"
+    ).run()
     student, teacher = tmp_path / "r" / "student", tmp_path / "r/parties/hospital-1/model"
     result = json.loads((tmp_path / "r" / "result.json").read_text())
     pooled = result["metrics"]["last"]["pooled"]
@@ -112,6 +115,7 @@ def test_a_student_answers_and_a_teacher_s_card_says_whose_it_is(tmp_path: Path)
     assert "one hospital's own" in (teacher / "README.md").read_text()
     better = pooled["student/dev"]["accuracy"] >= pooled["dev"]["accuracy"]
     assert result["use"] == ("student" if better else "model")
+    assert replace(made, document=result | {"use": "student"}).model is made.models["student"]
     said = show.model_line(result)
     assert said is not None and ("the student" if better else "teacher") in said
     for use in ("student", "model"):  # whichever it is, predict takes it or asks for whose
