@@ -21,7 +21,7 @@ def attention_with_maps(
     module: nn.Module, *inputs: Any, dropout: float = 0.0, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """The family's own eager attention, and its map before dropout."""
-    eager = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+    eager = sys.modules[type(module).__module__].eager_attention_forward
     output, maps = eager(module, *inputs, dropout=0.0, **options)
     if module.training and dropout:
         output, _ = eager(module, *inputs, dropout=dropout, **options)
