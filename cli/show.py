@@ -16,7 +16,6 @@ import click
 from rich.console import Console
 from rich.panel import Panel
 
-from secure_fl.display.figures import LOCAL
 from secure_fl.display.figures import duration as duration
 from secure_fl.display.figures import metric_of as metric_of
 from secure_fl.display.figures import number as number

@@ -48,11 +48,12 @@ def document_of(
     """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
     recorders = [site.recorder for site in sites]
     task = next(iter(run.tasks.values()))
-    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None)
     noise = run.terms.protection.noise
     dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
     metrics = summarise(recorders, task.metric, task.pooled if run.whole else None)
+    # Where a run waits for better scores, its models are those of the best round.
+    delivered = metrics.get("last" if run.terms.training.patience is None else "best", {})
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}
     return {
         "schema": SCHEMA,
@@ -72,22 +73,15 @@ def document_of(
         "main_metric": task.metric,
         "local_heads": run.local_heads,
         "metrics": metrics,
-from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
+        "use": to_use(sites[0].delivered, delivered, task.metric),
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
-        "model_round": _model_round(run, metrics),
+        "model_round": delivered.get("round"),
         "values": _values(sites),
         "bytes": crossed(recorders, bytes_before),
         "seconds": seconds,
         "versions": dict(versions()),
         "machine": dict(machine()),
     }
-
-
-def _model_round(run: Outline, metrics: Mapping[str, Any]) -> int | None:
-    """The round that the delivered models are of: where a run waits for better scores, the best."""
-    which = "last" if run.terms.training.patience is None else "best"
-    found: int | None = metrics.get(which, {}).get("round")
-    return found
 
 
 def _values(sites: Sequence[Site]) -> int | None:

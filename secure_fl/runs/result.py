@@ -51,12 +51,12 @@ def summarise(
     return {"last": rounds[numbers[-1]], "best": rounds[best]}
 
 
-def to_use(delivered: Iterable[str], metrics: Mapping[str, Any], metric: str) -> str | None:
-    """Which of a party's models to use: the best after the last round, on dev records over all.
+def to_use(delivered: Iterable[str], scores: Mapping[str, Any], metric: str) -> str | None:
+    """Which of a party's models to use: the best on dev records over all, by a round's scores.
 
     Where that cannot be told, or is told alike, the first: FedKD's student before its teachers.
     """
-    pooled = metrics.get("last", {}).get("pooled", {})
+    pooled = scores.get("pooled", {})
 
     def dev(name: str) -> float:
         split = "dev" if name == "model" else f"{name}/dev"
