@@ -51,7 +51,7 @@ class Completion(Task):
     ) -> Table:
         """Prompt, completion and an end; of prompts that are too long, the end is kept."""
         end, most = end_of(tokenizer), min(self.max_length, tokenizer.model_max_length)
-        kept = most - most // ROOM  # of a prompt without a completion
+        kept = most - max(1, most // ROOM)  # of a prompt without a completion
         rows, labels = [], []
         for asked, said in parts_of(examples, tokenizer, labelled=labelled):
             written = [*said, end][: most - 1] if labelled else []
@@ -134,7 +134,9 @@ class Completion(Task):
                 written = writer.generate(
                     **batch,
                     max_new_tokens=most - asked,
-                    do_sample=False,
+                    do_sample=False,  # nor what else a checkpoint may ask for
+                    num_beams=1,
+                    repetition_penalty=1.0,
                     pad_token_id=tokenizer.pad_token_id,
                     eos_token_id=end_of(tokenizer),
                 )[0, asked:]
