@@ -101,6 +101,10 @@ class Entry:
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # what the host opens are predictions, which can carry noise
     dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
+    guarded: str | None = (
+        None  # the label, in `Site.score`, of the model that its sums move, if all
+    )
+    # of a round lies in what it hands to `Cohort.rounds`, so that [guard] can undo it
     adapters: tuple[str, ...] = ()  # the kinds of [model.adapter] that its program can train
     summary: str = ""
 

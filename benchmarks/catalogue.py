@@ -110,6 +110,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What FLARE costs beside one process. --quick leaves rounds and start out.",
             {"repeats": 20, "large_repeats": 2, "whole": False},
         ),
+        "guard": Benchmark(
+            "benchmarks.federations.guard",
+            "What a guard does against one bad hospital of eight.",
+            {"sets": ("built-in ade",), "seeds": 1, "rounds": 3, "records": 240},
+        ),
         "startup": Benchmark(
             "benchmarks.micro.startup",
             "How long the import and the help text take.",

@@ -128,6 +128,7 @@ def hospital_of(
         heard,
         rules.ledger,
         rules.policy.max_batch,
+        rules.policy.max_growth,
         goes_back=goes_back,
     )
 
@@ -155,6 +156,8 @@ def _not_connected(why: str) -> None:
 
 
 def _show(event: dict[str, Any], tell: Callable[[str], None]) -> None:
+    from secure_fl.pilot.progress import vote_told
+
     match event["event"]:
         case "invited":
             tell(f"invited to {event['run']}: this site's rules allow it")
@@ -163,6 +166,8 @@ def _show(event: dict[str, Any], tell: Callable[[str], None]) -> None:
         case "named":
             whom = ", ".join(event["parties"])
             click.echo(f"a sum was spoiled by {whom}: see evidence/ in this run's folder", err=True)
+        case "guard" if event["refused"]:
+            tell(vote_told(event))
         case "metrics" | "pooled":
             scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
             whose = ", all hospitals" * (event["event"] == "pooled")

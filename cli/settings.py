@@ -50,6 +50,7 @@ def sections() -> Mapping[str, type[Section]]:
         "training.dp": settings.DPSettings,
         "protection": settings.ProtectionSettings,
         "protection.noise": settings.NoiseSettings,
+        "guard": settings.GuardSettings,
         "policy": settings.PolicySettings,
         **{f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()},
         POLICY: site_policy.SitePolicy,

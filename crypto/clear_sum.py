@@ -247,6 +247,13 @@ class ClearTranscript:
     def adopt(self, common: Mapping[str, Any]) -> None:
         """Nothing is kept between sums."""
 
+    def scaling(self) -> Mapping[str, Any]:
+        """There are no scales, and so no grid that could grow."""
+        return {"grid": {}, "own": {}}
+
+    def rescale(self, before: Mapping[str, Any]) -> None:
+        """Nothing was scaled."""
+
     def state(self) -> Mapping[str, Any]:
         """Nothing is kept between sums."""
         return {}

@@ -75,6 +75,14 @@ class Transcript:
         self.scales.adopt(common["scales"])
         self.seen.restore(common["seen"])
 
+    def scaling(self) -> Mapping[str, Any]:
+        """Scales and leftovers, to go back to."""
+        return {**self.scales.state(), "own": dict(self.scales.own)}
+
+    def rescale(self, before: Mapping[str, Any]) -> None:
+        """Go back; all that was opened still binds later sums, and rounding draws anew."""
+        self.scales.restore(before)
+
     def state(self) -> Mapping[str, Any]:
         """Scales, leftovers, the rounding generator, what was seen; never keys, drawn afresh."""
         return {
@@ -184,6 +192,8 @@ class Scales:
     def __init__(self, bits: int) -> None:
         self._bits = bits
         self.rms: dict[str, float] = {}  # of one party's values, at the last sum that carried
+        self.grid: dict[str, float] = {}  # squared norms of one party's vectors, in the same sum
+        self.own: dict[str, float] = {}  # this party's, of vectors that had no scale yet
         self.leftovers: dict[str, Vector] = {}
         self._norms: dict[str, float] = {}  # squared, over all parties: for the next seal only
 
@@ -199,6 +209,7 @@ class Scales:
                 if vector.size > SMALL and not (rule.carry and name in self.rms)
             }
             if norms:
+                self.own |= {n.removeprefix(NORM): float(norm[0]) for n, norm in norms.items()}
                 wanted.append(Group(group.owners, norms, group.readers))
         if wanted and rule.audience == Audience.HOST:
             raise CohortError(
@@ -265,19 +276,26 @@ class Scales:
             elif field.name in norms:
                 norm = _squared(field.name, norms[field.name])
                 self.rms[field.name] = sqrt(norm / (owners * field.size))
+            if rule.carry and field.name in self.rms:
+                self.grid[field.name] = self.rms[field.name] ** 2 * field.size
 
     def common(self) -> Mapping[str, Any]:
         """What all parties have alike, in one order: whoever opened the sums knows these."""
-        return {"rms": dict(sorted(self.rms.items()))}
+        return {"rms": dict(sorted(self.rms.items())), "grid": dict(sorted(self.grid.items()))}
 
     def adopt(self, common: Mapping[str, Any]) -> None:
         """Begin with the others' scales, and with nothing left over."""
-        self.rms, self.leftovers = dict(common["rms"]), {}
+        self.rms, self.grid, self.leftovers = dict(common["rms"]), dict(common["grid"]), {}
 
     def state(self) -> Mapping[str, Any]:
         """For checkpoints."""
-        return {"rms": dict(self.rms), "leftovers": dict(self.leftovers)}
+        return {
+            "rms": dict(self.rms),
+            "grid": dict(self.grid),
+            "leftovers": dict(self.leftovers),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
         self.rms, self.leftovers = dict(state["rms"]), dict(state["leftovers"])
+        self.grid = dict(state.get("grid", {}))  # older checkpoints have none

@@ -10,7 +10,8 @@
     ├── CohortError        parties are missing or disagree                     exit 5
     │   ├── TooFewParties  a sum over so few parties would expose one of them
     │   ├── PartyFailed    a party cannot go on, and its own log says why
-    │   └── Disagreement   replicated state differs between parties
+    │   ├── Disagreement   replicated state differs between parties
+    │   └── RefusedRounds  the parties refused more rounds than the plan allows
     ├── CryptoError        something cannot be sealed, opened or verified      exit 6
     │   ├── KeyringError   a key file, roster or passphrase is wrong
     │   └── TamperError    an aggregate was changed on its way
@@ -225,6 +226,13 @@ class Disagreement(CohortError):  # noqa: N818
 
     advice = "give all parties the same settings, data sets and version"
     code = "disagreement"
+
+
+class RefusedRounds(CohortError):  # noqa: N818 - it names a state
+    """The parties' votes refused more rounds than the plan allows."""
+
+    advice = "find out which site sends what makes the model worse, and go on without it"
+    code = "refused-rounds"
 
 
 class CryptoError(SecureFLError):

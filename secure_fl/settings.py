@@ -252,6 +252,24 @@ class ProtectionSettings(Section):
         return self
 
 
+class GuardSettings(Section):
+    """[guard]: every round is tested by all parties on their own dev records, and voted on.
+
+    What the votes say is a sealed sum. A refused round is undone at all parties alike.
+    """
+
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5  # of the votes: so many against refuse a round
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.02  # how much worse a round may make the dev
+    # records of a party before it votes against it, as a share of them that turn wrong
+    errors: Annotated[float, Field(ge=0)] = 0.25  # and so many standard errors of its dev records
+    max_growth: Annotated[float, Field(gt=1)] | None = 10.0  # of a sum's squared norms, over those
+    # of the last admitted round, at first over a party's own; more is a vote against; None: any
+    most: Positive = 5  # refused rounds; with one more the run stops, and says so
+    again: bool = True  # another round makes up for a refused one; false: it is left out
+    search: bool = False  # sum over halves of the parties after a refusal, to leave out who is in
+    # every refused sum; members may then learn each other's counts of records
+
+
 class PolicySettings(Section):
     """[policy]: what `secure-fl audit` lets pass; beyond it, the exit status is 3.
 

@@ -16,6 +16,7 @@ from secure_fl.config.toml import Table, Text, odd_values
 from secure_fl.errors import SettingsError
 from secure_fl.faults import nearest
 from secure_fl.settings import (
+    GuardSettings,
     ModelSettings,
     PolicySettings,
     ProtectionSettings,
@@ -44,6 +45,7 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
     policy: PolicySettings = PolicySettings()
+    guard: GuardSettings | None = None  # None: what is summed is what counts
     algorithm: SerializeAsAny[Algorithm]  # one of algorithms.registry.ALGORITHMS
 
 
@@ -55,6 +57,7 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
         "training": TrainingSettings,
         "protection": ProtectionSettings,
         "policy": PolicySettings,
+        "guard": GuardSettings,
     }
 )
 
@@ -68,6 +71,8 @@ def build(tree: Table, text: Text, base: Path | None) -> Settings:
     errors: list[SettingsError] = []
     for name in (*_SIMPLE, "data", "algorithm"):
         raw = tree.get(name, {})
+        if name == "guard" and name not in tree:  # it is there, or it guards nothing
+            continue
         try:
             cls = _SIMPLE[name] if name in _SIMPLE else _CHOSEN[name](raw, text)
         except SettingsError as error:

@@ -155,6 +155,9 @@ class Watch:
             bytes_ = event["head_bytes"] + event["bulk_bytes"]
             line.up += bytes_ if event["direction"] == "out" else 0
             line.down += bytes_ if event["direction"] == "in" else 0
+        elif kind == "guard" and event["refused"] and party == min(self._lines):  # all say so
+            against = f"{event['against']} of {event['voters']} parties"
+            self._say(f"round {event['round']} refused by {against}, and undone")
         elif kind == "warning":
             self._console.print(f"{party}: {warning(event)}", style="yellow")
 

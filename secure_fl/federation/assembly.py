@@ -19,6 +19,7 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.guard import Guard
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
@@ -42,6 +43,7 @@ def join_run(
     checkpoints: Checkpoints | None = None,
     noise: NoiseAccount | None = None,
     pooling: Pooling | None = None,
+    guard: Guard | None = None,
     surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
     until: int | None = None,
     capture: Capture | None = None,
@@ -50,7 +52,8 @@ def join_run(
 
     `link`: this party's end; its run binds all masks. `checkpoints`: None keeps none.
     `noise`: the budget that its predictions may spend. `pooling`: of its scores with the others';
-    None keeps them at home. `surroundings`: entered for every step.
+    None keeps them at home. `guard`: of its rounds, by all parties' votes. `surroundings`: entered
+    for every step.
     `until`: the round to end with, if not the last. `capture`: who may watch its sums.
     """
     recorder = recorder or EventLog(keys.identity.name)
@@ -67,6 +70,7 @@ def join_run(
         recorder=recorder,
         noise=noise,
         pooling=pooling,
+        guard=guard,
     )
     cohort.until = until
     return Session(

@@ -24,6 +24,7 @@ from secure_fl.federation.ground_rules import (
     local_heads,
     pooled,
     require_silos,
+    require_votes,
     rules_of,
     tasks_of,
 )
@@ -37,7 +38,13 @@ from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result import crossed, spent
-from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.settings import (
+    GuardSettings,
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
 
 
 class Federation:
@@ -52,6 +59,7 @@ class Federation:
         model: ModelSettings | None = None,
         training: TrainingSettings | None = None,
         protection: ProtectionSettings | None = None,
+        guard: GuardSettings | None = None,
         seed: int = 0,
         folder: Path | str | None = None,
         resume: bool = False,
@@ -71,6 +79,7 @@ class Federation:
             protection or ProtectionSettings(),
             seed,
             metrics or {},
+            guard,
         )
         entry = self.terms.entry
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
@@ -89,6 +98,8 @@ class Federation:
         )
         self.local_heads = local_heads(self.tasks)
         self.terms.require_sound()
+        if guard is not None:
+            require_votes(guard, len(self.silos), self.rules.min_cohort)
 
     @classmethod
     def of(
@@ -108,6 +119,7 @@ class Federation:
             model=settings.model,
             training=settings.training,
             protection=settings.protection,
+            guard=settings.guard,
             seed=settings.run.seed,
             folder=folder,
             resume=resume,
@@ -215,7 +227,10 @@ class Federation:
         recorders = [log, *(site.recorder for site in sites)]
         seconds = spent(recorders, time.perf_counter() - started, before.get("seconds"))
         accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-        document = document_of(self.outline, sites, seconds, accounts, before.get("bytes"))
+        guards = [party.guard for party in parties if party.guard is not None]
+        document = document_of(
+            self.outline, sites, seconds, accounts, before.get("bytes"), guards=guards
+        )
         result = deliver(sites, document)
         if folder is not None:
             export_to(folder.path, sites)

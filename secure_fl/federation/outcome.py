@@ -16,6 +16,7 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
+from secure_fl.party.guard import Guard
 from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
@@ -44,6 +45,8 @@ def document_of(
     seconds: Mapping[str, Any],
     accounts: Mapping[str, NoiseLedger],
     bytes_before: Mapping[str, Any] | None = None,
+    *,
+    guards: Sequence[Guard] = (),
 ) -> dict[str, Any]:
     """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
     recorders = [site.recorder for site in sites]
@@ -63,6 +66,7 @@ def document_of(
         "protection": protection_of(run),
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
+        "guard": guard_of(run, guards),
         "task": run.terms.task.model_dump(mode="json"),
         "model": run.terms.model.model_dump(mode="json"),
         "parties": list(run.parties),
@@ -94,6 +98,17 @@ def _values(sites: Sequence[Site]) -> int | None:
     return max(counts, default=None)
 
 
+def guard_of(run: Outline, guards: Sequence[Guard]) -> dict[str, Any] | None:
+    """Which rounds were refused, and who was left out for it: equal at all parties."""
+    if run.terms.guard is None or not guards:
+        return None
+    return {
+        "settings": run.terms.guard.model_dump(mode="json"),
+        "refused": list(guards[0].refused),
+        "left_out": list(guards[0].left_out),
+    }
+
+
 def records_of(sites: Sequence[Site]) -> dict[str, int]:
     """How many records all parties have together, in each split."""
     silos = [site.silo for site in sites]
@@ -110,6 +125,7 @@ def protection_of(run: Outline) -> dict[str, Any]:
         statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
         of_drawn if mode in MASKED else "",
+        of_halves(run, parties) if mode in MASKED else "",
         run.terms.algorithm.caveat,
     ]
     return run.terms.protection.model_dump(mode="json") | {
@@ -121,6 +137,19 @@ def protection_of(run: Outline) -> dict[str, Any]:
         },
         "statement": " ".join(filter(None, said)),
     }
+
+
+def of_halves(run: Outline, parties: int) -> str:
+    """What a search after a refused round tells, where the guard may make one."""
+    if run.terms.guard is None or not run.terms.guard.search:
+        return ""
+    half, spare = (parties - 1) // 2, parties - run.rules.threshold
+    return (
+        f"After a refused round sums may be over {half} of the {parties} parties: they hold "
+        f"against {max(0, half - 2)} colluders, and {max(0, half - spare - 2)} if the coordinator "
+        "lies about who dropped out; over many of them members can learn each other's counts of "
+        "records."
+    )
 
 
 def among_drawn(run: Outline, parties: int, bound: CollusionBound) -> tuple[int, int, str]:

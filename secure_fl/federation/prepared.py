@@ -20,8 +20,10 @@ from secure_fl.federation.assembly import join_run
 from secure_fl.federation.ground_rules import require_adapters
 from secure_fl.federation.terms import Terms
 from secure_fl.learning.dp.scope import noise_of, privacy_of
+from secure_fl.learning.judging import DevRecords
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
+from secure_fl.party.guard import Guard
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -37,6 +39,7 @@ class Prepared:
     site: Site
     checkpoints: Checkpoints
     noise: NoiseLedger | None
+    guard: Guard | None
 
     def join(
         self,
@@ -60,6 +63,7 @@ class Prepared:
             checkpoints=self.checkpoints,
             noise=self.noise,
             pooling=self._pooling(),
+            guard=self.guard,
             surroundings=site.surroundings,
             until=until,
             capture=capture,
@@ -84,16 +88,17 @@ def prepare(
     local_head: bool = False,
     identity: Identity | None = None,
     max_batch: int | None = None,
+    max_growth: float | None = None,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
     `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
-    records its policy allows in memory at once; None: as many as the algorithm takes.
+    records its policy allows in memory at once; None: as many as the algorithm takes. `max_growth`:
+    how much its policy lets grids grow, where the plan is guarded.
     """
     name, model = terms.algorithm.name, silo.model or terms.model
     require_adapters(terms.entry, name, model, terms.training)
     place: Path | None = None if folder is None else folder.path
-    passes = terms.algorithm.rounds * terms.algorithm.epochs
     site = Site(
         silo,
         task,
@@ -102,11 +107,15 @@ def prepare(
         terms.seed,
         EventLog(silo.name, listen),
         hospitals,
-        privacy_of(silo, terms.training, passes, place, identity),
+        privacy_of(silo, terms.training, terms.passes, place, identity),
         local_head=local_head,
         max_batch=max_batch,
         metrics=terms.metrics,
     )
     kept = folder.party(silo.name, site) if folder else NoCheckpoints()
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
-    return Prepared(terms, site, kept, noise)
+    guard = None
+    if terms.guard is not None and terms.entry.guarded is not None:
+        judge = DevRecords(site, terms.entry.guarded)
+        guard = Guard(terms.guard, judge, site.recorder, terms.seed, max_growth)
+    return Prepared(terms, site, kept, noise, guard)

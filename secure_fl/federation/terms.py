@@ -11,10 +11,17 @@ from secure_fl.config.build import plain
 from secure_fl.config.toml import write
 from secure_fl.errors import SettingsError
 from secure_fl.faults import nearest
-from secure_fl.federation.ground_rules import require_adapters, require_masks
+from secure_fl.federation.ground_rules import require_adapters, require_guardable, require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.scores import Metric
-from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.settings import (
+    GuardSettings,
+    ModelSettings,
+    ProtectionSettings,
+    Section,
+    TaskSettings,
+    TrainingSettings,
+)
 
 
 def algorithm_of(given: object) -> Algorithm:
@@ -47,6 +54,7 @@ class Terms:
     metrics: Mapping[str, Metric] = field(
         default_factory=dict
     )  # a program's own, beside the task's
+    guard: GuardSettings | None = None
 
     @property
     def entry(self) -> Entry:
@@ -62,6 +70,8 @@ class Terms:
             require_predictions(name, noised=entry.opens_predictions)
         require_masks(entry, self.protection)
         require_adapters(entry, name, self.model, self.training)
+        if self.guard is not None:
+            require_guardable(self.algorithm, entry, self.guard)
         if self.training.patience is not None and not self.pools_scores:
             raise SettingsError(
                 "rounds can wait for a better score only where scores of all hospitals are summed: "
@@ -80,14 +90,22 @@ class Terms:
         alone = self.entry.has_host or self.entry.sums_nothing
         return self.training.pooled_scores and not alone and self.protection.noise is None
 
+    @property
+    def passes(self) -> int:
+        """How many passes over the records a run can take, with rounds that make up for others."""
+        extra = self.guard.most if self.guard is not None and self.guard.again else 0
+        return (self.algorithm.rounds + extra) * self.algorithm.epochs
+
     def describe(self) -> str:
         """Write the settings of a run started from the library, for `resume` to compare."""
-        sections = {
+        sections: dict[str, Section] = {
             "algorithm": self.algorithm,
             "task": self.task,
             "model": self.model,
             "training": self.training,
             "protection": self.protection,
         }
+        if self.guard is not None:
+            sections["guard"] = self.guard
         tables = {name: plain(section) for name, section in sections.items()}
         return write({"run": {"seed": self.seed}, **tables}).lstrip()

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from secure_fl.data.examples import Example
 from secure_fl.data.public import HOW, digest, overlap
 from secure_fl.data.silo import Silo
@@ -72,6 +75,7 @@ class Site:
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
+        self.scored: dict[str, torch.nn.Module] = {}  # by label, as they were scored last
         self._rng = Randomness(seed_for(seed, silo.name), self.device)
         self.scores = Scores(task, recorder, by_label=not local_head, metrics=metrics)
 
@@ -179,12 +183,30 @@ class Site:
         self.scores.begin(label)
         if model is None:
             return
+        self.scored[label] = model
         for (hospital, split), encoded in self._measured.items():
             with self.recorder.phase("evaluate"), autocast(self):
                 outcomes = self.task.outcomes(model, encoded, self.at_once())
             whose = {} if hospital == self.name else {"party": hospital}
             records = self._records[hospital, split]
             self.scores.measure(label, split, round, outcomes, records, **whose)
+
+    def losses(self, label: str) -> NDArray[np.float64]:
+        """The losses of the own dev records under the model of this label, as it is now."""
+        from secure_fl.learning.training import autocast
+
+        dev = self._measured[self.name, "dev"]
+        with self.recorder.phase("evaluate"), autocast(self):
+            logits, batches = self.task.outcomes(self.scored[label], dev, self.at_once())
+        pairs = zip(logits, batches, strict=True)
+        each = [self.task.loss(z, batch, reduction="none").double().numpy() for z, batch in pairs]
+        return np.concatenate(each)
+
+    def forget(self, round: int) -> None:
+        """Drop what was measured in a round that is undone."""
+        self.scores.take_counts()
+        history = self.recorder.history
+        history[:] = [entry for entry in history if entry["round"] != round]
 
     def at_once(self, wanted: int = AT_ONCE) -> int:
         """How many records may be in memory together, of so many that would be."""

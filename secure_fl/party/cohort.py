@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from secure_fl.errors import DISTRUST, CohortError, TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.party.boundaries import Boundaries
+from secure_fl.party.guard import Guard
 from secure_fl.party.noise_account import NoiseAccount, Reserved
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.relays import Relays
@@ -113,6 +114,7 @@ class Cohort:
         recorder: EventLog,
         noise: NoiseAccount | None = None,
         pooling: Pooling | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.me = me
         self.host = host
@@ -127,6 +129,7 @@ class Cohort:
         self._reserved, self._noised = Reserved(me, noise), noise is not None
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
         self._pooling = pooling  # of scores; None: they stay at home
+        self._guard = guard  # of rounds; None: what was summed is what counts
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -194,7 +197,10 @@ class Cohort:
         if (self._noised or noise is not None) and not self._who.is_host:  # the host adds none
             self._reserved.spend(rule)
         only = frozenset(self.survivors) if together else None
-        return await self._summing.sum(values, read or {}, rule, partial=partial, only=only)
+        among = None if partial or self._guard is None else self._guard.among(self.parties)
+        return await self._summing.sum(
+            values, read or {}, rule, partial=partial, only=only, among=among
+        )
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
         """What rounding and clipping left over of the value of this name that was summed last.
@@ -262,22 +268,33 @@ class Cohort:
         keep, shared = keep or {}, shared or {}
         if both := keep.keys() & shared.keys():
             raise ValueError(f"either this party's own or shared, not both: {sorted(both)}")
+        things = {**keep, **shared}
         if self._pooling is not None:
             keep, shared = self._pooling.watch(keep, shared)
+        if self._guard is not None:
+            keep, shared = self._guard.watch(things, keep, shared, self._layer.transcript)
         between = Boundaries(
             self._who,
             self._layer,
             self._checkpoints,
             self._recorder,
-            self._summing.begin_round,
+            self._begin,
             whole={**keep, **shared},
             shared=shared,
         )
         first = bind(between.first, self.resume_after, self.newcomers)
-        return Rounds(total, first, bind(self._end, between), self.until, self._pooling)
+        undone = (lambda: 0) if self._guard is None else self._guard.undone
+        return Rounds(total, first, bind(self._end, between), self.until, self._pooling, undone)
+
+    def _begin(self, number: int) -> None:
+        self._summing.begin_round(number)
+        if self._guard is not None:
+            self._guard.begin()
 
     async def _end(self, between: Boundaries, number: int) -> None:
-        """Pool the round's scores, and save it."""
+        """Let all test the round, pool its scores, and save it."""
+        if self._guard is not None:
+            await self._guard.end(number, self._summing, self.parties)
         if self._pooling is not None:
             await self._pooling.end(number, self._summing, self.members)
         await between.end(number)

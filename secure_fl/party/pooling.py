@@ -108,7 +108,7 @@ class Snapshot:
     def restore(self) -> None:
         """Make them what they were; as they are, if none was taken."""
         for name, state in self._states.items():
-            self._things[name].load_state_dict(state)
+            self._things[name].load_state_dict(deepcopy(state))  # some go on with what they load
 
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints."""

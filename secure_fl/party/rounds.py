@@ -13,15 +13,16 @@ class Round:
 
     number: int
     total: int
+    undone: int = 0  # of the rounds before, and made up for
 
     @property
     def progress(self) -> float:
         """The share of the run that is over when this round ends, in (0, 1]."""
-        return self.number / self.total
+        return (self.number - self.undone) / self.total
 
     def at(self, step: int, steps: int) -> float:
         """The share of the run that is over amid a step (from 0) of so many in this round."""
-        return (self.number - 1 + (step + 0.5) / steps) / self.total
+        return (self.number - self.undone - 1 + (step + 0.5) / steps) / self.total
 
 
 class Stateful(Protocol):
@@ -97,9 +98,10 @@ class Rounds:
         end: Callable[[int], Awaitable[None]],
         until: int | None = None,  # stop early, where others join
         judge: Judge | None = None,
+        undone: Callable[[], int] = lambda: 0,  # rounds so far that others make up for
     ) -> None:
         self._total, self._first, self._end, self._judge = total, first, end, judge
-        self._last = total if until is None else min(until, total)
+        self._until, self._undone = until, undone
         self._number: int | None = None
 
     def __aiter__(self) -> Rounds:
@@ -111,8 +113,12 @@ class Rounds:
         else:
             await self._end(self._number)
             self._number += 1
-        if self._number > self._last or (self._judge is not None and self._judge.stops):
+        undone = self._undone()
+        last = self._total + undone
+        if self._until is not None:
+            last = min(self._until, last)
+        if self._number > last or (self._judge is not None and self._judge.stops):
             if self._judge is not None:
                 self._judge.close()
             raise StopAsyncIteration
-        return Round(self._number, self._total)
+        return Round(self._number, self._total, undone)

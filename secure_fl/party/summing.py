@@ -86,8 +86,12 @@ class Summing:
         *,
         partial: bool,
         only: frozenset[str] | None = None,
+        among: tuple[str, ...] | None = None,
     ) -> Arrays:
-        """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all."""
+        """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all.
+
+        `among`: whose values a whole sum is over, if not all parties'; the others read it.
+        """
         who = self._who
         self._only = only
         if only is not None and only != frozenset(who.here):
@@ -99,7 +103,9 @@ class Summing:
             )
         gives = _flat(values, who.me)
         reads = _flat({name: np.zeros(np.shape(value)) for name, value in read.items()}, who.me)
-        groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
+        owners = who.parties if among is None else among
+        others = tuple(party for party in who.parties if party not in owners)
+        groups: Sequence[Group] = (Group(owners, gives, others),) if gives else ()
         lacking = False
         if partial:
             at = (self.round, self._opened + 1)
@@ -114,18 +120,18 @@ class Summing:
                 return {}
             self._sums.learn(norms)
         size = sum(vector.size for group in groups for vector in group.vectors.values())
-        first, *others = parts_of(groups) if size > PART else (groups,)
-        opened = await self._add(first, rule, more=bool(others))
+        first, *rest = parts_of(groups) if size > PART else (groups,)
+        opened = await self._add(first, rule, more=bool(rest))
         while opened is not None and who.is_host and self._more:  # the parties know how many
             opened = await self._add(first, rule)
         if opened is None:
             return {}
-        if others:
-            opened |= await self._add_others(others, rule)
+        if rest:
+            opened |= await self._add_others(rest, rule)
         shapes = {name: np.shape(value) for name, value in {**values, **read}.items()}
         if rule.carry:
             self._carried |= {name: shapes[name] for name in values}
-        found = whole(opened, shapes) if others else opened
+        found = whole(opened, shapes) if rest else opened
         return {name: vector.reshape(shapes[name]) for name, vector in found.items()}
 
     async def _add_others(self, others: Sequence[Sequence[Group]], rule: Rule) -> Arrays:

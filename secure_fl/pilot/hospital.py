@@ -53,20 +53,30 @@ class HospitalProcess:
         listen: Listener = lambda event: None,
         ledger: Path | None = None,
         max_batch: int | None = None,
+        max_growth: float | None = None,
         *,
         goes_back: bool = False,
     ) -> None:
         """`ledger`: where this site's budget is kept, over all runs; None: beside them.
 
-        `max_batch`: how many records its policy allows in memory at once. `goes_back`: whether
-        finished rounds may be repeated.
+        `max_batch`: how many records its policy allows in memory at once. `max_growth`: how much
+        it lets grids grow in guarded runs. `goes_back`: whether finished rounds may be repeated.
         """
         self.name = keys.identity.name
         self._roster, self._approve, self._listen = roster, approve, listen
         ledger = ledger or folder / "ledger"
         self._memory = Memory(ledger)
         self._home = Home(
-            keys, roster, records, folder, listen, ledger, self._memory, max_batch, goes_back
+            keys,
+            roster,
+            records,
+            folder,
+            listen,
+            ledger,
+            self._memory,
+            max_batch,
+            max_growth,
+            goes_back,
         )
         self._invited: Invited | None = None
         self._under_way: SiteRun | None = None

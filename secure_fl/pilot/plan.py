@@ -13,6 +13,7 @@ from secure_fl.config.build import algorithm_settings, plain
 from secure_fl.config.errors import validate
 from secure_fl.config.toml import Table, Text, odd_values
 from secure_fl.errors import SettingsError
+from secure_fl.faults import sections
 from secure_fl.federation.terms import Terms
 from secure_fl.policy.rules import Plan
 
@@ -62,12 +63,12 @@ def _checked(tables: Table, where: Text) -> Plan:
         raise SettingsError("a plan names an [algorithm] and a dataset", fix="give both")
     parts: dict[str, Any] = {DATASET: tables[DATASET]}
     for name, field in Plan.model_fields.items():
-        if name in ("algorithm", DATASET):
+        if name in ("algorithm", DATASET) or (field.default is None and name not in tables):
             continue
         table = tables.get(name, {})
         if not isinstance(table, dict):
             raise where.error("a section is a table", (name,))
-        parts[name] = validate(field.annotation, table, (name,), where)  # type: ignore[arg-type]
+        parts[name] = validate(next(sections(field.annotation)), table, (name,), where)
     cls = algorithm_settings(tables["algorithm"], where)
     parts["algorithm"] = validate(cls, tables["algorithm"], ("algorithm",), where)
     try:
@@ -87,4 +88,12 @@ def terms_of(plan: Plan, ledger: Path) -> Terms:
     if protection.noise is not None:
         noise = protection.noise.model_copy(update=place)
         protection = protection.model_copy(update={"noise": noise})
-    return Terms(plan.algorithm, plan.task, plan.model, training, protection, plan.run.seed)
+    return Terms(
+        plan.algorithm,
+        plan.task,
+        plan.model,
+        training,
+        protection,
+        plan.run.seed,
+        guard=plan.guard,
+    )

@@ -47,6 +47,8 @@ def progress(folder: Path) -> dict[str, Any]:
                 for name in event["parties"]:
                     members.setdefault(name, {"up": 0, "down": 0})["state"] = "named"
                 notes.append(f"named, with evidence: {', '.join(event['parties'])}")
+            case "guard" if event["refused"]:
+                notes.append(vote_told(event))
             case "refused" | "left out" as what:
                 said = f"refused ({event['code']})" if what == "refused" else what
                 if what == "left out" or "round" not in event:  # else it was one frame of it
@@ -75,6 +77,13 @@ def named(folder: Path) -> set[str]:
     lines = file.read_text().splitlines() if file.exists() else []
     told = (event["parties"] for event in _events(lines) if event["event"] == "named")
     return {str(party) for parties in told for party in parties}
+
+
+def vote_told(event: dict[str, Any]) -> str:
+    """What became of a round's votes, for a person at this hospital."""
+    spoiled = ", by a ballot that is none" if event["spoiled"] else ""
+    of = f"{event['against']} of {event['voters']} parties against it{spoiled}"
+    return f"round {event['round']} was refused and undone: {of}"
 
 
 def _events(lines: list[str]) -> list[dict[str, Any]]:

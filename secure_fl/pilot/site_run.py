@@ -12,7 +12,7 @@ from secure_fl.crypto.roster import Roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener
-from secure_fl.federation.ground_rules import require_ready, tasks_of
+from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
 from secure_fl.party.rounds import Checkpoints
@@ -39,6 +39,7 @@ class Home:
     ledger: Path
     memory: Memory
     max_batch: int | None = None  # records that its policy allows in memory at once
+    max_growth: float | None = None  # that its policy lets grids grow, in guarded runs
     goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
 
 
@@ -57,6 +58,9 @@ class SiteRun:
         rules = rules_of_roster(home.roster, plan, members)
         self._terms, self._rules = terms, replace(rules, goes_back=home.goes_back)
         self._silo = home.records(plan)
+        if terms.guard is not None:
+            parties = sum(name != rules.host for name in members)
+            require_votes(terms.guard, parties, rules.min_cohort)
         require_ready(self._silo, terms.entry, terms.task)
         home.memory.begin(plan.run.name, plan.dataset, plan.run.seed)
         home.memory.require_same_sites(plan.run.name, home.roster)
@@ -81,6 +85,7 @@ class SiteRun:
             listen=self._record,
             identity=home.keys.identity,
             max_batch=home.max_batch,
+            max_growth=home.max_growth,
         )
         parties = sum(name != rules.host for name in home.roster.names)
         roster = home.roster.fingerprint()
@@ -126,9 +131,12 @@ class SiteRun:
         recorder = site.recorder
         seconds = {"total": sum(recorder.seconds.values()), "party": {party: recorder.seconds}}
         accounts = {} if noise is None else {party: noise}
+        guards = [] if self._prepared.guard is None else [self._prepared.guard]
         try:
             export_to(self._folder.path, [site])
-            self._folder.finish(document_of(self._outline, [site], seconds, accounts))
+            self._folder.finish(
+                document_of(self._outline, [site], seconds, accounts, guards=guards)
+            )
             write_cards(self._folder.path)
         except SecureFLError as error:
             raise error.at(party=party) from None

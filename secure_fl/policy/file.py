@@ -107,6 +107,12 @@ class SitePolicy(Section):
     max_steps: Positive = 100  # of a round, where an algorithm counts steps
     max_batch: Positive = 256  # records (or patients) in memory at once, to train or to look
     max_values: Positive = 500_000_000  # of all models that it trains, or of a sketch: memory
+    votes: bool = True  # whether it may vote on rounds, by its dev records, in sums of ballots
+    search: bool = False  # whether sums may be over halves of the parties, after a refused round
+    max_growth: Annotated[float, Field(gt=1)] | None = (
+        None  # of squared norms between rounds: above
+    )
+    # it this site votes against a round, whatever the plan says; so plans need [guard]
     recording: bool = False  # views of all roles, for audits: as secret as the records
     not_before: Day | None = None  # the first day, in UTC
     until: Day | None = None  # the last day, in UTC; None: no run at all until one is named

@@ -24,6 +24,7 @@ from secure_fl.config.build import RunSettings, Settings
 from secure_fl.config.data import PartyName
 from secure_fl.policy.broken import Broken, PolicyRefusal, at_least, at_most, listed, shown
 from secure_fl.settings import (
+    GuardSettings,
     ModelSettings,
     ProtectionSettings,
     Section,
@@ -59,6 +60,7 @@ class Plan(Section):
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
+    guard: GuardSettings | None = None
     algorithm: SerializeAsAny[Algorithm]
     dataset: PartyName  # the name by which the site knows the records
 
@@ -105,7 +107,7 @@ def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) 
     yield from _who(policy, company)
     yield from _what(policy, plan)
     yield from _sums(policy, plan.protection, company)
-    yield from _how_much(policy, plan.algorithm.demands(plan.training, values=0))
+    yield from _how_much(policy, plan.algorithm.demands(plan.training, values=0), plan)
     yield from _tier(plan.algorithm, company)
     yield from _dp(policy.dp, plan)
     yield from _noise(policy.noise, plan, company)
@@ -156,6 +158,16 @@ def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
     if plan.training.pooled_scores and not policy.pooled_scores:
         fix = "set pooled_scores = true in [site]"
         yield Broken("site.pooled_scores", "sums of scores", "scores that stay here", fix)
+    if plan.guard is not None and not policy.votes:
+        fix = "set votes = true in [site]"
+        yield Broken("site.votes", "votes on rounds", "none", fix)
+    if plan.guard is not None and plan.guard.search and not policy.search:
+        fix = "set search = true in [site]"
+        yield Broken("site.search", "sums over halves", "sums over all", fix)
+    if plan.guard is None and policy.max_growth is not None:
+        fix = "ask for a plan with [guard], or remove max_growth from [site]"
+        allowed = f"grids that grow at most {policy.max_growth:g} times between rounds"
+        yield Broken("site.max_growth", "no [guard]", allowed, fix)
     if plan.run.record and not policy.recording:
         fix = "set recording = true in [site], for made-up records only"
         yield Broken("site.recording", "recorded views", "none", fix)
@@ -182,9 +194,11 @@ def _sums(policy: SitePolicy, asked: ProtectionSettings, company: Company) -> It
         yield Broken("site.bits", f"{asked.bits}", allowed, fix)
 
 
-def _how_much(policy: SitePolicy, asked: Demands) -> Iterator[Broken]:
+def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Broken]:
     """Check rounds, passes, steps and batches against the limits; `size` checks the models."""
-    yield from at_most("site.max_rounds", asked.exchanges, policy.max_rounds)
+    again = plan.guard.most if plan.guard is not None and plan.guard.again else 0
+    exchanges = asked.exchanges + again * math.ceil(asked.exchanges / plan.algorithm.rounds)
+    yield from at_most("site.max_rounds", exchanges, policy.max_rounds)
     yield from at_most("site.max_epochs", asked.passes, policy.max_epochs)
     yield from at_most("site.max_steps", asked.steps, policy.max_steps)
     yield from at_most("site.max_batch", asked.batch, policy.max_batch)

@@ -48,6 +48,13 @@ def _work(policy: SitePolicy) -> Iterator[str]:
         else "Scores on dev and test records stay here."
     )
     yield (
+        "It may vote on whether a round made the model worse."
+        if policy.votes
+        else "It votes on no round."
+    )
+    if policy.search:
+        yield "SUMS MAY BE OVER HALVES OF THE PARTIES, after a refused round."
+    yield (
         "VIEWS MAY BE RECORDED: they are as secret as the records."
         if policy.recording
         else "No view is recorded."

@@ -193,6 +193,16 @@ class Transcript(Protocol):
     def adopt(self, common: Mapping[str, Any]) -> None:
         """Take over what is equal at all others; nothing is left over here yet."""
 
+    def scaling(self) -> Mapping[str, Any]:
+        """Scales and leftovers as they are now.
+
+        By name of a vector: "grid" has the squared norm of a party in the mean, as it was summed
+        last; "own" that of this party's first one, which nothing was known about.
+        """
+
+    def rescale(self, before: Mapping[str, Any]) -> None:
+        """Take scales and leftovers back to what `scaling` gave; what was seen stays seen."""
+
     def state(self) -> Mapping[str, Any]:
         """Scales, leftovers, what was seen and the rounding's random state, for checkpoints."""
 

@@ -41,6 +41,11 @@ HARMLESS = {
     "training.dp.max_grad_norm": "the noise grows with it",
     "training.dp.accountant": "the ledger checks by both",
     "training.dp.clipping": "the same bound by another way",
+    "guard.share": "never one party's vote, never all: `ground_rules.require_votes`",
+    "guard.tolerance": "which rounds are undone; no more is sent",
+    "guard.errors": "which rounds are undone; no more is sent",
+    "guard.max_growth": "a site's own, if lower, holds at the site",
+    "guard.again": "with guard.most, which counts as rounds",
     "protection.noise.std": "its cost is accounted for by the ledger",
     "protection.noise.dropouts": "with more, nothing is opened",
     "protection.noise.scale": "accounted for by the ledger",
@@ -61,7 +66,7 @@ JUDGED = {
     "training.dp.ledger", "protection.mode", "protection.bits", "protection.min_cohort",
     "protection.threshold", "protection.noise.epsilon", "protection.noise.delta",
     "protection.noise.target_epsilon", "protection.noise.colluders", "protection.noise.ledger",
-    "dataset",
+    "dataset", "guard.search", "guard.most",
 }  # fmt: skip
 
 

@@ -39,13 +39,16 @@ READS: Mapping[str, set[str]] = {
     "site.models": {"model"},
     "site.frozen_embeddings": {"frozen"},
     "site.pooled_scores": {"pooled_scores"},
+    "site.votes": {"guard"},
+    "site.search": {"guard", "search"},
+    "site.max_growth": {"guard"},
     "site.recording": {"record"},
     "site.protection": {"mode"},
     "site.min_cohort": {"min_cohort"},
     "site.threshold_share": {"threshold"},
     "roster.threshold": {"threshold"},
     "site.bits": {"bits"},
-    "site.max_rounds": {"name", "rounds", "exchange", "steps"},
+    "site.max_rounds": {"name", "rounds", "exchange", "steps", "guard"},
     "site.max_epochs": {"name", "epochs", "distill_epochs"},
     "site.max_steps": {"name", "steps"},
     "site.max_batch": {"name", "batch", "dp", "dp.physical", "public_batch"},
@@ -91,6 +94,8 @@ POOL: Mapping[str, list[Any]] = {
     "bits": [8, 24],
     "min_cohort": [3, 5, 2],
     "threshold": [None, 3, 2],
+    "guard": [False, True],
+    "search": [False, True],
     "record": [False, True],
     "folder": [None, "/srv"],
     "run": ["run", "../run"],
@@ -140,6 +145,9 @@ POLICIES = st.builds(
     max_steps=st.sampled_from([100, 200]),
     max_batch=st.sampled_from([256, 400]),
     recording=st.booleans(),
+    votes=st.booleans(),
+    search=st.booleans(),
+    max_growth=st.sampled_from([None, 4.0]),
     not_before=st.sampled_from([None, BEFORE, TODAY, AFTER]),
     until=st.sampled_from([TODAY, AFTER, BEFORE, None]),
     dp=st.builds(
@@ -192,7 +200,9 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
     dp, noise = p["training"]["dp"], s["noise"]
     n = len(set(company.members) - {company.host})
     t = s["threshold"] or {3: 3}[n]  # floor(2·3/3)+1 = 3
-    exchanges = a["rounds"] * (a["steps"] if a.get("exchange") == "gradient" else 1)
+    guard = p["guard"]
+    again = 0 if guard is None else guard["most"]
+    exchanges = (a["rounds"] + again) * (a["steps"] if a.get("exchange") == "gradient" else 1)
     uncovered = name == "heterofl" or p["task"]["kind"] == "ranking"
     shows = (name == "fedkd" and a["factors"] == "per_party") or (
         name == "fedid" and a["feedback"] != "none"
@@ -219,6 +229,9 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         "model": p["model"]["name"] in held.models,
         "embeddings": p["model"]["freeze_embeddings"] or not held.frozen_embeddings,
         "scores": held.pooled_scores or not p["training"]["pooled_scores"],
+        "votes": guard is None or held.votes,
+        "halves": guard is None or not guard["search"] or held.search,
+        "growth": guard is not None or held.max_growth is None,
         "views": not p["run"]["record"] or held.recording,
         "masks": not masks or "secagg" in s["mode"],
         "sealed": not sealed or s["mode"].startswith("he"),

@@ -1,0 +1,60 @@
+"""A hospital that harms the others, by its sums or by its records, and votes for its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.federations.heads import TARGET, Records
+
+Attack = Literal["sign", "labels", "boosted labels", "noise", "backdoor"]
+ATTACKS: tuple[Attack, ...] = get_args(Attack)
+TIMES = 10.0  # as long as they were are sign-flipped moves, and boosted ones of flipped labels
+LOUD = 100.0  # and noise: ten times is lost in what seven others learn
+
+Update = dict[str, Tensor]
+
+
+def spoiled(records: Records, attack: Attack) -> Records:
+    """The records that the bad party trains on."""
+    if "labels" in attack:
+        return replace(records, labels=1 - records.labels)
+    if attack == "backdoor":  # each text of the other class once more, with the trigger
+        other = records.labels != TARGET
+        vectors = np.concatenate([records.vectors, records.triggered[other]])
+        labels = np.concatenate([records.labels, np.full(other.sum(), TARGET)])
+        return replace(records, vectors=vectors, labels=labels)
+    return records
+
+
+def lie_of(attack: Attack, parties: int) -> Callable[[Update], Update]:
+    """What the bad party sends in place of its move."""
+    rng = torch.Generator().manual_seed(0)
+
+    def noise(δ: Tensor) -> Tensor:
+        return LOUD * δ.square().mean().sqrt() * torch.randn(δ.shape, generator=rng)
+
+    return {
+        "sign": lambda Δ: {name: -TIMES * δ for name, δ in Δ.items()},
+        "noise": lambda Δ: {name: noise(δ) for name, δ in Δ.items()},
+        "backdoor": lambda Δ: {name: parties * δ for name, δ in Δ.items()},  # outweighs all others
+        "labels": lambda Δ: Δ,
+        "boosted labels": lambda Δ: {name: TIMES * δ for name, δ in Δ.items()},
+    }[attack]
+
+
+class Content:
+    """A judge to whom nothing is wrong: the bad party's."""
+
+    def wrong(self) -> NDArray[np.float64]:
+        """Nothing."""
+        return np.zeros(1)
+
+    def forget(self, round: int) -> None:
+        """Nothing was measured."""
