@@ -30,8 +30,11 @@ Exit status: 0 within policy ([policy] of the settings), 3 beyond it, 4 inconclu
 @click.pass_context
 def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: bool) -> None:
     """Attack what each role saw of a recorded RUN, and write the report beside it."""
-    from secure_fl.audits.document import EXIT, encode
     from secure_fl.cli import show
+    from secure_fl.cli.group import require_folder
+
+    require_folder(run)
+    from secure_fl.audits.document import EXIT, encode
 
     console = show.err(quiet or as_json)
     started = time.perf_counter()

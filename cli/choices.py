@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import click
 
+
+class Names(click.Choice[str]):
+    """Names to choose from; one that is mistyped gets a suggestion."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        """Say what there is, and what was probably meant."""
+        return f"{value!r} is none of these: {nearest(str(value), list(self.choices))}"
+
+
+def nearest(name: str, allowed: list[str]) -> str:
+    """The likeliest of some names, and all of them."""
+    near = get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return (f"did you mean {near[0]}? " if near else "") + f"allowed: {', '.join(allowed)}"
+
+
 # Written out: reading them from `settings` would import pydantic for a help text.
-Kinds = click.Choice(["classification", "pair", "regression", "ner", "ranking", "completion"])
+Kinds = Names(["classification", "pair", "regression", "ner", "ranking", "completion"])
 
 
 def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -13,7 +30,7 @@ def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> s
     from secure_fl.algorithms.registry import ALGORITHMS
 
     if value not in ALGORITHMS:
-        raise click.BadParameter(f"{value!r} is not one of {', '.join(ALGORITHMS)}")
+        raise click.BadParameter(f"there is no {value!r}: {nearest(value, list(ALGORITHMS))}")
     return value
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from secure_fl.cli.choices import Names
+
 PROGRAM, VARIABLE = "secure-fl", "_SECURE_FL_COMPLETE"
 
 
@@ -15,7 +17,7 @@ Examples:
   secure-fl completion zsh > ~/.zfunc/_secure-fl      (a folder of your $fpath)
   secure-fl completion fish > ~/.config/fish/completions/secure-fl.fish"""
 )
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=Names(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of a shell."""

@@ -117,6 +117,9 @@ Example:
 def status(run: Path, as_json: bool) -> None:
     """Say how far a pilot's RUN is: rounds, who takes part, who was lost, bytes."""
     from secure_fl.cli import show
+    from secure_fl.cli.group import require_folder
+
+    require_folder(run)
     from secure_fl.pilot.progress import progress
 
     found = progress(run)

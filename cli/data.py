@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from secure_fl.cli.choices import Kinds
+from secure_fl.cli.choices import Kinds, Names
 
 if TYPE_CHECKING:
     from secure_fl.config.data import CorpusData, SourceData
@@ -96,7 +96,7 @@ A record's part depends on its id and the seed only: it stays there when the fil
 @click.option("--parties", type=click.IntRange(min=1), help="Spread over so many hospitals first.")
 @click.option(
     "--partition",
-    type=click.Choice(["iid", "dirichlet_class", "dirichlet_client"]),
+    type=Names(["iid", "dirichlet_class", "dirichlet_client"]),
     default="iid",
     show_default=True,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from secure_fl.cli.choices import Names
 from secure_fl.cli.group import INTERRUPTED, stop
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ Examples:
 )
 @click.option(
     "--algorithm",
-    type=click.Choice(["fedavg", "fedadam"]),
+    type=Names(["fedavg", "fedadam"]),
     default="fedavg",
     show_default=True,
     help="How the hospitals learn together.",

@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from secure_fl.errors import SecureFLError
+from secure_fl.errors import RunError, SecureFLError
 
 INTERRUPTED = 130
 DEBUG, DEBUG_FLAG = "SECURE_FL_DEBUG", "--debug"
@@ -37,6 +39,19 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands in the order of the table."""
         return list(self._table)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest the one that was probably meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self._table, n=1)
+            if error.ctx is ctx and args[0] not in self._table and near:
+                what = f"No such command {args[0]!r}. Did you mean {near[0]!r}?"
+                raise click.UsageError(what, ctx) from None
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
@@ -121,6 +136,13 @@ def _reader_left() -> int:
     # As in `secure-fl runs | head`: what is still buffered must not raise again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
+
+
+def require_folder(run: Path) -> None:
+    """Refuse what is no run's folder before anything heavy is loaded."""
+    if not run.is_dir():
+        fix = "secure-fl runs lists the runs below a folder"
+        raise RunError("there is no such folder", fix=fix, file=run, reason="missing")
 
 
 def stop(status: int, message: str) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Literal, get_origin
 
 import click
 
-from secure_fl.cli.choices import algorithms_like, known_algorithm
+from secure_fl.cli.choices import Names, algorithms_like, known_algorithm
 
 # The corpus that shows each kind of task, and what its labels are.
 CORPORA = {
@@ -95,7 +95,7 @@ Examples:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
 @click.option(
     "--task",
-    type=click.Choice(sorted(CORPORA)),
+    type=Names(sorted(CORPORA)),
     default="classification",
     show_default=True,
     help="What is learned.",

@@ -53,9 +53,10 @@ def predict(
 ) -> None:
     """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores, texts."""
     from secure_fl.cli import show
-    from secure_fl.learning.exporting import load_exported
 
     folder = model_folder(run, party)
+    from secure_fl.learning.exporting import load_exported
+
     model, tokenizer, task = load_exported(folder)
     examples = _examples(task.kind, texts, pairs, file)
     answers = task.predict(model, examples, tokenizer)

@@ -27,6 +27,9 @@ it leaves: secure-fl audit RUN."""
 def push(run: Path, target: str, name: str, party: str | None, public: bool, replace: bool) -> None:
     """Give the model of RUN to TARGET: a folder, hf:ORGANISATION/NAME, or a hub's URL."""
     from secure_fl.cli import show
+    from secure_fl.cli.group import require_folder
+
+    require_folder(run)
     from secure_fl.cli.predict import CARD, model_folder
     from secure_fl.runs import pushing
     from secure_fl.runs.model_card import write_card

@@ -119,7 +119,45 @@ def show_(run: Path, as_json: bool) -> None:
     console.print(f"\nprotection {shielded}, seed {document['seed']}, {seconds}")
     if (noise := show.noise_line(document)) is not None:
         console.print(noise)
+    if document.get("model_round"):
+        console.print(f"model/ is of round {document['model_round']}")
     console.print(versions, style="dim")
+
+
+@runs.command("rm")
+@click.argument(
+    "folders", type=click.Path(path_type=Path, file_okay=False), nargs=-1, required=True
+)
+@click.option("--checkpoints", is_flag=True, help="Remove only what a run could go on from.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(folders: tuple[Path, ...], checkpoints: bool, yes: bool) -> None:
+    """Remove the runs in FOLDERS, but none that is under way, and no ledger of privacy."""
+    import shutil
+
+    from secure_fl.cli import show
+    from secure_fl.errors import RunError
+
+    for folder in folders:
+        if not (folder / "settings.toml").is_file():
+            fix = "secure-fl runs FOLDER lists the runs of a folder"
+            raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
+        if _locked(folder):
+            fix = "wait until it has ended, or stop it"
+            raise RunError("the run is under way", fix=fix, file=folder, reason="in-use")
+        if not checkpoints and any(folder.glob("**/ledger*.sqlite")):
+            fix = "move the ledger first, or add --checkpoints"
+            what = "a ledger lies in it: what was spent of a privacy budget must not be forgotten"
+            raise RunError(what, fix=fix, file=folder, reason="exists")
+    rounds = "parties/*/checkpoints/round-*"  # over whom sums were opened is kept beside them
+    held = [p for f in folders for p in (f.glob(rounds) if checkpoints else [f])]
+    freed = sum(p.stat().st_size for one in held for p in one.rglob("*") if p.is_file())
+    names = ", ".join(map(str, folders))
+    what = f"remove {'the checkpoints of ' if checkpoints else ''}{names} ({show.size(freed)})?"
+    if not yes and not click.confirm(what, err=True):
+        return
+    for one in held:
+        shutil.rmtree(one)
+    click.echo(f"removed: {show.size(freed)}")
 
 
 def find(folder: Path, depth: int = DEPTH) -> Iterator[Path]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from secure_fl.cli.choices import nearest
+
 if TYPE_CHECKING:
     from secure_fl.settings import Section
 
@@ -29,10 +31,12 @@ A hospital's own file, `site.toml` ([pilot.md](pilot.md#5-the-hospitals-policy))
 `[site.noise]` stand below `[site]`."""
 
 
-def sections() -> Mapping[str, type[Section]]:
-    """The sections of all files, by the names that are printed for them."""
+def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
+    """The sections of all files, by the names that are printed for them.
+
+    Without the algorithms', whose registry loads torch.
+    """
     from secure_fl import settings
-    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
     from secure_fl.policy import file as site_policy
@@ -52,13 +56,19 @@ def sections() -> Mapping[str, type[Section]]:
         "protection.noise": settings.NoiseSettings,
         "guard": settings.GuardSettings,
         "policy": settings.PolicySettings,
-        **{f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()},
+        **(_of_algorithms() if algorithms else {}),
         POLICY: site_policy.SitePolicy,
         "site.dp": site_policy.DPLimits,
         "site.noise": site_policy.NoiseLimits,
         "[data.set]": site_policy.DataSet,
         "keys": site_policy.KeysSettings,
     }
+
+
+def _of_algorithms() -> Mapping[str, type[Section]]:
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    return {f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()}
 
 
 @click.command(
@@ -78,17 +88,24 @@ def settings(name: str | None, markdown: bool) -> None:
     if markdown:
         click.echo(page(), nl=False)
         return
-    found = {n: s for n, s in sections().items() if name in (n, n.split(", ")[-1], n.split(",")[0])}
-    if name is None or not found:
-        click.echo("\n".join(sections()))
+    found = _named(name, sections(algorithms=False)) or _named(name, sections())
+    if not found:
+        known = [part for title in sections() for part in (title, *title.split(", "))]
         if name is not None:
-            raise click.UsageError(f"there is no section {name!r}; above are all")
+            what = f"there is no section {name!r}: {nearest(name, list(dict.fromkeys(known)))}"
+            raise click.UsageError(what)
+        click.echo("\n".join(sections()))
     for title, section in found.items():
         click.echo(f"[{title}]")
         for d in described(section):
             given = f"{d.name} = {d.default}" if d.default not in ("", NOTHING) else d.name
             must = "" if d.default else "; must be given"
             click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.comment)}{d.comment}")
+
+
+def _named(name: str | None, among: Mapping[str, type[Section]]) -> Mapping[str, type[Section]]:
+    """The sections of this name, or all of a kind."""
+    return {n: s for n, s in among.items() if name in (n, n.split(", ")[-1], n.split(",")[0])}
 
 
 def page() -> str:

@@ -80,6 +80,10 @@ def train(
         results.print(f"\n{seconds}, {protection_line(document)}; the run is in {folder}")
         if (use := show.model_line(document)) is not None:
             results.print(use)
+        if document.get("model_round"):
+            results.print(
+                f"model/ is of round {document['model_round']}; pictures: {folder}/report.html"
+            )
         results.print(document["protection"]["statement"])
         if (noise := show.noise_line(document)) is not None:
             results.print(noise)

@@ -32,6 +32,7 @@ class RunSettings(Section):
     name: str = "run"
     seed: int = 0
     folder: str | None = None  # None: runs/NAME
+    keep_checkpoints: bool = False  # of a run that is finished; while it goes on there are two
     record: bool = False  # what every role sees, for `secure-fl audit`; as secret as the records
 
 

@@ -35,7 +35,7 @@ from secure_fl.federation.stretch import MakeEngine, Stretch
 from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
 from secure_fl.learning.tasks import Task, settings_of
-from secure_fl.runs.folder import RunFolder
+from secure_fl.runs.folder import RunFolder, begun, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result import crossed, spent
 from secure_fl.settings import (
@@ -66,6 +66,7 @@ class Federation:
         listener: Listener | None = None,
         settings: str | None = None,
         record: bool = False,
+        keep_checkpoints: bool = True,
         progress: bool | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
@@ -88,6 +89,7 @@ class Federation:
         self.folder = None if folder is None else Path(folder)
         self.until: int | None = None  # the round to end with, if not the last
         self._record = record  # every role's view, for an audit: needs a folder
+        self._keep_checkpoints = keep_checkpoints  # when the run is finished
         self._progress = progress  # None: shown to whoever looks, unless a listener is there
         self._settings = settings or self.terms.describe()
         self.rules = rules_of(self.silos, self.terms.protection, entry)
@@ -111,7 +113,8 @@ class Federation:
         listener: Listener | None = None,
     ) -> Federation:
         """The federation that a settings file describes; to resume, they must be the run's own."""
-        text = settings_to_resume(settings, folder) if resume and folder else dump(settings)
+        goes_on = resume and folder is not None and begun(folder)
+        text = settings_to_resume(settings, folder) if goes_on and folder else dump(settings)
         return cls(
             silos(settings),
             settings.algorithm,
@@ -126,6 +129,7 @@ class Federation:
             listener=listener,
             settings=text,
             record=settings.run.record,
+            keep_checkpoints=settings.run.keep_checkpoints,
         )
 
     def run(self, engine: MakeEngine = LocalEngine) -> Result:
@@ -133,6 +137,8 @@ class Federation:
         started = time.perf_counter()
         with ExitStack() as stack:
             folder, capture = self._opened(stack)
+            if self.resume and folder is not None and finished(folder.path):
+                return Result.load(folder.path)
             listen = self._listener(folder, stack)
             before = folder.spent() if folder is not None else {}
             log = EventLog(COORDINATOR, listen)
@@ -168,6 +174,7 @@ class Federation:
         if self.folder is None:
             return None, NoCapture()
         folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
+        stack.push(folder.withdraw)
         stack.callback(folder.close)
         capture: Capture = FolderCapture(folder.path) if self._record else NoCapture()
         stack.callback(capture.close)
@@ -238,6 +245,8 @@ class Federation:
             write_cards(folder.path)
             with suppress(OSError):  # it can be written again: secure-fl report
                 write_run_page(folder.path)
+            if not self._keep_checkpoints:
+                folder.drop_checkpoints()
         return result
 
     def _listener(self, folder: RunFolder | None, stack: ExitStack) -> Listener:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import time
 import tomllib
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from secure_fl.errors import RunError
+from secure_fl.errors import RunError, SecureFLError
 from secure_fl.events import Event
 from secure_fl.files import replace_whole, write_again, write_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
@@ -38,8 +39,9 @@ KEPT = 2  # parties are at most one round apart, so two rounds always hold a com
 class RunFolder:
     """One run on disk, open for writing by one process."""
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    def __init__(self, path: Path, lock: IO[str], *, fresh: bool = False) -> None:
         self.path = path
+        self._fresh = fresh  # nothing was here before
         self._lock = lock
         self._files: dict[Path, IO[str]] = {}
 
@@ -59,12 +61,13 @@ class RunFolder:
                 file=path,
                 reason="unwritable",
             ) from error
+        fresh = not (path / SETTINGS).exists()
         try:
             _claim(path, lock, settings, resume=resume)
         except RunError:
             lock.close()
             raise
-        return cls(path, lock)
+        return cls(path, lock, fresh=fresh)
 
     def known(self) -> frozenset[str]:
         """Who has taken part in this run so far."""
@@ -113,6 +116,21 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the outcome."""
         write_json(self.path / RESULT, result)
+
+    def withdraw(self, error: type[BaseException] | None, *_: object) -> None:
+        """Leave nothing of a start that was refused, so that the next one is not in its way."""
+        refused = error is not None and issubclass(error, SecureFLError)
+        if refused and self._fresh and not _came_of_it(self.path):
+            for name in (SETTINGS, EVENTS, SPENT, "report.html", ".lock"):
+                (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.path / "parties", ignore_errors=True)
+            with suppress(OSError):  # something else lies there
+                self.path.rmdir()
+
+    def drop_checkpoints(self) -> None:
+        """Remove every party's rounds: the run is finished, and its models are written."""
+        for kept in self.path.glob("parties/*/checkpoints/round-*"):
+            checkpoint.remove(kept)
 
     def close(self) -> None:
         """Let others work in this folder."""
@@ -292,7 +310,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
             "another process is working in this run", file=path, fix=fix, reason="in-use"
         ) from None
     found = path / SETTINGS
-    if resume and found.exists() and not _begun(path):
+    if resume and found.exists() and not begun(path):
         (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
         write_whole(found, settings)
     elif resume:
@@ -310,7 +328,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
         write_whole(found, settings)
 
 
-def _begun(path: Path) -> bool:
+def begun(path: Path) -> bool:
     """Whether anything came of it: a party at work here, or at a coordinator a gathering."""
     if (path / "parties").exists() or (path / RESULT).exists():
         return True
@@ -321,6 +339,18 @@ def _begun(path: Path) -> bool:
         return False
     except (OSError, UnicodeDecodeError):  # it cannot be told
         return True
+
+
+def _came_of_it(path: Path) -> bool:
+    """Whether a round was saved, a sum opened, or privacy spent."""
+    sums = (file.stat().st_size for file in path.glob(f"parties/*/checkpoints/{OPENED}"))
+    kept = (*path.glob("parties/*/checkpoints/round-*"), *path.glob("**/ledger*"))
+    return bool(kept) or any(sums) or (path / RESULT).exists()
+
+
+def finished(path: Path) -> bool:
+    """Whether a run has ended and kept no checkpoint to go on from."""
+    return (path / RESULT).exists() and not any(path.glob("parties/*/checkpoints/round-*"))
 
 
 def _require_same(found: Path, settings: str) -> None:
