@@ -132,7 +132,7 @@ def report(rows: Sequence[Row], sizes: Mapping[str, int], seeds: int, started: f
             )  # fmt: skip
             if guarded and run == HONEST:
                 targets.append(Target(f"{name}: honest rounds refused", FALSE, share))
-            elif guarded and run != "backdoor":
+            elif guarded and "backdoor" not in run and "quiet" not in run:
                 targets.append(Target(f"{name}, {run}: lost", POINTS, less))
     return Report(
         "guard",

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from benchmarks.federations.heads import TARGET, Records
 
-Attack = Literal["sign", "labels", "boosted labels", "noise", "backdoor"]
+Attack = Literal[
+    "sign", "labels", "boosted labels", "noise", "backdoor", "quiet sign", "quiet backdoor"
+]
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
 TIMES = 10.0  # as long as they were are sign-flipped moves, and boosted ones of flipped labels
+QUIET = 3.0  # below what makes grids grow too much
 LOUD = 100.0  # and noise: ten times is lost in what seven others learn
 
 Update = dict[str, Tensor]
@@ -25,7 +28,7 @@ def spoiled(records: Records, attack: Attack) -> Records:
     """The records that the bad party trains on."""
     if "labels" in attack:
         return replace(records, labels=1 - records.labels)
-    if attack == "backdoor":  # each text of the other class once more, with the trigger
+    if "backdoor" in attack:  # each text of the other class once more, with the trigger
         other = records.labels != TARGET
         vectors = np.concatenate([records.vectors, records.triggered[other]])
         labels = np.concatenate([records.labels, np.full(other.sum(), TARGET)])
@@ -44,6 +47,8 @@ def lie_of(attack: Attack, parties: int) -> Callable[[Update], Update]:
         "sign": lambda Δ: {name: -TIMES * δ for name, δ in Δ.items()},
         "noise": lambda Δ: {name: noise(δ) for name, δ in Δ.items()},
         "backdoor": lambda Δ: {name: parties * δ for name, δ in Δ.items()},  # outweighs all others
+        "quiet sign": lambda Δ: {name: -QUIET * δ for name, δ in Δ.items()},
+        "quiet backdoor": lambda Δ: {name: QUIET * δ for name, δ in Δ.items()},
         "labels": lambda Δ: Δ,
         "boosted labels": lambda Δ: {name: TIMES * δ for name, δ in Δ.items()},
     }[attack]
