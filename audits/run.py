@@ -76,7 +76,7 @@ def build(audit: Audit, trials: Sequence[Trial], about: Mapping[str, str]) -> Au
         accuracy=_accuracy(result),
         points=_points(audit, trials),
         budget=series.budget(audit.folder),
-        traffic=series.traffic(audit.run),
+        traffic=series.traffic(audit.run, int(audit.result["rounds"])),
         spectra=series.spectra(audit.run, audit.shapes),
         roc=_roc(trials),
         seconds=_seconds(result),

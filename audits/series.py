@@ -17,14 +17,14 @@ from secure_fl.crypto.ledger import load_chain
 MATRICES = 4  # spectra that are shown
 
 
-def traffic(run: RecordedRun) -> tuple[SeriesPart, ...]:
-    """Bytes that the coordinator received and sent in each round, over all members."""
+def traffic(run: RecordedRun, last: int) -> tuple[SeriesPart, ...]:
+    """Bytes that the coordinator received and sent in each round to the last, over all members."""
     curves = []
     for label, sent in (("from the hospitals", False), ("to the hospitals", True)):
         bytes_of: dict[int, int] = {}
         for frame in run.frames:
             if frame.sent is sent:
-                at = max(1, frame.envelope.round)
+                at = min(max(1, frame.envelope.round), last)  # goodbyes belong to the last round
                 bytes_of[at] = bytes_of.get(at, 0) + frame.size
         rounds = sorted(bytes_of)
         curves.append(_series(label, rounds, [bytes_of[at] for at in rounds]))

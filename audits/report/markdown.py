@@ -84,7 +84,7 @@ def _compared(documents: Sequence[AuditDocument]) -> Iterable[str]:
 
 def _run(document: AuditDocument) -> Iterable[str]:
     status = STATUS[document.status]
-    yield f"**{status.symbol} {capital(status.word)}.** {text(status.meaning)}"
+    yield f"**{status.symbol} {capital(status.word)}.** {text(sentences.standing(document))}"
     yield _items(document.reasons)
     if document.run.mode == "none":
         yield f"**{text(sentences.UNPROTECTED)}**"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from secure_fl.audits.document import AuditDocument, FindingPart, PrivacyPart, TrialPart
-from secure_fl.audits.report.words import VERDICTS, count, listing, number
+from secure_fl.audits.report.words import STATUS, VERDICTS, count, listing, number
 
 MODES = {
     "none": "none; the coordinator reads every update",
@@ -58,6 +58,27 @@ def measured(document: AuditDocument) -> str:
         f"Accuracy is {document.run.metric} on test records. Leakage is how much the best attack "
         "recovers, from 0 to 1; the table says of what."
     )
+
+
+def standing(document: AuditDocument) -> str:
+    """What the status means here: never that all was tested where something was not."""
+    meaning = STATUS[document.status].meaning
+    if document.status != "within policy":
+        return meaning
+    verdicts = [verdict(trial) for trial in document.trials]
+    open_ = sum(one in ("not tested", "inconclusive") for one in verdicts)
+    said = [meaning]
+    if open_:
+        said = [
+            "Every limit of the policy that was tested is kept. "
+            f"{count(open_, 'trial')} came to no verdict; below is what was not tested, and why."
+        ]
+    if leaks := verdicts.count("leaks"):
+        said.append(
+            f"{count(leaks, 'trial')} found what the policy allows a role to see, such as the sum "
+            "for those who hold its key; they are marked as leaks all the same."
+        )
+    return " ".join(said)
 
 
 def tally(document: AuditDocument) -> str:

@@ -40,9 +40,7 @@ VERDICTS: Mapping[str, Term] = {
 }
 
 STATUS: Mapping[str, Term] = {
-    "within policy": Term(
-        "check", "✓", "within policy", "Every limit of the policy was tested and kept."
-    ),
+    "within policy": Term("check", "✓", "within policy", "Every limit of the policy is kept."),
     "beyond policy": Term(
         "cross", "✕", "beyond policy", "At least one limit of the policy is broken."
     ),

@@ -13,7 +13,13 @@ import pytest
 
 from secure_fl.audits.document import AuditDocument, json_schema
 from secure_fl.audits.report import markdown, render
-from secure_fl.audits.report.sentences import NO_PRIVACY, NO_TRIALS, WITHOUT, contradictions
+from secure_fl.audits.report.sentences import (
+    NO_PRIVACY,
+    NO_TRIALS,
+    WITHOUT,
+    contradictions,
+    standing,
+)
 from secure_fl.audits.report.words import ACCESS, STATUS, VERDICTS
 from tests.support.documents import document, finding, three, trial
 from tests.support.hostile import hostile
@@ -92,11 +98,23 @@ def test_fields_need_no_colour(one: Page) -> None:
 
 
 def test_the_status_comes_first_in_words() -> None:
-    for status, term in STATUS.items():
+    for status in STATUS:
         page = Page(render([document(status=status, reasons=("of this",))]))
         banner = page.all("div", "status")[0]
-        assert banner.text.lower().startswith(f"{status} {term.meaning.lower()}")
+        said = standing(document(status=status)).lower()
+        assert banner.text.lower().startswith(f"{status} {said}")
         assert banner.text.endswith("of this")
+
+
+def test_it_never_says_that_all_was_tested_where_something_was_not() -> None:
+    found = msgspec.structs.replace(three()[0], status="within policy")
+    verdicts = {one.verdict for one in found.trials}
+    assert verdicts & {"not tested", "inconclusive"} and "leaks" in verdicts
+    assert "Every limit of the policy is kept" not in standing(found)
+    assert "came to no verdict" in standing(found) and "leaks all the same" in standing(found)
+    held = tuple(one for one in found.trials if one.verdict == "holds")
+    whole = msgspec.structs.replace(found, trials=held)
+    assert standing(whole) == STATUS["within policy"].meaning
 
 
 def test_tables_are_labelled(several: Page) -> None:
