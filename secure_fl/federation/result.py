@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from secure_fl.data.examples import Example, Text
+from secure_fl.display.charts import Curve, chart
 from secure_fl.display.figures import number, overall
+from secure_fl.display.html import page
 from secure_fl.display.results import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
 from secure_fl.runs.folder import RESULT, write_json
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 MODEL = "model"  # the shared model's name
 CARD = "secure_fl.json"  # lies in a folder that holds a model
+COLOURS = (
+    ":root { --s1: #0b5c9e; --s2: #b2480a; --s3: #1d7048; --s4: #8a3b77; --s5: #555a00; "
+    "--s6: #333a44; } .chart .rule { stroke: #ccc; } .chart text { font-size: 13px; }"
+)
 Which = Literal["last", "best"]
 
 
@@ -48,6 +54,22 @@ class Prediction(TypedDict, total=False):
     score: float  # regression
     entities: list[Entity]
     ranking: list[Ranked]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart that notebooks show, and that `save` writes as a page."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f"<style>{COLOURS}</style>{self.html}"
+
+    def save(self, file: Path | str) -> Path:
+        """Write it as a page of its own."""
+        Path(file).write_text(page("Scores over rounds", "A chart", {}, self.html), "utf-8")
+        return Path(file)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,6 +127,22 @@ class Result:
         name = self._known(model)
         task = self.tasks[name]
         return task.evaluate(self.models[name], task.encode(records, self.tokenizers[name]))
+
+    def plot(self, metric: str = "") -> Drawing:
+        """A metric over rounds, over all hospitals' records and at each: for notebooks."""
+        name = metric or str(self.document["main_metric"])
+        points: dict[str, list[tuple[float, float]]] = {}
+        for line in self.document["history"]:
+            if name in line and "model" not in line:
+                who = "all records" if line.get("pooled") else line["party"]
+                found = points.setdefault(f"{who}, {line['split']}", [])
+                if not found or found[-1][0] < line["round"]:  # sums are told to every hospital
+                    found.append((float(line["round"]), float(line[name])))
+        if not points:
+            what = f"no hospital measured {name!r}"
+            raise DataError(what, fix="give hospitals dev and test records, or name another metric")
+        curves = [Curve(label, found) for label, found in sorted(points.items())]
+        return Drawing(chart("plot", curves, "round", f"{name} over rounds", number))
 
     def to_frame(self) -> Any:
         """Every measurement as a line of a pandas data frame: party, round, split, metrics."""

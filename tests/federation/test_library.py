@@ -14,6 +14,7 @@ import pytest
 
 from secure_fl import Columns, FedAvg, Federation, FedKD, Local, Result, Silo, Text
 from secure_fl.config.load import loads
+from secure_fl.display.sinks import to_csv
 from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
 from secure_fl.learning.tasks.text import Classification
 from secure_fl.settings import TrainingSettings
@@ -176,6 +177,26 @@ def test_a_frame_of_the_history(done: Result) -> None:
     frame = done.to_frame()
     assert {"party", "round", "split", "accuracy", "loss"} <= set(frame.columns)
     assert len(frame[frame.split == "test"]) >= 3 and "counts" not in frame.columns
+
+
+def test_a_plot_is_shown_and_saved(done: Result, tmp_path: Path) -> None:
+    drawn = done.plot()
+    assert "hospital-2, dev" in drawn._repr_html_() and "all records, test" in drawn.html
+    assert "<svg" in drawn.save(tmp_path / "plot.html").read_text(encoding="utf-8")
+    with pytest.raises(DataError):
+        done.plot("nothing")
+
+
+def test_scores_go_to_a_table_where_that_is_asked_for(
+    hospitals: list[Silo], tmp_path: Path
+) -> None:
+    file = tmp_path / "scores.csv"
+    result = small(FedAvg(rounds=2), silos=hospitals, listener=to_csv(file)).run()
+    table = pandas.read_csv(file)
+    assert set(table.who) == {silo.name for silo in hospitals} | {"all records"}
+    last = table[(table.who == "hospital-2") & (table["round"] == 2) & (table.split == "test")]
+    own = result.document["metrics"]["last"]["party"]["hospital-2"]["test"]
+    assert last.set_index("name").value["accuracy"] == pytest.approx(own["accuracy"])
 
 
 def test_a_model_is_evaluated_on_records_that_it_never_saw(
