@@ -77,7 +77,8 @@ class Transcript:
 
     def scaling(self) -> Mapping[str, Any]:
         """Scales and leftovers, to go back to."""
-        return {**self.scales.state(), "own": dict(self.scales.own)}
+        own = {n.removeprefix(NORM): float(norm[0]) for n, norm in self.scales.own.items()}
+        return {**self.scales.state(), "own": own}
 
     def rescale(self, before: Mapping[str, Any]) -> None:
         """Go back; all that was opened still binds later sums, and rounding draws anew."""
@@ -193,7 +194,7 @@ class Scales:
         self._bits = bits
         self.rms: dict[str, float] = {}  # of one party's values, at the last sum that carried
         self.grid: dict[str, float] = {}  # squared norms of one party's vectors, in the same sum
-        self.own: dict[str, float] = {}  # this party's, of vectors that had no scale yet
+        self.own: dict[str, Vector] = {}  # this party's, of vectors that had no scale yet
         self.leftovers: dict[str, Vector] = {}
         self._norms: dict[str, float] = {}  # squared, over all parties: for the next seal only
 
@@ -209,7 +210,7 @@ class Scales:
                 if vector.size > SMALL and not (rule.carry and name in self.rms)
             }
             if norms:
-                self.own |= {n.removeprefix(NORM): float(norm[0]) for n, norm in norms.items()}
+                self.own |= norms
                 wanted.append(Group(group.owners, norms, group.readers))
         if wanted and rule.audience == Audience.HOST:
             raise CohortError(

@@ -103,9 +103,10 @@ class Summing:
             )
         gives = _flat(values, who.me)
         reads = _flat({name: np.zeros(np.shape(value)) for name, value in read.items()}, who.me)
-        owners = who.parties if among is None else among
-        others = tuple(party for party in who.parties if party not in owners)
-        groups: Sequence[Group] = (Group(owners, gives, others),) if gives else ()
+        groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
+        if gives and among is not None:
+            others = tuple(party for party in who.parties if party not in among)
+            groups = (Group(among, gives, others),)
         lacking = False
         if partial:
             at = (self.round, self._opened + 1)
