@@ -120,6 +120,24 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "How long the import and the help text take.",
             {"repeats": 3},
         ),
+        "inquiry": Benchmark(
+            "benchmarks.micro.inquiry",
+            "What it costs to find whose tag was wrong, beside a sum.",
+            {"parties": 4, "values": 20_000, "repeats": 1},
+        ),
+        "storms": Benchmark(
+            "benchmarks.federations.storms",
+            "Pilots in which one lies and others are killed, by seed.",
+            {"storms": 2},
+            (
+                click.Option(
+                    ["--storms"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=1),
+                    help="So many. [default: 300]",
+                ),
+            ),
+        ),
         "fuzz": Benchmark(
             "benchmarks.micro.fuzz",
             "Throw mutated frames at both ends of a run.",
@@ -135,4 +153,4 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
     }
 )
-ALONE = frozenset({"fuzz"})  # minutes or hours: not among `all`
+ALONE = frozenset({"fuzz", "storms"})  # minutes or hours: not among `all`

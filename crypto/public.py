@@ -274,12 +274,15 @@ def from_parts(parts: Sequence[bytes]) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
+SMALLEST = 4096  # bytes: each has more, and a megabyte of less would take long to cut
+
+
 def to_parts(data: bytes) -> list[bytes]:
     """The inverse of `from_parts`."""
     parts, start = [], 0
     while start < len(data):
         end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) or end == start + 4:
+        if end > len(data) or end < start + SMALLEST:
             raise WireError("a list of ciphertexts is cut short")
         parts.append(data[start + 4 : end])
         start = end

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+import msgspec
+
 from secure_fl.coordinator.inquest import FindingStep, Inquest
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.coordinator.step import Reply, Rules, Sent, Step, StepContext
@@ -26,7 +28,7 @@ from secure_fl.errors import (
 )
 from secure_fl.events import EventLog
 from secure_fl.protocol import messages
-from secure_fl.protocol.frames import Frame, Link
+from secure_fl.protocol.frames import Frame, Link, peek
 from secure_fl.protocol.ports import Offered, TotalFor
 
 COMES_BACK = ("restarted", TooFewParties.code)  # of processes that began anew, or wait for others
@@ -91,7 +93,8 @@ class Coordinator:
                 if step.newcomers:
                     self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
                 self._offered = step.offered or self._offered
-                self._sent = reply.sent if reply and reply.sent else self._sent
+                if reply is not None and step.takes in (messages.SumInput, messages.UnmaskShares):
+                    self._sent = reply.sent
         except SecureFLError as error:
             if isinstance(error, Misconduct | TamperError) and "party" in error.where:
                 self._name(str(error.where["party"]))
@@ -134,8 +137,11 @@ class Coordinator:
             if isinstance(message, messages.Failed):
                 self._fail(party, message.code)
                 continue
-            if isinstance(message, messages.Complaint) and self._may_complain(party, context):
-                complaints[party] = frame
+            if isinstance(message, messages.Complaint):
+                if self._may_complain(party, message, context):
+                    complaints[party] = frame
+                else:
+                    self._refuse(party, WireError("a complaint of no total of the last sum"))
                 continue
             if self._to_repeat and self._left_out(party, message):
                 left.append(party)
@@ -170,9 +176,17 @@ class Coordinator:
         self.failed.append(party)
         self._recorder.event("failed", round=self.round, parties=[party], code=code)
 
-    def _may_complain(self, party: str, context: StepContext) -> bool:
-        """Whether this party was sent a total that it can complain of, and nobody did yet."""
-        return self._sent is not None and party in self._sent.heads and context.inquest is None
+    def _may_complain(
+        self, party: str, complaint: messages.Complaint, context: StepContext
+    ) -> bool:
+        """Whether it is about the last sum: shown with uploads of another, it would convict us."""
+        if self._sent is None or party not in self._sent.heads or context.inquest is not None:
+            return False
+        try:
+            total, given = peek(complaint.total).message, peek(self._sent.heads[party]).message
+        except (ValueError, msgspec.MsgspecError):
+            return False
+        return getattr(total, "sum", None) == getattr(given, "sum", 0)
 
     def _look_into(
         self, complaints: Mapping[str, Frame], heard: list[str], sent: Sent, context: StepContext
@@ -259,7 +273,9 @@ class Coordinator:
             at = step.at
             self._to_repeat = tuple(sums for sums in self._to_repeat if sums.last >= at)
         heard, unlike = set(step.heard), [e for e in self._bad.values() if type(e) is Disagreement]
-        if len(unlike) >= len(heard):  # who is alone with what it says may have come first
+        if len(unlike) >= len(heard):
+            if len(step.heard) == 1 < len(unlike):  # who is alone with what it says came first
+                unlike[0].where["party"] = step.heard[0]
             raise unlike[0]
         lost = [m for m in self.members if m not in heard]
         if not lost:
@@ -268,7 +284,8 @@ class Coordinator:
         self.members = tuple(m for m in self.members if m in heard)
         parties = [m for m in self.members if m != self._rules.host]
         why = ", ".join(f"{m} {self._silence(m)}" for m in lost)
-        if self._to_repeat and not self._to_repeat[0].parties.isdisjoint(lost):
+        repeats = self._to_repeat and not isinstance(step, FindingStep)  # which ends the round
+        if repeats and not self._to_repeat[0].parties.isdisjoint(lost):
             # Before some agree to a sum that others must refuse.
             raise TooFewParties(
                 f"{why}, and this round can be repeated only with all who were in it",

@@ -29,7 +29,7 @@ from secure_fl.protocol.frames import Link
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 MOST_FAILURES = 2  # of one over the whole run, while the others go on
-MOST_HIDDEN = 2  # uploads in doubt that one does not show: a crash may come at any time
+MOST_HIDDEN = 1  # uploads in doubt that one does not show: each counts as a forged sum at all sites
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
 
@@ -143,7 +143,9 @@ class RunLeader:
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""
-        if not missing or self.stopping or self._waited >= self._patience or self._tired:
+        parties = {m.name for m in self._roster.members if m.role != "host"}
+        hope = len(parties - self._named - self._tired) >= self._least
+        if not (missing and hope) or self.stopping or self._waited >= self._patience:
             raise error
         if not self._waiting:
             self._recorder.event("waiting", code=error.code)

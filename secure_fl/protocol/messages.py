@@ -14,6 +14,7 @@ import msgspec
 MAX_BULK = 2**31
 MAX_PLAN = 2**17
 MOST_SEGMENTS = 256  # of a sum: as many sets of contributors as there are kinds of parties
+MOST_LOST = 128  # as many as a protected sum has parties
 MOST_KEPT, MOST_NOTES = 16, 256  # rounds that a party could resume after; notes of what it opened
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
@@ -240,7 +241,7 @@ class Total(Message, frozen=True, tag=24):
     sizes: tuple[Size, ...]
     offers: dict[Name, Offer] = {}
     more: bool = False  # as in `SumInput`: the host contributes nothing, and has to be told
-    lost: dict[Name, Lost] = {}  # who began the sum, and is not in it
+    lost: Annotated[dict[Name, Lost], msgspec.Meta(max_length=MOST_LOST)] = {}  # who began it, too
     sum: Count = 0  # as in `SumInput`
 
 

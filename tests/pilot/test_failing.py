@@ -66,4 +66,5 @@ def test_where_too_few_are_left_its_failure_ends_the_run(
     answering(monkeypatch, Failed("training"))
     with pytest.raises(PartyFailed) as caught:
         made.lead(patience=0).run()
+    made.kill(SICK)
     assert caught.value.reason == "training"

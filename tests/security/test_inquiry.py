@@ -151,18 +151,30 @@ def test_who_complains_of_a_total_that_fits_is_named(mode: Protection) -> None:
     assert convicted(out) == {LIAR}
 
 
+def test_who_complains_of_an_older_total_convicts_nobody_and_is_lost() -> None:
+    """Shown beside the uploads of another sum, it would convict an honest coordinator."""
+    out, _ = run(engine=lambda sessions: Complaining(sessions, older=True))
+    assert out.error is None and convicted(out) == {""}
+    assert [event["parties"] for event in out.events if event["event"] == "lost"] == [[LIAR]]
+
+
 class Complaining:
     """One party answers its first total with a complaint."""
 
-    def __init__(self, sessions: Mapping[str, Session]) -> None:
-        self.sessions, self.done = sessions, False
+    def __init__(self, sessions: Mapping[str, Session], *, older: bool = False) -> None:
+        self.sessions, self.done, self.older = sessions, False, older
+        self.kept: Frame | None = None
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         for party, frame in frames.items():
             session, message = self.sessions[party], wire.peek(frame.head).message
             answer = session.step(frame)
             if party == LIAR and isinstance(message, messages.Total) and not self.done:
-                self.done = True
+                if self.older and self.kept is None:
+                    self.kept = frame
+                    yield party, answer
+                    continue
+                self.done, frame = True, self.kept or frame
                 bulk = wire.Bulk.of(frame.bulk)
                 answer = session._link.pack(Complaint(frame.head), bulk)
             yield party, answer
