@@ -42,6 +42,10 @@ else:
                 raise _wrong(cls, error) from None
 
 
+class WrongValue(SettingsError, ValueError):  # noqa: N818 - it names what was given
+    """A section's values do not fit: for Python a ValueError, as pydantic's own is."""
+
+
 def _wrong(cls: type[BaseModel], error: ValidationError) -> SettingsError:
     found = [
         (".".join(map(str, place)), what, fix)
@@ -49,10 +53,10 @@ def _wrong(cls: type[BaseModel], error: ValidationError) -> SettingsError:
     ]
     if len(found) == 1:
         field, what, fix = found[0]
-        return SettingsError(what, fix=fix, section=cls.__name__, field=field or None)
+        return WrongValue(what, fix=fix, section=cls.__name__, field=field or None)
     lines = [f"  {field}: {what}" + (f" -> {fix}" if fix else "") for field, what, fix in found]
     said = "\n".join([f"{len(found)} faults", *lines])
-    return SettingsError(said, section=cls.__name__)
+    return WrongValue(said, section=cls.__name__)
 
 
 class Section(BaseModel, metaclass=_Explained):
