@@ -35,7 +35,7 @@ from secure_fl.federation.stretch import MakeEngine, Stretch
 from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
 from secure_fl.learning.tasks import Task, settings_of
-from secure_fl.runs.folder import SETTINGS, RunFolder, begun, finished
+from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result import crossed, spent
 from secure_fl.settings import (
@@ -113,9 +113,7 @@ class Federation:
         listener: Listener | None = None,
     ) -> Federation:
         """The federation that a settings file describes; to resume, they must be the run's own."""
-        refused = folder is not None and (folder / SETTINGS).exists() and not begun(folder)
-        goes_on = resume and folder is not None and not refused
-        text = settings_to_resume(settings, folder) if goes_on and folder else dump(settings)
+        text = settings_to_resume(settings, folder) if resume and folder else dump(settings)
         return cls(
             silos(settings),
             settings.algorithm,

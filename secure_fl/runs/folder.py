@@ -310,7 +310,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
             "another process is working in this run", file=path, fix=fix, reason="in-use"
         ) from None
     found = path / SETTINGS
-    if resume and found.exists() and not begun(path):
+    if resume and found.exists() and not _begun(path):
         (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
         write_whole(found, settings)
     elif resume:
@@ -328,7 +328,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
         write_whole(found, settings)
 
 
-def begun(path: Path) -> bool:
+def _begun(path: Path) -> bool:
     """Whether anything came of it: a party at work here, or at a coordinator a gathering."""
     if (path / "parties").exists() or (path / RESULT).exists():
         return True
