@@ -81,14 +81,14 @@ CLEAR: Mapping[str, Method] = {
     "FedAvg, unprotected": {"algorithm": {"name": "fedavg"}, "protection": NONE},
     "FedKD 2, unprotected": fedkd(2, NONE),
 }
-STEPS = 25  # in each of the rounds, where gradients are exchanged: about an epoch
+STEPS = {"exchange": "gradient", "rounds": 1, "steps": 6}  # each is a sum, recorded whole
 APART: Mapping[str, Method] = {  # what travels, and what is read off it
     "moves by AdamW": fedkd(2, NONE, factors="none"),
     "moves by AdamW, factors": fedkd(2, NONE),
     "moves by SGD": fedkd(2, NONE, factors="none"),
     "moves by SGD, factors": fedkd(2, NONE),
-    "gradients": fedkd(2, NONE, factors="none", exchange="gradient", steps=STEPS),
-    "gradients, factors": fedkd(2, NONE, exchange="gradient", steps=STEPS),
+    "gradients": fedkd(2, NONE, factors="none", **STEPS),
+    "gradients, factors": fedkd(2, NONE, **STEPS),
 }
 SGD_RATE = 0.05  # of those moves, the teachers' a quarter; without decay, which moves whole matrices
 
