@@ -39,6 +39,11 @@ def orthonormal(Y: Tensor) -> Tensor:
     return torch.from_numpy(_spread(_twice(N, _inverse_root(N.T @ N)))).to(Y.dtype)
 
 
+def root(values: Tensor) -> Tensor:
+    """√ of each value, rounded as IEEE 754 says, which a vector library that torch uses does not."""
+    return torch.from_numpy(np.sqrt(values.cpu().numpy())).to(values.device)
+
+
 def _times(A: Matrix, B: Matrix) -> Matrix:
     bits = _bits(A.shape[1])
     (M, a), (N, b) = _grid(A, bits), _grid(B, bits)

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from secure_fl.algorithms.base import Algorithm, Demands
+from secure_fl.algorithms.exact import root
 from secure_fl.algorithms.updates import (
     Update,
     add_,
@@ -88,7 +89,7 @@ class ServerAdam:
             # One operation at a time: some machines round two in one once, others twice.
             m.mul_(cfg.beta1).add_(δ * (1 - cfg.beta1))  # line 11
             v.mul_(cfg.beta2).add_(δ * δ * (1 - cfg.beta2))  # line 14
-            move[name] = cfg.server_learning_rate * m / (v.sqrt() + cfg.tau)  # line 15
+            move[name] = cfg.server_learning_rate * m / (root(v) + cfg.tau)  # line 15
         return move
 
     def state_dict(self) -> dict[str, Any]:

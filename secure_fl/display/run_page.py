@@ -220,6 +220,11 @@ def cost_beside_float32(document: Mapping[str, Any]) -> str:
     )
 
 
+def _figure(value: float | None) -> str:
+    """A number in four digits; a party whose training another mechanism covers has none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
 def _privacy(document: Mapping[str, Any], shared: bool) -> str:
     body = ""
     if privacy := document.get("privacy"):
@@ -229,7 +234,7 @@ def _privacy(document: Mapping[str, Any], shared: bool) -> str:
             body += paragraph(f"Nothing is promised for the records of {missing}.", "alarm")
         names = ("epsilon", "epsilon_of_this_run", "noise_multiplier", "sample_rate", "steps")
         rows = [
-            [party, *(f"{privacy[name][party]:.4g}" for name in names)]
+            [party, *(_figure(privacy[name][party]) for name in names)]
             for party in ({} if shared else privacy["epsilon"])
         ]
         body += table("Hospital by hospital", ["hospital", *map(_words, names)], rows)

@@ -418,10 +418,10 @@ def test_what_dp_does_not_cover_is_refused(how: dict[str, Any], found: str) -> N
 @pytest.mark.parametrize(
     ("bad", "found"),
     [
-        ({"max_rank": 0}, "greater than or equal to 1"),
-        ({"student_layers": 0}, "greater than or equal to 1"),
-        ({"energy_start": 0.0}, "greater than 0"),
-        ({"energy_end": 1.5}, "less than or equal to 1"),
+        ({"max_rank": 0}, "a number from 1 on"),
+        ({"student_layers": 0}, "a number from 1 on"),
+        ({"energy_start": 0.0}, "energy_start: found 0.0"),
+        ({"energy_end": 1.5}, "energy_end: found 1.5"),
         ({"energy_start": 0.99, "energy_end": 0.95}, "precision grows"),
         ({"joint_loss": True, "mutual": False}, "mutual"),
         ({"factors": "shared"}, "joint"),

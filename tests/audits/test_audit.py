@@ -275,6 +275,6 @@ def test_wrong_folders_are_told(tmp_path):
     assert done.exit_code == 4
     done = runner.invoke(main, ["report", str(tmp_path)])
     assert done.exit_code == 4
-    assert "secure-fl audit RUN" in done.output + str(done.stderr)
+    assert "secure-fl runs FOLDER" in done.output + str(done.stderr)
     (tmp_path / "audit.json").write_text(json.dumps({"schema": "something/9"}))
     assert runner.invoke(main, ["report", str(tmp_path)]).exit_code == 4

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from tests.cli.test_train import STUDY
-from tests.support.stories import written
+from tests.support.stories import STUDY, written
 
 
 def run(*arguments: object) -> Result:

@@ -15,24 +15,7 @@ from click.testing import CliRunner, Result
 
 from secure_fl.cli import show
 from secure_fl.cli.main import main
-
-STUDY = """\
-[data]
-corpus = "ade"
-size = 24
-[task]
-max_length = 16
-[model]
-layers = 1
-[training]
-learning_rate = 2e-3
-device = "cpu"
-[protection]
-mode = "none"
-[algorithm]
-name = "fedavg"
-rounds = 2
-"""
+from tests.support.stories import STUDY
 
 
 def run(*arguments: object, **options: str) -> Result:
@@ -53,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_writes_a_run_and_shows_it(place: Path) -> None:
     found = run("train", place / "study.toml", "--out", place / "shown")
     assert found.exit_code == 0
-    for text in ("hospital-1", "hospital-3", "all records", "test accuracy", "UNPROTECTED"):
+    for text in ("hospital-1", "hospital-3", "all records", "accuracy", "UNPROTECTED"):
         assert text in found.stdout
     assert "round 2/2" in found.stderr
     result = json.loads((place / "shown" / "result.json").read_text())

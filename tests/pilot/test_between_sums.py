@@ -14,7 +14,7 @@ from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import Unfinished
-from secure_fl.errors import CohortError, PartyFailed
+from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
@@ -123,11 +123,10 @@ def test_a_coordinator_cannot_have_the_second_sum_over_all(
         town.lead(patience=0).run()
         assert set(over(town, 2, 2).values()) == {FOUR}
         return
-    with pytest.raises(PartyFailed) as caught:
+    with raises(TooFewParties, "(cohort)"):
         town.lead(patience=0).run()
-    assert caught.value.reason == "cohort" and caught.value.where["party"] in FOUR[:3]
-    (why,) = [event["why"] for event in town.seen("refused") if "why" in event]
-    assert "opened over hospital-1, hospital-2, hospital-3;" in why
+    whys = [event["why"] for event in town.seen("refused") if "why" in event]
+    assert whys and all("opened over hospital-1, hospital-2, hospital-3;" in why for why in whys)
     for file in opened(tmp_path)[:3]:  # the others would have refused, too
         (what,) = [
             note["what"]

@@ -23,6 +23,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.config.build import RunSettings
 from secure_fl.data.silo import Silo
+from secure_fl.display.run_page import PAGE
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.party import FlareParty
 from secure_fl.errors import CohortError
@@ -31,7 +32,7 @@ from secure_fl.pilot.certificates import make_kits
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
-from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
+from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos
@@ -156,7 +157,7 @@ def files(run: Path) -> dict[Path, bytes]:
     return {
         file.relative_to(run): file.read_bytes()
         for file in run.rglob("*")
-        if file.is_file() and file.name not in TOLD | {RESULT}
+        if file.is_file() and file.name not in TOLD | {RESULT, PAGE, SPENT}
     }
 
 
@@ -194,7 +195,9 @@ def require_same(run: Path, town: LocalPilot) -> None:
     whole, expected, found = result(run), files(run), set()
     for name in town.members:
         own = town.folder / name / town.plan.run.name
-        assert bits(result(own)) == bits(own_part(whole, name, town.roster.fingerprint()))
+        part, said = own_part(whole, name, town.roster.fingerprint()), result(own)
+        assert said["values"] <= whole["values"]  # of its own largest model
+        assert bits(said) == bits(part | {"values": said["values"]})
         kept = files(own)
         assert not [file for file, data in kept.items() if data != expected.get(file)], name
         found |= set(kept)

@@ -35,7 +35,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, other: messages.FromParty, times:
             return other, b""
         return found, bulk
 
-    monkeypatch.setattr(Session, "_answer", answer)
+    monkeypatch.setattr("secure_fl.party.session.Session._answer", answer)
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(1), SumInput("host", ())])  # type: ignore[arg-type]

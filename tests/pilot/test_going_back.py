@@ -11,7 +11,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import steps
 from secure_fl.coordinator.resume import Continuation
-from secure_fl.errors import PartyFailed, SecureFLError
+from secure_fl.errors import SecureFLError, TooFewParties
 from secure_fl.runs import checkpoint
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -57,7 +57,7 @@ def test_one_members_empty_disk_sends_all_back_where_operators_allow_it(tmp_path
 
 def test_one_members_empty_disk_costs_the_others_no_round(tmp_path: Path) -> None:
     made = four_rounds(tmp_path, goes_back=False)
-    with raises(PartyFailed, "(cohort)"):
+    with raises(TooFewParties, "(cohort)"):
         made.lead(patience=0).run()
     (told, *_) = made.seen("refused")
     assert "--go-back" in told["why"] and "after_round" in told["why"]

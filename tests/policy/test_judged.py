@@ -60,7 +60,8 @@ LEARNING = set(  # how an algorithm learns, from sums that are protected all the
     "server_optimizer linear_rate beta own_shares feedback_scale".split()
 )
 JUDGED = {
-    "run.name", "run.folder", "run.record", "task.kind", "model.name", "model.freeze_embeddings",
+    "run.name", "run.folder", "run.record", "run.keep_checkpoints", "task.kind", "model.name",
+    "model.freeze_embeddings",
     "training.batch_size", "training.pooled_scores", "training.dp.physical_batch",
     "training.dp.epsilon", "training.dp.delta", "training.dp.target_epsilon", "training.dp.unit",
     "training.dp.ledger", "protection.mode", "protection.bits", "protection.min_cohort",

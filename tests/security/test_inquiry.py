@@ -188,7 +188,7 @@ def test_a_party_that_hides_its_upload_is_said_to(monkeypatch: pytest.MonkeyPatc
         return (answer, b"" if session.party == LIAR else bulk)
 
     examine = Session._examine
-    monkeypatch.setattr(Session, "_examine", hide)
+    monkeypatch.setattr("secure_fl.party.session.Session._examine", hide)
     out, _ = run()
     assert isinstance(out.error, PartyFailed) and out.error.where["party"] == LIAR
     assert convicted(out) == {""}  # others were looked at, and fit

@@ -10,6 +10,23 @@ from typing import Any
 from secure_fl.display.story import Story, read_story
 
 PARTIES = ("north", "south", "west")
+STUDY = """\
+[data]
+corpus = "ade"
+size = 24
+[task]
+max_length = 16
+[model]
+layers = 1
+[training]
+learning_rate = 2e-3
+device = "cpu"
+[protection]
+mode = "none"
+[algorithm]
+name = "fedavg"
+rounds = 2
+"""
 SETTINGS = """[run]
 seed = 0
 

@@ -90,7 +90,7 @@ APART: Mapping[str, Method] = {  # what travels, and what is read off it
     "gradients": fedkd(2, NONE, factors="none", **STEPS),
     "gradients, factors": fedkd(2, NONE, **STEPS),
 }
-SGD_RATE = 0.05  # of those moves, the teachers' a quarter; without decay, which moves whole matrices
+SGD_RATE = 0.05  # of those moves, without decay, which would move whole matrices
 
 ATTACKED: Mapping[str, Method] = {
     "FedAvg": {"algorithm": {"name": "fedavg"}},
