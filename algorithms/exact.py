@@ -40,7 +40,7 @@ def orthonormal(Y: Tensor) -> Tensor:
 
 
 def root(values: Tensor) -> Tensor:
-    """√ of each value, rounded as IEEE 754 says, which a vector library that torch uses does not."""
+    """√ of each value as IEEE 754 rounds it; torch may take a vector library's, which is not."""
     return torch.from_numpy(np.sqrt(values.cpu().numpy())).to(values.device)
 
 

@@ -244,7 +244,7 @@ class Federation:
             write_cards(folder.path)
             with suppress(OSError):  # it can be written again: secure-fl report
                 write_run_page(folder.path)
-            if not self._keep_checkpoints:
+            if self.until is None and not self._keep_checkpoints:
                 folder.drop_checkpoints()
         return result
 

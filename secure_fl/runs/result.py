@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from statistics import fmean
@@ -51,11 +51,13 @@ def summarise(
     return {"last": rounds[numbers[-1]], "best": rounds[best]}
 
 
-def to_use(delivered: Iterable[str], scores: Mapping[str, Any], metric: str) -> str | None:
-    """Which of a party's models to use: the best on dev records over all, by a round's scores.
+def to_use(delivered: Collection[str], scores: Mapping[str, Any], metric: str) -> str | None:
+    """Which of a party's several models to use: the best on dev records over all, in a round.
 
     Where that cannot be told, or is told alike, the first: FedKD's student before its teachers.
     """
+    if len(delivered) < 2:
+        return None
     pooled = scores.get("pooled", {})
 
     def dev(name: str) -> float:
@@ -63,7 +65,7 @@ def to_use(delivered: Iterable[str], scores: Mapping[str, Any], metric: str) -> 
         score: float = pooled.get(split, {}).get(metric, -inf)
         return score
 
-    return max(delivered, key=dev, default=None)
+    return max(delivered, key=dev)
 
 
 def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dict[str, Any]:

@@ -196,8 +196,9 @@ def require_same(run: Path, town: LocalPilot) -> None:
     for name in town.members:
         own = town.folder / name / town.plan.run.name
         part, said = own_part(whole, name, town.roster.fingerprint()), result(own)
-        assert said["values"] <= whole["values"]  # of its own largest model
-        assert bits(said) == bits(part | {"values": said["values"]})
+        own_models = {name: said[name] for name in ("values", "model_round")}
+        assert all(own_models[name] in (None, *range(whole[name] + 1)) for name in own_models)
+        assert bits(said) == bits(part | own_models)
         kept = files(own)
         assert not [file for file, data in kept.items() if data != expected.get(file)], name
         found |= set(kept)
