@@ -122,15 +122,16 @@ def wanted(cell: Cell) -> Wanted:
 def said(outcome: Outcome) -> dict[str, Any]:
     """What an outcome says of its run, or what was so before there was a setting for it."""
     found = {name: outcome[name] for name in SAID}
-    training = BEFORE | found["settings"].get("training", {})
+    own = found["settings"].get("training", {})
+    training = BEFORE | own
     return found | {
         "control": outcome.get("control", ""),
-        "algorithm": _algorithm(found["algorithm"], training),
+        "algorithm": found["algorithm"] if "schedule" in own else _earlier(found["algorithm"], own),
         "settings": found["settings"] | {"training": training},
     }
 
 
-def _algorithm(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:
+def _earlier(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:
     """Teachers learned as students did; FedID had its printed form only, and batches of labels."""
     if said.get(TEACHERS, 1.0) is None:  # left out, it was the students'
         return {**said, TEACHERS: training["learning_rate"]}

@@ -106,7 +106,8 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
     for data in SIZES[budget]:
         for method, settings in rows.items():
             yield _cell("Tables 2 and 3", data, method, settings, budget, seed)
-    for method, settings in () if seed else APART.items():
+    apart = APART if not seed else {"gradients": APART["gradients"]} if seed < PAIRED else {}
+    for method, settings in apart.items():
         cell = _cell("Figures 6 and 7", "sst2", method, settings, budget, seed)
         if "SGD" in method:
             sgd = {"optimizer": "sgd", "learning_rate": SGD_RATE, "weight_decay": 0.0}
