@@ -126,14 +126,14 @@ def said(outcome: Outcome) -> dict[str, Any]:
     training = BEFORE | own
     return found | {
         "control": outcome.get("control", ""),
-        "algorithm": found["algorithm"] if "schedule" in own else _earlier(found["algorithm"], own),
+        "algorithm": _algorithm(found["algorithm"], own),
         "settings": found["settings"] | {"training": training},
     }
 
 
-def _earlier(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:
+def _algorithm(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:
     """Teachers learned as students did; FedID had its printed form only, and batches of labels."""
-    if said.get(TEACHERS, 1.0) is None:  # left out, it was the students'
+    if said.get(TEACHERS, 1.0) is None and "schedule" not in training:  # it was the students'
         return {**said, TEACHERS: training["learning_rate"]}
     if said["name"] != "fedid" or "feedback_scale" in said:
         return said
