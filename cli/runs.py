@@ -120,7 +120,7 @@ def show_(run: Path, as_json: bool) -> None:
     if (noise := show.noise_line(document)) is not None:
         console.print(noise)
     if document.get("model_round"):
-        console.print(f"model/ is of round {document['model_round']}")
+        console.print(f"what was learned up to round {document['model_round']} is kept")
     console.print(versions, style="dim")
 
 

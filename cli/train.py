@@ -81,9 +81,8 @@ def train(
         if (use := show.model_line(document)) is not None:
             results.print(use)
         if document.get("model_round"):
-            results.print(
-                f"model/ is of round {document['model_round']}; pictures: {folder}/report.html"
-            )
+            results.print(f"what was learned up to round {document['model_round']} is kept")
+            results.print(f"pictures: {folder}/report.html")
         results.print(document["protection"]["statement"])
         if (noise := show.noise_line(document)) is not None:
             results.print(noise)

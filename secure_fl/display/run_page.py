@@ -104,7 +104,7 @@ def _short(story: Story) -> str:
 def _which(document: Mapping[str, Any]) -> str:
     """Which round the model in the folder is of."""
     held = document.get("model_round")
-    return f"model/ holds what was learned up to round {held}." if held else ""
+    return f"What was learned up to round {held} is kept." if held else ""
 
 
 def _learning(story: Story, at: str, shared: bool) -> str:
