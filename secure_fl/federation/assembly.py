@@ -21,6 +21,7 @@ from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.guard import Guard
 from secure_fl.party.noise_account import NoiseAccount
+from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
@@ -44,6 +45,7 @@ def join_run(
     noise: NoiseAccount | None = None,
     pooling: Pooling | None = None,
     guard: Guard | None = None,
+    questions: OpenedQuestions | None = None,
     surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
     until: int | None = None,
     capture: Capture | None = None,
@@ -52,8 +54,8 @@ def join_run(
 
     `link`: this party's end; its run binds all masks. `checkpoints`: None keeps none.
     `noise`: the budget that its predictions may spend. `pooling`: of its scores with the others';
-    None keeps them at home. `guard`: of its rounds, by all parties' votes. `surroundings`: entered
-    for every step.
+    None keeps them at home. `guard`: of its rounds, by all parties' votes. `questions`: its notes
+    of what was opened in all runs. `surroundings`: entered for every step.
     `until`: the round to end with, if not the last. `capture`: who may watch its sums.
     """
     recorder = recorder or EventLog(keys.identity.name)
@@ -71,6 +73,7 @@ def join_run(
         noise=noise,
         pooling=pooling,
         guard=guard,
+        questions=questions,
     )
     cohort.until = until
     return Session(

@@ -24,6 +24,7 @@ from secure_fl.learning.judging import DevRecords
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.party.guard import Guard
+from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -40,6 +41,7 @@ class Prepared:
     checkpoints: Checkpoints
     noise: NoiseLedger | None
     guard: Guard | None
+    questions: OpenedQuestions | None = None
 
     def join(
         self,
@@ -64,6 +66,7 @@ class Prepared:
             noise=self.noise,
             pooling=self._pooling(),
             guard=self.guard,
+            questions=self.questions,
             surroundings=site.surroundings,
             until=until,
             capture=capture,
@@ -89,12 +92,14 @@ def prepare(
     identity: Identity | None = None,
     max_batch: int | None = None,
     max_growth: float | None = None,
+    questions: OpenedQuestions | None = None,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
     `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
     records its policy allows in memory at once; None: as many as the algorithm takes. `max_growth`:
-    how much its policy lets grids grow, where the plan is guarded.
+    how much its policy lets grids grow, where the plan is guarded. `questions`: its notes of what
+    was opened in all runs; None: in one process no site is apart from the others.
     """
     name, model = terms.algorithm.name, silo.model or terms.model
     require_adapters(terms.entry, name, model, terms.training)
@@ -118,4 +123,4 @@ def prepare(
     if terms.guard is not None and terms.entry.guarded is not None:
         judge = DevRecords(site, terms.entry.guarded)
         guard = Guard(terms.guard, judge, site.recorder, terms.seed, max_growth)
-    return Prepared(terms, site, kept, noise, guard)
+    return Prepared(terms, site, kept, noise, guard, questions)

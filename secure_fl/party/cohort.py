@@ -19,6 +19,7 @@ from secure_fl.events import EventLog
 from secure_fl.party.boundaries import Boundaries
 from secure_fl.party.guard import Guard
 from secure_fl.party.noise_account import NoiseAccount, Reserved
+from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.relays import Relays
 from secure_fl.party.rounds import Checkpoints, Rounds, Stateful
@@ -115,6 +116,7 @@ class Cohort:
         noise: NoiseAccount | None = None,
         pooling: Pooling | None = None,
         guard: Guard | None = None,
+        questions: OpenedQuestions | None = None,
     ) -> None:
         self.me = me
         self.host = host
@@ -124,7 +126,7 @@ class Cohort:
         self.newcomers: tuple[str, ...] = ()  # members that do not have that round
         self.until: int | None = None  # the round that the program ends with, if not its last
         self._who = Members(me, host, min_cohort, threshold, layer.transcript)
-        self._summing = Summing(self._who, layer, checkpoints, recorder)
+        self._summing = Summing(self._who, layer, checkpoints, recorder, questions)
         self._relays = Relays(self._who, layer.envelopes, layer.transcript)
         self._reserved, self._noised = Reserved(me, noise), noise is not None
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
@@ -175,6 +177,7 @@ class Cohort:
         bound: float | None = None,
         noise: Noise | None = None,
         together: bool = False,
+        questions: tuple[str, ...] = (),
     ) -> Arrays:
         """Add values over the parties; nobody sees one party's values.
 
@@ -187,7 +190,8 @@ class Cohort:
         a host sum needs. `noise`: this party's share of differential-privacy noise. `together`: to
         be opened over exactly those who were in the last sum, or not at all, and then the result is
         {}. For values that follow from the same inputs as the last sum's: over others, the two
-        would differ by the input of whoever left.
+        would differ by the input of whoever left. `questions`: digests of what is asked of records
+        that do not change: this site answers them over the same sites in all runs, or not at all.
 
         The host contributes nothing: to a host sum it passes values of the same names and shapes,
         of which only names and shapes count; to any other sum it passes {}.
@@ -198,9 +202,8 @@ class Cohort:
             self._reserved.spend(rule)
         only = frozenset(self.survivors) if together else None
         among = None if partial or self._guard is None else self._guard.among(self.parties)
-        return await self._summing.sum(
-            values, read or {}, rule, partial=partial, only=only, among=among
-        )
+        options: dict[str, Any] = {"only": only, "among": among, "questions": questions}
+        return await self._summing.sum(values, read or {}, rule, partial=partial, **options)
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
         """What rounding and clipping left over of the value of this name that was summed last.

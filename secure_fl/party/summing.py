@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog
 from secure_fl.party.groups import declare
+from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import ask, exchange, unexpected
@@ -63,10 +64,17 @@ class Summing:
     """The sums of a run, one after the other."""
 
     def __init__(
-        self, who: Members, layer: PrivacyLayer, checkpoints: Checkpoints, recorder: EventLog
+        self,
+        who: Members,
+        layer: PrivacyLayer,
+        checkpoints: Checkpoints,
+        recorder: EventLog,
+        questions: OpenedQuestions | None = None,
     ) -> None:
         self._who, self._layer, self._sums = who, layer, layer.sums
         self._checkpoints, self._recorder = checkpoints, recorder
+        self._questions = questions  # of all runs; None: nobody keeps notes
+        self._asked: tuple[str, ...] = ()  # questions that this sum answers
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
         self._only: frozenset[str] | None = None  # over whom alone this sum may be opened
@@ -87,13 +95,14 @@ class Summing:
         partial: bool,
         only: frozenset[str] | None = None,
         among: tuple[str, ...] | None = None,
+        questions: tuple[str, ...] = (),
     ) -> Arrays:
         """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all.
 
         `among`: whose values a whole sum is over, if not all parties'; the others read it.
         """
         who = self._who
-        self._only = only
+        self._only, self._asked = only, questions
         if only is not None and only != frozenset(who.here):
             return {}  # somebody left since: all know it, and nobody sends anything
         if bool(values or read) == (who.is_host and rule.audience == Audience.PARTIES):
@@ -214,6 +223,9 @@ class Summing:
         self._opened += 1
         what = _digest(groups, survivors)
         self._checkpoints.admit(self.round, self._opened, survivors, what)
+        if self._questions is not None:
+            for question in self._asked:
+                self._questions.admit(question, survivors)
         return True
 
 

@@ -15,6 +15,7 @@ from secure_fl.events import Event, Listener
 from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
+from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.pilot.lobby import rules_of_roster
 from secure_fl.pilot.plan import terms_of
@@ -41,6 +42,11 @@ class Home:
     max_batch: int | None = None  # records that its policy allows in memory at once
     max_growth: float | None = None  # that its policy lets grids grow, in guarded runs
     goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
+
+    @property
+    def cards(self) -> dict[str, str]:
+        """Which site is behind each name."""
+        return {one.name: one.identity.fingerprint() for one in self.roster.members}
 
 
 class SiteRun:
@@ -86,6 +92,7 @@ class SiteRun:
             identity=home.keys.identity,
             max_batch=home.max_batch,
             max_growth=home.max_growth,
+            questions=OpenedQuestions(home.ledger, home.cards),
         )
         parties = sum(name != rules.host for name in home.roster.names)
         roster = home.roster.fingerprint()
