@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
-SOURCES := secure_fl tests benchmarks
+SOURCES := secure_fl tests benchmarks release
 
-.PHONY: demo test slow check docs bench bench-tests clean
+.PHONY: demo test slow check docs bench bench-tests wheelhouse release clean
 
 demo: $(STAMP)  ## three hospitals train together on built-in data
 	$(VENV)/bin/secure-fl demo
@@ -30,6 +30,14 @@ bench: $(STAMP)  ## the figures that the docs quote
 
 docs: $(STAMP)  ## this documentation as a site, in build/site
 	$(VENV)/bin/mkdocs build --strict
+
+wheelhouse: $(STAMP)  ## every wheel, for a machine without network: dist/wheelhouse
+	rm -rf dist
+	$(PY) -m release wheelhouse
+
+release: $(STAMP)  ## wheels, sdist, SBOM and checksums: dist; KEY=release.pem signs
+	rm -rf dist
+	$(PY) -m release all $(if $(KEY),--key $(KEY))
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

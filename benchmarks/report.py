@@ -16,7 +16,15 @@ from rich.table import Table
 from secure_fl.runs.result import versions
 
 SCHEMA = "secure-fl/benchmark/1"
-PACKAGES = ("secure-fl", "numpy", "cryptography", "tenseal", "torch", "transformers", "nvflare")
+PACKAGES = (
+    "sealed-federation",
+    "numpy",
+    "cryptography",
+    "tenseal",
+    "torch",
+    "transformers",
+    "nvflare",
+)
 WIDTH = 150  # of a table that goes to a file or a pipe
 
 P = ParamSpec("P")

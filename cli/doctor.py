@@ -33,6 +33,7 @@ TESTED: Mapping[str, str] = MappingProxyType(
         "pydantic": "2.14.3",
     }
 )
+STRANGER = "secure-fl"  # a distribution of others, that installs a secure_fl, too
 LINKED = ("crypto", "algorithms", "audits", "cli")
 ROOM = 2 << 30  # bytes of disk that checkpoints of a small model can need
 COLOURS: Mapping[str, str] = MappingProxyType({"ok": "green", "note": "yellow", "problem": "red"})
@@ -140,6 +141,14 @@ def _disk() -> Check:
 
 
 def _links() -> Check:
+    try:
+        found = version(STRANGER)
+    except PackageNotFoundError:
+        pass
+    else:
+        what = f"{STRANGER} {found} is installed as well; its files overwrite ours"
+        fix = "make a new venv, and install from a checkout or a release (docs/pilot.md)"
+        return Check("installation", "problem", what, fix)
     missing = [name for name in LINKED if find_spec(f"secure_fl.{name}") is None]
     if not missing:
         return Check("installation", "ok", f"secure_fl with {', '.join(LINKED)}")

@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "coordinate": Lazy("secure_fl.cli.coordinate", "coordinate", "Lead a pilot."),
         "join": Lazy("secure_fl.cli.join", "join", "Take part in a pilot, as a hospital."),
         "status": Lazy("secure_fl.cli.coordinate", "status", "Say how far a pilot is."),
+        "docs": Lazy("secure_fl.cli.docs", "docs", "Read the pages, as installed."),
         "doctor": Lazy("secure_fl.cli.doctor", "doctor", "Check this installation."),
         "completion": Lazy("secure_fl.cli.completion", "completion", "Print shell completion."),
     }
@@ -63,7 +64,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
     if wanted and not ctx.resilient_parsing:
         from importlib.metadata import version
 
-        click.echo(f"secure-fl {version('secure-fl')}")
+        click.echo(f"secure-fl {version('sealed-federation')}")
         ctx.exit()
 
 

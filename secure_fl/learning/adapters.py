@@ -31,7 +31,8 @@ def peft() -> Any:
         raise ModelError(
             "adapters need the library peft, which is not installed",
             field="model.adapter",
-            fix="install secure-fl[adapters], or leave out [model.adapter]",
+            fix="from a checkout: pip install --constraint constraints.txt '.[adapters]'; or leave "
+            "out [model.adapter]",
         ) from error
     return peft
 

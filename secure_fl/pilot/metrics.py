@@ -148,7 +148,8 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
     except ImportError:
         raise RunError(
             "--metrics needs prometheus_client, which is not installed",
-            fix="pip install 'secure-fl[metrics]', or leave --metrics out",
+            fix="from a checkout: pip install --constraint constraints.txt '.[metrics]'; or leave "
+            "--metrics out",
             reason="extra",
         ) from None
     with listening(meter, port) as at:

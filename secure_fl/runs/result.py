@@ -14,7 +14,7 @@ from secure_fl.events import Counts, EventLog
 
 SCHEMA = "secure-fl/result/1"
 PACKAGES = (
-    "secure-fl",
+    "sealed-federation",
     "torch",
     "transformers",
     "tenseal",

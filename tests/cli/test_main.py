@@ -73,7 +73,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 def test_the_version_is_the_package_s() -> None:
     from importlib.metadata import version
 
-    assert run("--version").output == f"secure-fl {version('secure-fl')}\n"
+    assert run("--version").output == f"secure-fl {version('sealed-federation')}\n"
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["train"], ["runs", "show"], ["init", "--x"]])

@@ -272,7 +272,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "secure_fl.pilot.scraping")
     with raises(RunError, reason="extra") as caught, serving(Meter(), 0):
         pass
-    assert "secure-fl[metrics]" in caught.value.fix
+    assert ".[metrics]" in caught.value.fix
     with serving(Meter(), None) as port:  # nor is it needed where nothing is shown
         assert port is None
 

@@ -45,7 +45,7 @@ name = "{algorithm}"
 rounds = {rounds}
 epochs = 2
 """
-VERSIONS = {"secure-fl": "0.1.0", "torch": "2.13.0"}
+VERSIONS = {"sealed-federation": "0.1.0", "torch": "2.13.0"}
 
 
 def score(round: int, shift: float = 0.0) -> dict[str, float]:

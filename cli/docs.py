@@ -1,0 +1,56 @@
+"""`secure-fl docs`: the pages that were installed with the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+DISTRIBUTION, PAGES = "sealed-federation", "share/doc/secure_fl"
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl docs             which pages there are, and where
+  secure-fl docs pilot       read docs/pilot.md here"""
+)
+@click.argument("page", required=False)
+def docs(page: str | None) -> None:
+    """Read a PAGE of the documentation, or list the pages."""
+    from secure_fl.cli.choices import nearest
+    from secure_fl.errors import RunError
+
+    root = _root()
+    pages = {file.stem: file for file in sorted((root / "docs").glob("*.md"))}
+    if page is None:
+        click.echo(f"in {root / 'docs'}:")
+        for name, file in pages.items():
+            click.echo(f"  {name:<22}{_title(file)}")
+        return
+    name = page.removeprefix("docs/").removesuffix(".md")
+    if name not in pages:
+        fix = nearest(name, list(pages)) or "secure-fl docs lists all"
+        raise RunError(f"there is no page {name!r}", fix=fix, file=root, reason="missing")
+    click.echo_via_pager(pages[name].read_text(encoding="utf-8"))
+
+
+def _root() -> Path:
+    """Where the pages are: in this checkout, or where the wheel put them."""
+    import secure_fl
+    from secure_fl.errors import RunError
+
+    checkout = Path(secure_fl.__file__).parent.parent
+    if (checkout / "docs" / "pilot.md").exists():
+        return checkout
+    from importlib.metadata import files
+
+    for file in files(DISTRIBUTION) or ():
+        if file.as_posix().endswith(f"{PAGES}/README.md"):
+            return Path(str(file.locate())).resolve().parent
+    fix = "install the whole wheel, or read docs/ in the release"
+    raise RunError("no pages were installed", fix=fix, file=checkout, reason="missing")
+
+
+def _title(file: Path) -> str:
+    return file.open(encoding="utf-8").readline().lstrip("# ").strip()

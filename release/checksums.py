@@ -1,0 +1,49 @@
+"""Digests of everything in a release, signed by whoever makes it.
+
+A hospital checks them before anything of ours runs there, so by tools that it has: `sha256sum
+--check`, and `openssl` for the Ed25519 signature.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from release.wheelhouse import digest
+from secure_fl.errors import KeyringError
+
+SUMS, SIGNATURE, PUBLIC = "SHA256SUMS", "SHA256SUMS.sig", "release.pub"
+OWN = (SUMS, SIGNATURE, PUBLIC)
+
+
+def write(folder: Path) -> Path:
+    """List the digest of every file of a release, as `sha256sum` does."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in OWN)
+    rows = (f"{digest(file)}  {file.relative_to(folder).as_posix()}\n" for file in files)
+    (folder / SUMS).write_text("".join(rows))
+    return folder / SUMS
+
+
+def sign(folder: Path, pem: bytes, passphrase: bytes | None = None) -> bytes:
+    """Sign the list with an Ed25519 key; what is returned is the public half, as PEM."""
+    try:
+        key = load_pem_private_key(pem, passphrase)
+    except (ValueError, TypeError) as error:
+        raise KeyringError(
+            f"the release key cannot be read: {error}",
+            fix="make one with `openssl genpkey -algorithm ed25519 -aes256 -out release.pem`",
+            reason="form",
+        ) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        fix = "openssl genpkey -algorithm ed25519 -out release.pem"
+        raise KeyringError("the release key is not of Ed25519", fix=fix, reason="form")
+    (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / PUBLIC).write_bytes(public)
+    return public

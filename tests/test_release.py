@@ -1,0 +1,185 @@
+"""What is handed out: the right name, the same bytes each time, digests that hold, a true list."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from release import checksums, distribution, sbom, wheelhouse
+from secure_fl.errors import KeyringError
+from tests.support.raising import raises
+
+ROOT = Path(__file__).parent.parent
+CHECKOUT = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the history")
+SAID = ("*.md", "docs/*.md", "examples/*", "Makefile", "cli/*.py", "secure_fl/**/*.py")
+BY_NAME = re.compile(r"(?:pip3?|uv|pipx)\s+(?:pip\s+)?install\b[^\n]*", re.I)
+NAMES = re.compile(r"(?<![\w./-])(?:secure[-_.]fl|sealed[-_.]federation)(?![\w/-])", re.I)
+
+
+def installs_by_name(text: str) -> list[str]:
+    """Commands that would ask an index for something of our name."""
+    found = (one.split("`")[0].split("<-")[0] for one in BY_NAME.findall(text))
+    return [one for one in found if NAMES.search(one) and "--no-index" not in one]
+
+
+@pytest.mark.parametrize(
+    ("line", "trap"),
+    [
+        ("pip install secure-fl", True),
+        ('pip install "secure-fl[metrics]"', True),
+        ("python -m pip install -U Secure_FL==1.0", True),
+        ("uv pip install sealed-federation", True),
+        ("pip install --constraint constraints.txt '.[flare]'", False),
+        ("pip install --no-index --find-links wheelhouse sealed-federation", False),
+        ("`pip install .`, then `secure-fl doctor`", False),
+    ],
+)
+def test_the_rule_sees_what_it_must(line: str, trap: bool) -> None:
+    assert bool(installs_by_name(line)) == trap
+
+
+def test_nothing_that_we_say_installs_by_name() -> None:
+    files = [file for pattern in SAID for file in ROOT.glob(pattern) if file.is_file()]
+    assert len(files) > 100
+    assert {f: t for f in files if (t := installs_by_name(f.read_text(encoding="utf-8")))} == {}
+
+
+def test_a_strangers_package_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from secure_fl.cli.doctor import _links
+
+    assert _links().status == "ok"
+    about = tmp_path / "secure_fl-26.8.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: secure-fl\nVersion: 26.8\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert _links().status == "problem"
+
+
+def small_wheel(folder: Path, name: str, *lines: str) -> Path:
+    """A wheel that pip takes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info, file = f"{name}-1.0.dist-info", folder / f"{name}-1.0-py3-none-any.whl"
+    about = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0", *lines, ""])
+    tag = "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr(f"{name}.py", "")
+        packed.writestr(f"{info}/METADATA", about)
+        packed.writestr(f"{info}/WHEEL", tag)
+        packed.writestr(f"{info}/RECORD", "".join(f"{n},,\n" for n in packed.namelist()))
+    return file
+
+
+def test_pip_takes_the_wheels_that_are_listed_and_no_others(tmp_path: Path) -> None:
+    listed = wheelhouse.gather(small_wheel(tmp_path / "made", "ours"), tmp_path / "wheels")
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--require-hashes", "--quiet"]
+    command = [*pip, "--find-links", str(listed.parent), "-r", str(listed), "--target"]
+    subprocess.run([*command, str(tmp_path / "taken")], check=True, capture_output=True)
+    assert (tmp_path / "taken" / "ours.py").exists()
+    small_wheel(listed.parent, "ours", "Summary: changed on its way")
+    refused = subprocess.run([*command, str(tmp_path / "not")], capture_output=True, text=True)
+    assert refused.returncode and "HASHES" in refused.stderr
+
+
+def test_a_bill_of_materials_names_all_and_is_the_same_again(tmp_path: Path) -> None:
+    small_wheel(tmp_path, "ours", "Requires-Dist: Theirs>=1", "Requires-Dist: far; extra=='x'")
+    small_wheel(tmp_path, "theirs", "License: MIT")
+    found = sbom.describe(tmp_path, "ours")
+    assert found == sbom.describe(tmp_path, "ours")
+    assert found["metadata"]["component"]["name"] == "ours"
+    (theirs,) = found["components"]
+    assert theirs["licenses"] == [{"license": {"name": "MIT"}}]
+    assert theirs["hashes"][0]["content"] == wheelhouse.digest(
+        tmp_path / "theirs-1.0-py3-none-any.whl"
+    )
+    needs = {one["ref"]: one["dependsOn"] for one in found["dependencies"]}
+    assert needs["pkg:pypi/ours@1.0"] == ["pkg:pypi/theirs@1.0"]
+
+
+def test_a_hospital_can_check_a_release_before_it_installs(tmp_path: Path) -> None:
+    release = tmp_path / "dist"
+    file = small_wheel(release, "ours")
+    checksums.write(release)
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    checksums.sign(release, pem)
+    page = (ROOT / "docs" / "pilot.md").read_text(encoding="utf-8")
+    for tool in ("openssl pkeyutl", "sha256sum --check"):
+        (line,) = (one for one in page.splitlines() if one.startswith(tool))
+        if shutil.which(tool.split()[0]) is None:
+            pytest.skip(f"no {tool.split()[0]} here")
+        assert subprocess.run(line.split(), cwd=release, capture_output=True).returncode == 0
+        changed = file if tool.startswith("sha256sum") else release / checksums.SUMS
+        kept = changed.read_bytes()
+        changed.write_bytes(kept.replace(b"1", b"2", 1))
+        assert subprocess.run(line.split(), cwd=release, capture_output=True).returncode != 0
+        changed.write_bytes(kept)
+    with raises(KeyringError, reason="form"):
+        checksums.sign(release, b"no key")
+
+
+def test_a_tar_file_loses_the_traces_of_its_writer(tmp_path: Path) -> None:
+    made = []
+    for time, user in ((1e9, "ann"), (2e9, "bob")):
+        file = tmp_path / f"{user}.tar.gz"
+        with tarfile.open(file, "w:gz") as packed:
+            about = tarfile.TarInfo("one.txt")
+            about.mtime, about.uname = int(time), user
+            packed.addfile(about)
+        before = file.read_bytes()
+        distribution.settle(file, 0)
+        assert before != file.read_bytes()
+        made.append(file.read_bytes())
+    assert made[0] == made[1]
+
+
+@CHECKOUT
+@pytest.mark.slow
+def test_two_builds_are_the_same_bytes_and_the_sdist_can_be_tested(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    first = distribution.build(tmp_path / "one", clone)
+    before = os.umask(0o077)
+    try:
+        second = distribution.build(tmp_path / "two", clone)
+    finally:
+        os.umask(before)
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+    sdist = first[-1]
+    with tarfile.open(sdist) as packed:
+        packed.extractall(tmp_path, filter="data")
+    tree = tmp_path / sdist.name.removesuffix(".tar.gz")
+    python = own_environment(tmp_path / "venv")
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--editable", str(tree)], check=True)
+    tests = ["tests/crypto/test_packing.py", "tests/test_docs.py", "tests/test_tree.py"]
+    run = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        *tests,
+        "tests/test_packaging.py",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(run, cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def own_environment(folder: Path) -> str:
+    """An environment with what is installed here, but for secure_fl itself."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "shared.pth").write_text(str(Path(pytest.__file__).parent.parent))
+    return str(folder / "bin" / "python")
