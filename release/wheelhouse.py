@@ -7,6 +7,7 @@ these bytes or none.
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from release.distribution import ROOT
 
 EXTRAS = ("flare", "metrics", "adapters")  # what a hospital may want
 REQUIREMENTS = "requirements.txt"
+METADATA = re.compile(r"[^/]*\.dist-info/METADATA")  # not of packages that it brings along
 
 
 def gather(wheel: Path, folder: Path) -> Path:
@@ -47,7 +49,7 @@ def read(folder: Path) -> Iterator[tuple[Path, Message]]:
     """Every wheel, with what it says about itself."""
     for wheel in sorted(folder.glob("*.whl"), key=lambda one: canonicalize_name(one.name)):
         with ZipFile(wheel) as packed:
-            (name,) = (n for n in packed.namelist() if n.endswith(".dist-info/METADATA"))
+            (name,) = (n for n in packed.namelist() if METADATA.fullmatch(n))
             yield wheel, message_from_bytes(packed.read(name))
 
 

@@ -97,7 +97,7 @@ def test_completion_completes() -> None:
     done = subprocess.run(
         [script], env=environment | {"COMP_CWORD": "1"}, capture_output=True, text=True
     )
-    assert done.stdout.split() == ["plain,demo", "plain,data", "plain,doctor"]
+    assert done.stdout.split() == ["plain,demo", "plain,data", "plain,docs", "plain,doctor"]
 
 
 # --- how errors end the program ----------------------------------------------
