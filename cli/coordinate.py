@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from logging import INFO, WARNING
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import click
 
+from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE, keys_option
+
+BAD = ("lost", "left out", "failed", "refused", "named", "complaint", "waiting", "slow", "stopped")
+WAYS = ("up", "down")
 
 
 @click.command(
@@ -44,6 +53,7 @@ sends can be read by it. Ctrl-C stops after the round; started again, the run go
     type=click.IntRange(1, 65535),
     help="Show numbers for Prometheus on this port of 127.0.0.1.",
 )
+@log_option
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def coordinate(
     plan: Path,
@@ -55,11 +65,13 @@ def coordinate(
     wait: float,
     grace: float,
     metrics: int | None,
+    log_format: str,
     quiet: bool,
 ) -> None:
     """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
     from secure_fl.cli import show
     from secure_fl.cli.keyring import open_ring
+    from secure_fl.engines.flare.diagnosis import looking
     from secure_fl.engines.flare.hub import FlareHub
     from secure_fl.events import EventLog
     from secure_fl.pilot.kits import load_kit
@@ -67,44 +79,41 @@ def coordinate(
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.pilot.plan import load_plan, write_plan
     from secure_fl.pilot.progress import named
+    from secure_fl.pilot.waiting import Slow, arrived
     from secure_fl.runs.folder import RunFolder
 
     asked = load_plan(plan)
     given = load_kit(kit)
     roster, url = given.roster, listen or given.connection.url
     me = open_ring(folder, passphrase_file).identity()
-    tell = (lambda text: None) if quiet else click.echo
     show.warn_unprotected(show.err(), asked.protection.mode, asked.algorithm.name)
-    for warning in given.warnings():
-        click.echo(f"warning: {warning}", err=True)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
-
-    meter = Meter()
+    meter, writing = Meter(), Lock()
 
     def record(event: dict[str, Any]) -> None:
-        run.record(event)
+        with writing:  # who is slow is noted by another thread
+            run.record(event)
         meter.note(event)
         if (line := told(event, asked.algorithm.rounds)) is not None:
-            tell(line)
+            log.log(WARNING if event["event"] in BAD else INFO, line)
 
-    try:
+    with closing(run), journal(log_format, quiet=quiet) as log:
+        for warning in given.warnings():
+            log.warning(warning)
         with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
             meter.connected = lambda: {n: n in hub.connected() for n in roster.names}
-            meter.dropped = hub.refused
-            tell(f"listening on {url}; waiting for {', '.join(roster.names)}")
-            missing = hub.wait_for(roster.names, wait)
-            if missing:
-                tell(f"still missing: {', '.join(sorted(missing))}")
+            meter.dropped, meter.slow = hub.refused, hub.waited_for
             recorder = EventLog("coordinator", record)
+            log.info(f"listening on {url}")
+            arrived(hub, roster.names, wait, recorder)
             lead = RunLeader(hub, me, roster, asked, recorder, patience=wait, named=named(out))
             signal.signal(signal.SIGINT, lambda *_: setattr(lead, "stopping", True))
             signal.signal(signal.SIGTERM, lambda *_: setattr(lead, "stopping", True))
-            lead.run()
+            with looking(Slow(hub, recorder), every=5.0):
+                lead.run()
             run.finish(lead.document())
             hub.dismiss()
-        tell(f"done; what the coordinator saw of it is in {out}")
-    finally:
-        run.close()
+        log.info(f"done; what the coordinator saw of it is in {out}")
 
 
 @click.command(
@@ -126,13 +135,23 @@ def status(run: Path, as_json: bool) -> None:
     if as_json:
         show.print_json(found)
         return
-    rows = [[name, facts["state"], show.size(facts["up"]), show.size(facts["down"])]
-            for name, facts in found["members"].items()]  # fmt: skip
+    rows = [
+        [name, facts["state"], *("-" if facts[k] is None else show.size(facts[k]) for k in WAYS)]
+        for name, facts in found["members"].items()
+    ]
     console = show.out()
-    console.print(show.grid(f"{found['state']}, round {found['round']} of {found['rounds']}",
-                            ["hospital", "state", "sent", "received"], rows))  # fmt: skip
+    title = f"{found['state']}, round {found['round']} of {found['rounds']}"
+    console.print(show.grid(title, ["hospital", "state", "sent", "received"], rows))
+    if waits := found["waits"]:
+        since = datetime.fromtimestamp(waits["since"], UTC)
+        console.print(f"waits for {listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC")
     for line in found["notes"]:
         console.print(line)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name them, or say that all are there and some do not answer."""
+    return ", ".join(names) or "answers of those who are there"
 
 
 def told(event: dict[str, Any], rounds: int) -> str | None:
@@ -153,7 +172,11 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
         case "complaint":
             return f"a sum failed; all look into it: {', '.join(event['parties'])} complained"
         case "waiting":
-            return "too few are there; waiting"
+            return f"too few are there; waits for {listed(event['parties'])}"
+        case "slow":
+            return f"this step waits for {listed(event['parties'])}, for {event['seconds']:.0f} s"
+        case "stopped" if event["code"] == "operator":
+            return "stopped, as the operator asked; start again to go on"
         case "stopped":
             return f"stopped ({event['code']}) {event['at']}".rstrip()
     return None

@@ -104,10 +104,11 @@ class Program(LazyGroup):
 
 def _report(error: Exception, debug: bool) -> int:
     """Say what went wrong, and return the exit status."""
-    if debug and not isinstance(error, click.exceptions.Exit | click.Abort):
+    told = isinstance(error, click.exceptions.Exit | click.Abort)
+    if debug and (cause := error.__cause__ if told else error) is not None:
         import traceback
 
-        traceback.print_exception(error)
+        traceback.print_exception(cause)
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from logging import Logger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ says that the run is over, or on Ctrl-C. Start it again at any time: it goes on 
     is_flag=True,
     help="Let finished rounds be repeated: somebody lost what it had. DP budget is spent again.",
 )
+@log_option
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def join(
     site: Path,
@@ -53,6 +58,7 @@ def join(
     out: Path,
     metrics: int | None,
     go_back: bool,
+    log_format: str,
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
@@ -64,31 +70,29 @@ def join(
     from secure_fl.policy.words import describe
 
     rules, given = load_site(site), load_kit(kit)
-    tell = (lambda text: None) if quiet else click.echo
     meter = Meter(given.connection.name)
 
     def heard(event: dict[str, Any]) -> None:
         meter.note(event)
-        _show(event, tell)
+        _show(event, log)
 
     hospital = hospital_of(rules, given, passphrase_file, out, heard, goes_back=go_back)
-    for line in describe(rules.policy):
-        tell(f"  {line}")
-    for warning in given.warnings():
-        click.echo(f"warning: {warning}", err=True)
     name, hub, url = hospital.name, given.connection.hub, given.connection.url
-    party = FlareParty(name, url, given.tls, hub=hub, refusing=turned_away())
-    with party as end, serving(meter, metrics):
-        meter.connected = lambda: {hub: end.is_connected()}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: end.stop())
-        tell(f"{name} waits for {url}")
-        try:
-            with explaining(end.is_connected, url, given.tls, _not_connected):
+    with journal(log_format, quiet=quiet) as log, closing(hospital):
+        for line in describe(rules.policy):
+            log.info(line)
+        for warning in given.warnings():
+            log.warning(warning)
+        party = FlareParty(name, url, given.tls, hub=hub, refusing=turned_away(log))
+        with party as end, serving(meter, metrics):
+            meter.connected = lambda: {hub: end.is_connected()}
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: end.stop())
+            log.info(f"{name} waits for {url}")
+            unconnected = partial(log.warning, "not connected, still dialling: %s")
+            with explaining(end.is_connected, url, given.tls, unconnected):
                 end.serve(hospital.step)
-        finally:
-            hospital.close()
-    tell(f"{name} has left; its runs are in {out}")
+        log.info(f"{name} has left; its runs are in {out}")
 
 
 def hospital_of(
@@ -133,7 +137,7 @@ def hospital_of(
     )
 
 
-def turned_away() -> Callable[[SecureFLError], None]:
+def turned_away(log: Logger) -> Callable[[SecureFLError], None]:
     """Show what was not answered at all, each reason once: a hospital would just stand still."""
     said: set[str] = set()
 
@@ -141,34 +145,34 @@ def turned_away() -> Callable[[SecureFLError], None]:
         if error.what in said or len(said) >= MOST_REFUSALS:
             return
         said.add(error.what)
-        click.echo(
+        log.warning(
             f"not answered ({error.code}): {error}\n  -> if nothing goes on: does the coordinator "
             "use the kit of the same `secure-fl pilot init`, and the identity on its roster? "
-            "Compare `secure-fl keys show kit/roster.json` at both",
-            err=True,
+            "Compare `secure-fl keys show kit/roster.json` at both"
         )
 
     return refusing
 
 
-def _not_connected(why: str) -> None:
-    click.echo(f"not connected, still dialling: {why}", err=True)
-
-
-def _show(event: dict[str, Any], tell: Callable[[str], None]) -> None:
+def _show(event: dict[str, Any], log: Logger) -> None:
     from secure_fl.pilot.progress import vote_told
 
     match event["event"]:
         case "invited":
-            tell(f"invited to {event['run']}: this site's rules allow it")
+            log.info(f"invited to {event['run']}: this site's rules allow it")
+        case "waiting":
+            whom = ", ".join(event["parties"]) or "answers of others"
+            log.warning(f"{event['run']} waits for {whom}; the coordinator asks again until then")
+        case "round":
+            log.info(f"round {event['round']}: {', '.join(event['members'])}")
         case "refused":
-            click.echo(f"refused ({event['code']}): {event['why']}", err=True)
+            log.error(f"refused ({event['code']}): {event['why']}")
         case "named":
             whom = ", ".join(event["parties"])
-            click.echo(f"a sum was spoiled by {whom}: see evidence/ in this run's folder", err=True)
+            log.error(f"a sum was spoiled by {whom}: see evidence/ in this run's folder")
         case "guard" if event["refused"]:
-            tell(vote_told(event))
+            log.warning(vote_told(event))
         case "metrics" | "pooled":
             scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
             whose = ", all hospitals" * (event["event"] == "pooled")
-            tell(f"round {event['round']}, {event['split']}{whose}: {scores}")
+            log.info(f"round {event['round']}, {event['split']}{whose}: {scores}")

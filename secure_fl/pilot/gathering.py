@@ -43,11 +43,13 @@ class Gathering:
         """The coordinator's ends of links to these members."""
         return links_to({n: self.roster.member(n).identity for n in names}, self.me, run)
 
-    def gather(self, asked: Iterable[str]) -> tuple[bytes, tuple[str, ...]]:
+    def gather(
+        self, asked: Iterable[str], missing: Iterable[str] = ()
+    ) -> tuple[bytes, tuple[str, ...]]:
         """Invite them; those who accept get each other's nonces, and all compute the run's id."""
         text = write_plan(self.plan)
         links = self.links(os.urandom(16), sorted(asked))
-        nonces = self._accepted(links, text)
+        nonces = self._accepted(links, Invite(text, tuple(sorted(missing))))
         members = tuple(sorted(nonces))
         self._require(members)
         run = run_id(self.roster, text, nonces)
@@ -63,10 +65,10 @@ class Gathering:
         self.log.event("gathered", members=list(members))
         return run, members
 
-    def _accepted(self, links: Mapping[str, Link], text: str) -> dict[str, bytes]:
+    def _accepted(self, links: Mapping[str, Link], invitation: Invite) -> dict[str, bytes]:
         """Who accepts the plan, each with a nonce of its own."""
         nonces: dict[str, bytes] = {}
-        for party, message in self._ask(links, Invite(text)):
+        for party, message in self._ask(links, invitation):
             if isinstance(message, Failed):
                 self.log.event("refused", parties=[party], code=message.code)
                 raise CohortError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from secure_fl.pilot.site_run import Home, Records, SiteRun
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
+from secure_fl.runs.folder import append_event
 
 MAX_WHY = 20_000  # characters of a refusal in the site's own log
 
@@ -81,6 +82,7 @@ class HospitalProcess:
         self._invited: Invited | None = None
         self._under_way: SiteRun | None = None
         self._last: tuple[bytes, Frame] | None = None
+        self._awaited: tuple[str, ...] | None = None  # for whom a run waits, as was noted
         self._calls: set[bytes] = set()  # invitations that were answered; one ends what runs here
         self.done = False  # the last run that began here has ended well
 
@@ -133,17 +135,30 @@ class HospitalProcess:
         if call in self._calls:
             raise WireError("an invitation that was answered before", party=self.name)
         self._calls.add(call)
+        before = self._invited
         self.close()
         self.done = False
         try:
             self._memory.require_unforged(self._roster)
             plan = read_plan(message.plan)
             self._approve(plan)
+            self._require_known(message.missing)
             self._invited = Invited(plan, message.plan, link, os.urandom(NONCE))
         except Exception as error:
             return link.pack(self._refused(error))
-        self._listen({"event": "invited", "party": self.name, "run": plan.run.name})
+        if before is None or before.text != message.plan:
+            self._listen({"event": "invited", "party": self.name, "run": plan.run.name})
+        else:  # nothing came of the last invitation
+            self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))
+
+    def _wait(self, run: str, missing: tuple[str, ...]) -> None:
+        """Note for whom the run waits, once; the coordinator asks again every few seconds."""
+        if self._awaited != missing:
+            self._awaited = missing
+            event = {"event": "waiting", "party": self.name, "run": run, "parties": list(missing)}
+            append_event(self._home.folder / run, event)
+            self._listen(event)
 
     def _begin(self, invited: Invited, received: Received) -> Frame:
         """Begin the run of all who accepted."""
@@ -157,16 +172,23 @@ class HospitalProcess:
             self._under_way = SiteRun(self._home, invited.plan, invited.text, members, link)
         except Exception as error:
             return invited.link.pack(self._refused(error))
-        self._invited = None
+        self._invited = self._awaited = None
         return invited.link.pack(Gathered(link.run))
+
+    def _require_known(self, names: Collection[str]) -> None:
+        if strangers := set(names) - set(self._roster.names):
+            raise CohortError(
+                f"the coordinator names {len(strangers)} who are not on the roster",
+                fix="it is not to be trusted; nothing was sent",
+                party=self.name,
+            )
 
     def _check(self, message: Gather, nonce: bytes) -> None:
         told = message.nonces.get(self.name, b"")
-        strangers = set(message.nonces) - set(self._roster.names)
-        if strangers or not hmac.compare_digest(told, nonce):
+        self._require_known(message.nonces)
+        if not hmac.compare_digest(told, nonce):
             raise CohortError(
-                "the coordinator gathers others than the roster's members, or with another nonce "
-                "than this site's",
+                "the coordinator gathers with another nonce than this site's",
                 fix="it is not to be trusted; nothing was sent",
                 party=self.name,
             )

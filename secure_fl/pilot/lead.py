@@ -30,6 +30,7 @@ from secure_fl.protocol.frames import Link
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 MOST_FAILURES = 2  # of one over the whole run, while the others go on
 MOST_HIDDEN = 1  # uploads in doubt that one does not show: each counts as a forged sum at all sites
+LONGEST_NAP = 15  # seconds between two invitations, while nobody comes or goes
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
 
@@ -37,6 +38,12 @@ class Returned(CohortError):  # noqa: N818 - it names a state
     """Somebody is back: the run is gathered again, after this round."""
 
     code = "returned"
+
+
+class Halted(TooFewParties):
+    """The operator stops the run after a round; it can go on."""
+
+    code = "operator"
 
 
 class RunLeader:
@@ -67,7 +74,8 @@ class RunLeader:
         self._hidden: Counter[object] = Counter()  # uploads in doubt that each did not show
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
-        self._waiting = False  # whether the log says so
+        self._awaited: list[str] | None = None  # for whom the run waits, as the log says
+        self._naps = 0  # since a round ended
         self._alone: frozenset[str] = frozenset()  # who ends a round without the others
         self._begun = False  # whether this gathering has begun a round
         self._links: list[dict[str, Link]] = []  # of each gathering
@@ -147,19 +155,28 @@ class RunLeader:
         hope = len(parties - self._named - self._tired) >= self._least
         if not (missing and hope) or self.stopping or self._waited >= self._patience:
             raise error
-        if not self._waiting:
-            self._recorder.event("waiting", code=error.code)
-            self._waiting = True
-        self._sleep(1.0)
-        self._waited += 1.0
+        if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
+            self._recorder.event("waiting", code=error.code, parties=awaited)
+            self._awaited = awaited
+        self._nap()
+
+    def _nap(self) -> None:
+        """Wait for a second, longer each time, but only until somebody comes or goes."""
+        there = self._hub.connected()
+        self._naps += 1
+        for _ in range(min(self._naps, LONGEST_NAP)):
+            self._sleep(1.0)
+            self._waited += 1.0
+            if self.stopping or self._waited >= self._patience or self._hub.connected() != there:
+                return
 
     def _gather(self) -> tuple[bytes, tuple[str, ...]]:
         """Gather all who are there, or those alone who can end a round without the others."""
-        there = self._hub.connected() - self._named - self._tired
+        there = self._hub.connected() & self._known
         asked = self._alone if self._alone and self._alone <= there else there
-        run, members = self.gathering.gather(asked)
+        run, members = self.gathering.gather(asked, self._known - there)
         self._gathered = frozenset(members)
-        self._waiting = False
+        self._awaited = None
         return run, members
 
     def _lead(self, gathered: tuple[bytes, tuple[str, ...]]) -> None:
@@ -214,16 +231,15 @@ class RunLeader:
         """At a boundary: stop if the operator asks, gather again if somebody is back."""
         self._recorder.event("traffic", bytes=self.traffic())
         if self.stopping:
-            raise TooFewParties("stopped by the operator", fix="start again to go on")
+            raise Halted("stopped by the operator", fix="start again to go on")
         if newcomers and not self._joinable:
             self._leave_out(members, newcomers)
         if not self._begun:  # who is there and does not answer is asked again after a round
             self._begun = True
             return
-        self._waited = 0.0
+        self._waited, self._naps = 0.0, 0
         self._restarts.clear()
-        known = set(self._roster.names) - self._named - self._tired
-        back = sorted((self._hub.connected() & known) - set(members))
+        back = sorted((self._hub.connected() & self._known) - set(members))
         if self._coordinator is not None and self._coordinator.repeating:
             return  # what is repeated is finished by those who began it
         if back and self._joinable:
@@ -234,6 +250,11 @@ class RunLeader:
     def _tired(self) -> set[str]:
         """Who could not go on too often: the others go on without, and wait for it no longer."""
         return {party for party, count in self._failures.items() if count > MOST_FAILURES}
+
+    @property
+    def _known(self) -> set[str]:
+        """Who is asked to take part, whenever it is there."""
+        return set(self._roster.names) - self._named - self._tired
 
     @property
     def _joinable(self) -> bool:

@@ -25,6 +25,7 @@ FAMILIES = {  # each with its type and what it says
     "returned_total": ("counter", "How often a member came back between rounds."),
     "restarted_total": ("counter", "How often a member's process had begun anew."),
     "waiting": ("gauge", "1 while too few members are there to begin or go on, else 0."),
+    "waited_for_seconds": ("gauge", "Seconds since this member is waited for."),
     "stopped_total": ("counter", "How often a run stopped early, by code."),
     "refused_total": ("counter", "Plans and frames that were refused, by code."),
     "dropped_messages_total": ("counter", "Messages refused before they were read, by reason."),
@@ -50,11 +51,15 @@ class Meter:
         # Asked for at each request; what they know changes without an event.
         self.connected: Callable[[], Mapping[str, bool]] = dict
         self.dropped: Callable[[], Mapping[str, int]] = dict
+        self.slow: Callable[[], Mapping[str, float]] = dict  # seconds; of a step's answers
+        self._awaited: dict[str, float] = {}  # since when a run waits for them
 
     def note(self, event: Event) -> None:
         """Take one event of a recorder."""
         with self._lock:
             self._last = self._clock()
+            if event["event"] in ("waiting", "gathered", "round"):
+                self._wait(event)
             if event["event"] == "round":
                 self._set("round", event["round"])
                 self._members(event["members"])
@@ -67,10 +72,12 @@ class Meter:
 
     def numbers(self) -> dict[tuple[str, Labels], float]:
         """All that there is to show now, by family and labels."""
-        peers, dropped = self.connected(), self.dropped()
+        peers, dropped, slow = self.connected(), self.dropped(), dict(self.slow())
         with self._lock:
-            found = dict(self._values)
-            found["seconds_since_last_event", ()] = self._clock() - self._last
+            now, found = self._clock(), dict(self._values)
+            found["seconds_since_last_event", ()] = now - self._last
+            slow |= {name: now - since for name, since in self._awaited.items()}
+        found |= {("waited_for_seconds", _labels(member=m)): t for m, t in slow.items()}
         found |= {("connected", _labels(member=m)): float(up) for m, up in peers.items()}
         return found | {
             ("dropped_messages_total", _labels(reason=reason)): float(count)
@@ -82,9 +89,6 @@ class Meter:
             case "gathered":
                 self._add("gathered_total")
                 self._members(event["members"])
-                self._set("waiting", 0)
-            case "waiting":
-                self._set("waiting", 1)
             case "lost" | "returned" | "restarted" as kind:
                 for name in event["parties"]:
                     self._add(f"{kind}_total", member=name)
@@ -118,6 +122,12 @@ class Meter:
             case "privacy" | "noise" as kind:
                 if isinstance(spent := event.get("epsilon"), int | float):
                     self._set("epsilon", spent, of="training" if kind == "privacy" else "sums")
+
+    def _wait(self, event: Event) -> None:
+        waits = event["event"] == "waiting"
+        self._set("waiting", waits)
+        names = event.get("parties", ()) if waits else ()
+        self._awaited = {name: self._awaited.get(name, self._last) for name in names}
 
     def _members(self, names: Collection[str]) -> None:
         self._set("members", len(names))

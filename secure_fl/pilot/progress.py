@@ -24,15 +24,19 @@ def progress(folder: Path) -> dict[str, Any]:
             "there is no pilot's run here", fix=fix, file=folder, reason="missing"
         ) from error
     members: dict[str, dict[str, Any]] = {}
-    round, notes, state = 0, list[str](), "gathering"
+    round, notes, state, waits = 0, list[str](), "gathering", None
+
+    def mark(names: list[str], state: str) -> None:
+        for name in names:
+            members.setdefault(name, {"up": None, "down": None})["state"] = state
+
     for event in _events(lines):
         match event["event"]:
-            case "gathered":
-                state = "running"
-                for name in event["members"]:
-                    members.setdefault(name, {"up": 0, "down": 0})["state"] = "here"
-            case "round":
-                round = max(round, event["round"])
+            case "gathered" | "round" as what:
+                if what == "round":
+                    round = max(round, event["round"])
+                state, waits = "running", None
+                mark(event["members"], "here")
             case "traffic":
                 for name, bytes_of in event["bytes"].items():
                     members.setdefault(name, {"state": "here"}).update(bytes_of)
@@ -40,34 +44,38 @@ def progress(folder: Path) -> dict[str, Any]:
                 notes.append(f"failed ({event['code']}): {', '.join(event['parties'])}")
             case "lost":
                 state = "running"
-                for name in event["parties"]:
-                    members.setdefault(name, {"up": 0, "down": 0})["state"] = "lost"
+                mark(event["parties"], "lost")
                 notes.append(f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}")
             case "named":
-                for name in event["parties"]:
-                    members.setdefault(name, {"up": 0, "down": 0})["state"] = "named"
+                mark(event["parties"], "named")
                 notes.append(f"named, with evidence: {', '.join(event['parties'])}")
             case "guard" if event["refused"]:
                 notes.append(vote_told(event))
             case "refused" | "left out" as what:
                 said = f"refused ({event['code']})" if what == "refused" else what
                 if what == "left out" or "round" not in event:  # else it was one frame of it
-                    for name in event["parties"]:
-                        members.setdefault(name, {"up": 0, "down": 0})["state"] = said
+                    mark(event["parties"], said)
                 notes.append(f"{said}: {', '.join(event['parties'])}")
-            case "returned" | "restarted" | "waiting" as what:
-                state = "waiting" if what == "waiting" else state
-                notes.append(f"{what} {', '.join(event.get('parties', []))}".rstrip())
+            case "waiting" | "slow" as what:
+                state = what if what == "waiting" else state
+                waits = {"for": event["parties"], "since": event["at"] - event.get("seconds", 0.0)}
+                if what == "waiting":
+                    mark(event["parties"], "away")
+            case "returned" | "restarted" as what:
+                notes.append(f"{what} {', '.join(event['parties'])}")
             case "stopped":
-                state = f"stopped ({event['code']})"
+                state, waits = f"stopped ({event['code']})", None
+    for file in folder.glob("parties/*/transcript.jsonl"):  # a hospital knows its own bytes
+        members.setdefault(file.parent.name, {"state": "here"}).update(_crossed(file))
     if (folder / RESULT).exists():
-        state = "finished"
+        state, waits = "finished", None
     return {
         "state": state,
         "round": min(round, plan.algorithm.rounds),
         "rounds": plan.algorithm.rounds,
         "members": dict(sorted(members.items())),
         "notes": notes[-NOTES:],
+        "waits": waits,
     }
 
 
@@ -84,6 +92,14 @@ def vote_told(event: dict[str, Any]) -> str:
     spoiled = ", by a ballot that is none" if event["spoiled"] else ""
     of = f"{event['against']} of {event['voters']} parties against it{spoiled}"
     return f"round {event['round']} was refused and undone: {of}"
+
+
+def _crossed(transcript: Path) -> dict[str, int]:
+    found = {"up": 0, "down": 0}
+    for event in _events(transcript.read_text().splitlines()):
+        way = "up" if event["direction"] == "out" else "down"
+        found[way] += event["head_bytes"] + event["bulk_bytes"]
+    return found
 
 
 def _events(lines: list[str]) -> list[dict[str, Any]]:

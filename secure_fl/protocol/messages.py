@@ -288,6 +288,7 @@ class Invite(Message, frozen=True, tag=31):
     """What the coordinator would like to run; each site decides by its own rules."""
 
     plan: Annotated[str, msgspec.Meta(max_length=MAX_PLAN)]
+    missing: Names = ()  # whom the coordinator does not reach; sites only show it
 
 
 class Gather(Message, frozen=True, tag=32):

@@ -33,6 +33,7 @@ OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for an
 EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
 JOINING = ("data.party.",)  # who takes part may change: `config` looks at that
+TIMED = ("round", "waiting", "slow")  # rounds' seconds, for the run's page; since when it waits
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
 
 
@@ -83,8 +84,7 @@ class RunFolder:
         file = self.path / EVENTS
         if event["event"] == "crossing":
             file = self.path / "parties" / str(event["party"]) / "transcript.jsonl"
-        if event["event"] == "round":
-            event = event | {"at": round(time.time(), 3)}  # rounds' seconds, for the run's page
+        event = _stamped(event)
         try:
             if file not in self._files:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -339,6 +339,17 @@ def _begun(path: Path) -> bool:
         return False
     except (OSError, UnicodeDecodeError):  # it cannot be told
         return True
+
+
+def append_event(path: Path, event: Event) -> None:
+    """Note what happened to a run that nobody works in now, if it has begun."""
+    if (path / SETTINGS).exists():
+        with suppress(OSError), (path / EVENTS).open("a") as file:
+            file.write(json.dumps(_stamped(event)) + "\n")
+
+
+def _stamped(event: Event) -> Event:
+    return event | {"at": round(time.time(), 3)} if event["event"] in TIMED else event
 
 
 def _came_of_it(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -23,6 +24,8 @@ from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.messages import Agreed
 from tests.support.hubs import free_url
+
+LOG = logging.getLogger("secure_fl.pilot")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +108,7 @@ def test_the_same_reason_is_told_once_until_it_was_connected(kits: tuple[Kits, K
 
 
 def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
-    kits: tuple[Kits, Kits], capsys: pytest.CaptureFixture[str]
+    kits: tuple[Kits, Kits], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A coordinator with another identity than the roster's: its line is genuine, its words not."""
     ours, other = Identity.generate("coordinator"), Identity.generate("coordinator")
@@ -121,7 +124,7 @@ def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
     with ExitStack() as stack:
         hub = stack.enter_context(FlareHub(at, kits[0].coordinator, ["north"]))
         site = kits[0].sites["north"]
-        party = FlareParty("north", at, site, refusing=turned_away())
+        party = FlareParty("north", at, site, refusing=turned_away(LOG))
         stack.enter_context(party)
         serving = threading.Thread(target=party.serve, args=(step,), daemon=True)
         serving.start()
@@ -130,13 +133,13 @@ def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
             assert dict(hub.exchange({"north": forged.pack(Agreed({}))}, 2)) == {}
         party.stop()
         serving.join()
-    said = capsys.readouterr().err
+    said = caplog.text
     assert said.count("not answered (crypto)") == 1
     assert "signature" in said and "keys show kit/roster.json" in said
 
 
-def test_whoever_sends_nonsense_does_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    refusing = turned_away()
+def test_whoever_sends_nonsense_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    refusing = turned_away(LOG)
     for number in range(10 * MOST_REFUSALS):
         refusing(WireError(f"reason {number}"))
-    assert capsys.readouterr().err.count("not answered") == MOST_REFUSALS
+    assert caplog.text.count("not answered") == MOST_REFUSALS

@@ -33,7 +33,7 @@ def logged(folder: Path, made: LocalPilot) -> Path:
     """A coordinator's folder, as `secure-fl status` reads it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.toml").write_text(write_plan(made.plan))
-    events = [e for e in made.events if e["party"] == "coordinator"]
+    events = [e | {"at": 0.0} for e in made.events if e["party"] == "coordinator"]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
 

@@ -108,19 +108,30 @@ def explaining(
     every: float = EVERY,
 ) -> Iterator[None]:
     """While inside, tell why there is no connection; the same reason once until it is back."""
+    said = ""
+
+    def look(over: threading.Event) -> None:
+        nonlocal said
+        if connected():
+            said = ""
+        elif (why := diagnose(url, tls)) and why != said and not over.is_set():
+            said = why
+            tell(why)
+
+    with looking(look, every):
+        yield
+
+
+@contextmanager
+def looking(look: Callable[[threading.Event], None], every: float) -> Iterator[None]:
+    """While inside, look again and again; what is handed over is set when it is over."""
     over = threading.Event()
 
     def watch() -> None:
-        said = ""
         while not over.wait(every):
-            if connected():
-                said = ""
-            elif (why := diagnose(url, tls)) and why != said and not over.is_set():
-                said = why
-                tell(why)
+            look(over)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:

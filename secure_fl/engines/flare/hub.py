@@ -31,6 +31,7 @@ class _Delivery:
     party: str
     frame: Frame
     patience: float
+    begun: float
     sending: Sending | None = None
     connection: str | None = None  # when we last looked
     absent_since: float | None = None
@@ -74,7 +75,8 @@ class FlareHub:
         with self._mail:
             self._step = StepId(self._step.life, self._step.number + 1)
             self._answers = {}
-            waiting = {p: _Delivery(p, frame, self._patience) for p, frame in frames.items()}
+            now = time.monotonic()
+            waiting = {p: _Delivery(p, f, self._patience, now) for p, f in frames.items()}
             self._waiting = waiting
         while waiting:
             for delivery in list(waiting.values()):
@@ -98,6 +100,12 @@ class FlareHub:
         while (missing := frozenset(parties) - self.connected()) and time.monotonic() < until:
             time.sleep(TICK / 4)
         return missing
+
+    def waited_for(self) -> dict[str, float]:
+        """Who has not answered the step that is under way, and for how many seconds."""
+        now = time.monotonic()
+        with self._mail:
+            return {p: now - d.begun for p, d in self._waiting.items() if not d.answered}
 
     def refused(self) -> Mapping[str, int]:
         """How many messages were refused, by reason."""

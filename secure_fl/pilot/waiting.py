@@ -1,0 +1,48 @@
+"""For whom a coordinator waits, and since when: noted once, and again when it is somebody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from threading import Event
+from typing import Protocol
+
+from secure_fl.events import EventLog
+
+PATIENCE = 60.0  # seconds that a step may take before it is told whose answer is missing
+
+
+class Presence(Protocol):
+    """An engine's end that knows who is there."""
+
+    def wait_for(self, parties: Collection[str], timeout: float) -> frozenset[str]:
+        """Wait until these are connected; return those that are not."""
+
+    def waited_for(self) -> Mapping[str, float]:
+        """Who has not answered the step under way, and for how many seconds."""
+
+
+def arrived(hub: Presence, names: Collection[str], patience: float, log: EventLog) -> None:
+    """Wait until all are connected, or patience ends; note for whom, at every change."""
+    until, noted = time.monotonic() + patience, None
+    while missing := hub.wait_for(names, min(1.0, max(0.0, until - time.monotonic()))):
+        if missing != noted:
+            log.event("waiting", code="arrival", parties=sorted(missing))
+            noted = missing
+        if time.monotonic() >= until:
+            return
+
+
+class Slow:
+    """Looks whose answer a step waits for; called every few seconds."""
+
+    def __init__(self, hub: Presence, log: EventLog, patience: float = PATIENCE) -> None:
+        self._hub, self._log, self._patience = hub, log, patience
+        self._noted: frozenset[str] = frozenset()
+
+    def __call__(self, over: Event) -> None:
+        """Note who is late, unless it is who was late before."""
+        late = {n: s for n, s in self._hub.waited_for().items() if s > self._patience}
+        if late.keys() - self._noted and not over.is_set():
+            self._log.event("slow", parties=sorted(late), seconds=max(late.values()))
+        self._noted = frozenset(late)

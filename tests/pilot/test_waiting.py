@@ -1,0 +1,134 @@
+"""Who is waited for, since when: at the coordinator and at those who wait, and told once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from secure_fl.cli.join import _show
+from secure_fl.cli.main import main
+from secure_fl.errors import TooFewParties
+from secure_fl.events import EventLog
+from secure_fl.pilot.metrics import Meter
+from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.progress import progress
+from secure_fl.pilot.waiting import Slow, arrived
+from secure_fl.protocol.messages import Failed, Invite
+from secure_fl.testing.pilot import LocalPilot, local_pilot
+
+NAMES = ("north", "south", "west")
+
+
+class Hub:
+    """Some come, in their order; and some answer late."""
+
+    def __init__(self, *come: str) -> None:
+        self.come, self.late = list(come), dict[str, float]()
+        self.there: set[str] = set()
+
+    def wait_for(self, parties: Any, timeout: float) -> frozenset[str]:
+        if self.come:
+            self.there.add(self.come.pop(0))
+        return frozenset(parties) - self.there
+
+    def waited_for(self) -> dict[str, float]:
+        return self.late
+
+
+def noted(events: list[dict[str, Any]]) -> list[list[str]]:
+    return [event["parties"] for event in events]
+
+
+def test_at_the_start_every_arrival_changes_for_whom_it_waits() -> None:
+    events: list[dict[str, Any]] = []
+    arrived(Hub("south", "south", "north", "west"), NAMES, 5.0, EventLog("c", events.append))
+    assert noted(events) == [["north", "west"], ["west"]]
+    events.clear()
+    arrived(Hub("south"), NAMES, 0.0, EventLog("c", events.append))
+    assert noted(events) == [["north", "west"]]
+
+
+def test_a_step_that_takes_long_names_who_is_late_once() -> None:
+    events: list[dict[str, Any]] = []
+    hub = Hub()
+    look, over = Slow(hub, EventLog("c", events.append)), threading.Event()
+    for late in ({"west": 59.0}, {"west": 61.0}, {"west": 66.0}, {"west": 70.0, "north": 61.0}, {}):
+        hub.late = late
+        look(over)
+    assert noted(events) == [["west"], ["north", "west"]]
+
+
+def lost_at(frame: int) -> Any:
+    count = 0
+
+    def hook(town: LocalPilot, name: str) -> None:
+        nonlocal count
+        count += name == "hospital-1"
+        if count == frame and name == "hospital-1":
+            town.kill(name)
+
+    return hook
+
+
+def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path: Path) -> None:
+    made = local_pilot(tmp_path)  # three of three are needed
+    made.before = lost_at(9)
+    naps = [0]
+
+    def nap(seconds: float) -> None:
+        naps[0] += 1
+
+    made.nap = nap  # type: ignore[method-assign]
+    with pytest.raises(TooFewParties):
+        made.lead(patience=60).run()
+    of_two = [e for e in made.seen("waiting") if e["party"] == "hospital-2"]
+    (event,) = of_two
+    assert event["parties"] == ["hospital-1"] and naps[0] == 60
+    assert len([e for e in made.seen("invited") if e["party"] == "hospital-2"]) <= 2
+    at_the_hub = [e for e in made.seen("waiting") if e["party"] == "coordinator"]
+    assert noted(at_the_hub) == [["hospital-1"]]
+    run = tmp_path / "hospital-2" / "run"
+    found = progress(run)
+    assert found["state"] == "waiting" and found["waits"]["for"] == ["hospital-1"]
+    assert found["members"]["hospital-1"]["state"] == "away"
+    assert found["members"]["hospital-2"]["up"] > 0
+    shown = CliRunner().invoke(main, ["status", str(run)]).output
+    assert "waits for hospital-1 since 20" in shown and "hospital-2" in shown
+
+
+def test_a_hospital_is_not_told_of_strangers(tmp_path: Path) -> None:
+    made = local_pilot(tmp_path)
+    link = made.link(b"c" * 16, "hospital-1")
+    message = Invite(write_plan(made.plan), ("hospital-2", "\x1b[2Jmallory"))
+    answer = link.unpack(made.processes["hospital-1"].step(link.pack(message)))
+    assert isinstance(answer, Failed) and answer.code == "cohort"
+
+
+def test_seconds_are_measured_until_somebody_comes() -> None:
+    now = 100.0
+    meter = Meter(clock=lambda: now)
+    meter.note({"event": "waiting", "parties": ["west"]})
+    now = 130.0
+    meter.note({"event": "waiting", "parties": ["west", "north"]})
+    meter.slow = lambda: {"south": 3.0}
+    now = 140.0
+    found = {dict(k[1])["member"]: v for k, v in meter.numbers().items() if "waited" in k[0]}
+    assert found == {"west": 40.0, "north": 10.0, "south": 3.0}
+    meter.note({"event": "round", "round": 2, "members": ["west"]})
+    meter.slow = dict
+    assert not [key for key in meter.numbers() if "waited" in key[0]]
+
+
+def test_what_an_operator_reads(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for event in (
+        {"event": "waiting", "run": "study", "parties": ["west"]},
+        {"event": "round", "round": 2, "members": ["north", "west"]},
+    ):
+        _show(event, logging.getLogger("secure_fl.pilot"))
+    assert "study waits for west" in caplog.text and "round 2: north, west" in caplog.text
