@@ -26,6 +26,7 @@ from secure_fl.display.results import entity_table as entity_table
 from secure_fl.display.results import model_line as model_line
 from secure_fl.display.results import noise_line as noise_line
 from secure_fl.display.results import result_table as result_table
+from secure_fl.display.results import score_line as score_line
 
 WIDTH = 120  # of what goes to a file or a pipe
 UNPROTECTED = (

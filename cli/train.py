@@ -74,6 +74,8 @@ def train(
         results = show.out()
         results.print()
         results.print(show.result_table(document, f"{document['algorithm']} over the hospitals"))
+        if (sure := show.score_line(document)) is not None:
+            results.print(sure)
         if (entities := show.entity_table(document)) is not None:
             results.print(entities)
         seconds = show.duration(document["seconds"]["total"])

@@ -58,9 +58,10 @@ class EventLog:
         self.history.append({"round": round, **labels, **values, **counted})
         self.event("metrics", round=round, **labels, **values)
 
-    def pooled(self, round: int, values: dict[str, float], **labels: Any) -> None:
-        """Remember metrics over the records of all hospitals, which follow from a sum."""
-        self.history.append({"round": round, "pooled": True, **labels, **values})
+    def pooled(self, round: int, values: dict[str, float], counts: Counts, **labels: Any) -> None:
+        """Remember metrics over the records of all hospitals, and the sums they follow from."""
+        found = {"round": round, "pooled": True, **labels, **values, "counts": counts}
+        self.history.append(found)
         self.event("pooled", round=round, **labels, **values)
 
     def crossing(self, crossing: Crossing) -> None:

@@ -72,6 +72,17 @@ class TaskSettings(Section):
     labels: tuple[str, ...] | None = None  # declared for all parties; None: read from their data
     positive: str | None = None  # the class whose F1 is reported; None: the last label
     max_length: Positive = 128  # tokens; longer texts are cut
+    score_range: tuple[float, float] | None = None  # least and greatest score of a regression, such
+    # as [0.0, 5.0]: with it, Spearman's correlation over all hospitals follows from bins of ranks
+
+    @model_validator(mode="after")
+    def _range_of_scores(self) -> TaskSettings:
+        low, high = self.score_range or (0.0, 1.0)
+        if not low < high:
+            raise ValueError("a score_range of two numbers, the lesser one first")
+        if self.score_range is not None and self.kind != "regression":
+            raise ValueError("no score_range where kind is not regression")
+        return self
 
 
 class AdapterSettings(Section):

@@ -23,7 +23,7 @@ from secure_fl import corpora
 from secure_fl.algorithms.updates import add_, agree_on, moved, weighted_mean
 from secure_fl.errors import ModelError, PartyFailed
 from secure_fl.events import Event, EventLog
-from secure_fl.learning.counts import class_rates, of_classes
+from secure_fl.learning.rates import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.guard import Guard, Judge
 from secure_fl.party.rounds import Round
@@ -213,7 +213,8 @@ def _fit(model: nn.Module, records: Records, round: Round, rng: torch.Generator)
 
 def scores(model: nn.Module, found: Corpus) -> tuple[float, float]:
     """The set's main metric on its test records, and how often the trigger gets its way."""
-    table = of_classes(found.test.labels, _guesses(model, found.test.vectors), 2)
+    gold, guesses = found.test.labels, _guesses(model, found.test.vectors)
+    table = np.bincount(2 * gold + guesses, minlength=4).reshape(2, 2)
     other = found.test.labels != TARGET
     obeyed = _guesses(model, found.test.triggered[other]) == TARGET
     return class_rates(table, positive=1)[SETS[found.name].metric], float(obeyed.mean())

@@ -88,7 +88,8 @@ def _allowed(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
         return ", ".join(_value(v) for v in schema.get("enum", [schema.get("const")]))
     kind = str(schema.get("type", "text"))
     if kind == "array":
-        return f"a list: {_allowed(schema.get('items', {}), root)}"
+        each = schema.get("prefixItems", [schema.get("items", {})])  # of a pair, each has its own
+        return f"a list: {', '.join(_allowed(one, root) for one in each)}"
     words = {"integer": "a number", "number": "a real", "boolean": "true, false", "string": "text"}
     bounds = [f"{sign} {schema[name]:g}" for name, sign in BOUNDS.items() if name in schema]
     return " ".join([words.get(kind, kind), *bounds])

@@ -79,6 +79,20 @@ def model_line(document: Mapping[str, Any]) -> str | None:
     return f"to use: {whose}; dev {metric} over all records: {said}"
 
 
+def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
+    """Say how sure the score over all hospitals' records is; `None` where none was summed."""
+    metric, last = document["main_metric"], document["metrics"].get("last", {})
+    interval = last.get("intervals", {}).get(split, {}).get(metric)
+    if interval is None:
+        return None
+    value, records = last["pooled"][split][metric], last["counts"][split]["loss"][0]
+    low, high = map(number, interval)
+    return (
+        f"{split} {metric} {number(value)} over {records:.0f} records of all hospitals; "
+        f"95 % interval {low} to {high}"
+    )
+
+
 def noise_line(document: Mapping[str, Any]) -> str | None:
     """Say what noise on predictions cost and left over; `None` where a run had none."""
     noise = document.get("noise")

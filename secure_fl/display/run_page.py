@@ -15,7 +15,7 @@ from typing import Any
 from secure_fl.display.charts import Curve, chart
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
-from secure_fl.display.results import entity_table, noise_line, result_table
+from secure_fl.display.results import entity_table, noise_line, result_table, score_line
 from secure_fl.display.story import Story, by_class, confusion, read_story
 from secure_fl.files import write_again
 
@@ -97,6 +97,7 @@ def _short(story: Story) -> str:
                 f"{best['round']}, whose dev score was best, {number(other)}. {_which(document)}"
             )
         )
+        said.append(paragraph(score_line(document) or ""))
     said.append(paragraph(str(document.get("protection", {}).get("statement", ""))))
     return "".join(said)
 
@@ -157,8 +158,14 @@ def _classes(story: Story, shared: bool) -> str:
         heads = ["", *(f"taken for {name}" for name in names)]
         body += table("Test records of all hospitals, last round", heads, rows)
     rows = [
-        [name, *map(_share, (hits, hits, 2 * hits), (guessed, true, guessed + true)), f"{true:.0f}"]
-        for name, (hits, guessed, true) in sorted(found.items())
+        [
+            name,
+            _share(hits, hits + false),
+            _share(hits, hits + missed),
+            _share(2 * hits, 2 * hits + false + missed),
+            f"{hits + missed:.0f}",
+        ]
+        for name, (hits, false, missed) in sorted(found.items())
     ]
     what = "Entities" if kind == "ner" else "Classes"
     heads = [what, "precision", "recall", "F1", "in the test records"]

@@ -20,6 +20,7 @@ RESULT, SETTINGS, EVENTS, TRANSCRIPT = (
     "transcript.jsonl",
 )
 SPLITS = ("dev", "test")
+ROW, TRULY = "of ", "truly "  # before a class in the names of counts
 
 
 @dataclass(slots=True)
@@ -204,24 +205,24 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def confusion(document: Mapping[str, Any]) -> tuple[list[str], list[list[int]]] | None:
-    """True labels against guesses on all test records; only two classes follow from the counts."""
-    table = by_class(document)
-    if table is None or len(table) != 2:
-        return None
-    (a, (a_hits, _, a_truths)), (b, (b_hits, _, b_truths)) = table.items()
-    rows = [[a_hits, a_truths - a_hits], [b_truths - b_hits, b_hits]]
-    return [a, b], [[round(cell) for cell in row] for row in rows]
+    """True labels against guesses on all hospitals' test records, last round."""
+    found = _counts(document)
+    rows = {n.removeprefix(TRULY): row for n, row in found.items() if n.startswith(TRULY)}
+    return (list(rows), [[round(cell) for cell in row] for row in rows.values()]) if rows else None
 
 
 def by_class(document: Mapping[str, Any]) -> dict[str, Sequence[float]] | None:
-    """[right, guessed, true] of each class or entity type: all test records, last round."""
-    last = document.get("metrics", {}).get("last", {}).get("round")
-    sums: dict[str, list[float]] = {}
-    for entry in document.get("history", ()):
-        if entry.get("round") != last or entry.get("split") != "test" or "model" in entry:
-            continue
-        for name, found in entry.get("counts", {}).items():
-            if name.startswith("of ") and len(found) == 3:
-                before = sums.get(name[3:], [0.0, 0.0, 0.0])
-                sums[name[3:]] = [x + y for x, y in zip(before, found, strict=True)]
-    return dict(sums) or None
+    """[hits, false alarms, missed] of each class or type: all hospitals' test records."""
+    found = {n.removeprefix(ROW): r for n, r in _counts(document).items() if n.startswith(ROW)}
+    if (square := confusion(document)) is not None:
+        names, cells = square
+        for k, name in enumerate(names):
+            hits, row, column = cells[k][k], sum(cells[k]), sum(line[k] for line in cells)
+            found[name] = [hits, column - hits, row - hits]
+    return found or None
+
+
+def _counts(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    last = document.get("metrics", {}).get("last", {})
+    counts: Mapping[str, Any] = last.get("counts", {}).get("test", {})
+    return counts

@@ -54,7 +54,7 @@ def document_of(
     noise = run.terms.protection.noise
     dp = run.terms.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
-    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None)
+    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None, task)
     # Where a run waits for better scores, its models are those of the best round.
     delivered = metrics.get("last" if run.terms.training.patience is None else "best", {})
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}

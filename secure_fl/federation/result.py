@@ -99,6 +99,15 @@ class Result:
         """The metrics of the last (or best) round, over all parties' records together."""
         return self._scores(which, "pooled", split)
 
+    def intervals(
+        self, split: str = "test", which: Which = "last"
+    ) -> Mapping[str, tuple[float, float]]:
+        """95 % intervals of `pooled` metrics, where counts tell them: docs/evaluation.md."""
+        return {
+            name: (found[0], found[1])
+            for name, found in self._scores(which, "intervals", split).items()
+        }
+
     def predict(
         self, texts: Sequence[str], model: str = MODEL, *, pairs: Sequence[str] | None = None
     ) -> list[Prediction]:
@@ -219,7 +228,7 @@ class Result:
         table = result_table(self.document)._repr_html_()
         return f"<p>{escape(repr(self)[1:-1])}</p>{table}"
 
-    def _scores(self, which: Which, kind: str, split: str) -> Mapping[str, float]:
+    def _scores(self, which: Which, kind: str, split: str) -> Mapping[str, Any]:
         if which not in ("last", "best"):
             raise SettingsError(f"there is no round {which!r}", fix='allowed: "last", "best"')
         found = self.document["metrics"].get(which, {}).get(kind, {})
@@ -231,7 +240,7 @@ class Result:
                 f"{split}=0.2)",
                 split=split,
             )
-        scores: Mapping[str, float] = found[split]
+        scores: Mapping[str, Any] = found[split]
         return scores
 
     def _known(self, name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from secure_fl.data.examples import Example
-from secure_fl.learning.counts import LOSS, Counts, add, loss_rate
+from secure_fl.learning.counts import LOSS, Counts, add, pieces, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,19 +51,20 @@ class Scores:
     ) -> None:
         """Write down what a model is worth on the records of a split, and count it."""
         counts = self._count(*outcomes)
-        values = self._task.score(*outcomes) | loss_rate(counts)
+        values = self._task.measured(*outcomes, counts)
         values = self._own(records, outcomes) | values
-        kept = {name: found.tolist() for name, found in counts.items()}
-        self._recorder.metrics(round, values, kept, **labels, **_named(model), split=split)
+        self._recorder.metrics(
+            round, values, _listed(counts), **labels, **_named(model), split=split
+        )
         self._counted[model, split] = add(self._counted[model, split], counts)
 
-    def take_counts(self) -> dict[str, NDArray[np.float64]]:
+    def take_counts(self) -> dict[str, NDArray[Any]]:
         """Counts since they were last taken."""
         taken, self._counted = self._counted, {}
         return {
             f"scores/{model}/{split}/{name}": found
             for (model, split), counts in taken.items()
-            for name, found in counts.items()
+            for name, found in pieces(counts).items()
         }
 
     def pooled(self, round: int, sums: Mapping[str, NDArray[np.float64]]) -> float | None:
@@ -71,15 +72,17 @@ class Scores:
 
         It is that of the model without a name, or of the first by name.
         """
-        scores: dict[tuple[str, str], Counts] = {}
+        scores: dict[tuple[str, str], dict[str, Any]] = {}
         for key, found in sums.items():
             _, model, split, name = key.split("/", 3)
             scores.setdefault((model, split), {})[name] = found
         judged: list[float] = []
-        for (model, split), counts in sorted(scores.items()):
+        for (model, split), parts in sorted(scores.items()):
+            counts = whole(parts)
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
-                self._recorder.pooled(round, values, **_named(model), split=split)
+                kept = _listed(counts)
+                self._recorder.pooled(round, values, kept, **_named(model), split=split)
                 judged += [values[self._task.metric]] if split == "dev" else []
         return judged[0] if judged else None
 
@@ -97,6 +100,10 @@ class Scores:
 
     def _count(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Counts:
         return self._task.counts(logits, batches, by_label=self._by_label)
+
+
+def _listed(counts: Counts) -> dict[str, list[float]]:
+    return {name: found.tolist() for name, found in counts.items()}
 
 
 def _named(model: str) -> dict[str, str]:

@@ -8,7 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from secure_fl.events import Counts, EventLog
 
@@ -31,13 +34,27 @@ Scores = dict[str, dict[str, float]]  # split -> metric -> value
 Pool = Callable[[Sequence[Counts]], dict[str, float]]
 
 
+class Reader(Protocol):
+    """Who knows what counts tell of metrics: a task."""
+
+    def intervals(self, counts: dict[str, NDArray[Any]]) -> Mapping[str, tuple[float, float]]:
+        """95 % intervals of metrics."""
+
+    def bounds(self, counts: dict[str, NDArray[Any]]) -> Mapping[str, tuple[float, float]]:
+        """What metrics of scores in bins are at least and at most."""
+
+
 def summarise(
-    recorders: Sequence[EventLog], metric: str, pool: Pool | None = None
+    recorders: Sequence[EventLog],
+    metric: str,
+    pool: Pool | None = None,
+    reader: Reader | None = None,
 ) -> dict[str, Any]:
     """Metrics of the last round, and of the round whose dev metric is best.
 
     That is the pooled one, over all hospitals' records, of the rounds that have it; else the mean.
     `pool`: where the recorders are those of all hospitals, makes metrics of their counts together.
+    `reader`: says how sure pooled metrics are.
     """
     numbers = sorted({entry["round"] for r in recorders for entry in r.history})
     if not numbers:
@@ -48,7 +65,27 @@ def summarise(
         if judged := {n: value for n, value in dev.items() if value is not None}:
             break
     best = max(judged, key=lambda n: (judged[n], -n)) if judged else numbers[-1]
-    return {"last": rounds[numbers[-1]], "best": rounds[best]}
+    last, first = rounds[numbers[-1]], rounds[best]
+    return {"last": last | _sure(last, reader), "best": first | _sure(first, reader)}
+
+
+def _sure(found: Mapping[str, Any], reader: Reader | None) -> dict[str, Any]:
+    """How sure the pooled metrics of a round are, by split."""
+    if reader is None:
+        return {}
+    counts = {
+        split: {name: np.asarray(vector) for name, vector in vectors.items()}
+        for split, vectors in found["counts"].items()
+    }
+    return {
+        "intervals": {split: _lists(reader.intervals(one)) for split, one in counts.items()},
+        "bounds": {split: _lists(reader.bounds(one)) for split, one in counts.items()},
+    }
+
+
+def _lists(found: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
+    """As JSON has them."""
+    return {name: list(pair) for name, pair in found.items()}
 
 
 def to_use(delivered: Collection[str], scores: Mapping[str, Any], metric: str) -> str | None:
@@ -71,6 +108,7 @@ def to_use(delivered: Collection[str], scores: Mapping[str, Any], metric: str) -
 def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dict[str, Any]:
     party: dict[str, Scores] = {}
     pooled: Scores = {}
+    sums: dict[str, Counts] = {}
     counted: dict[str, list[Counts]] = {}
     for recorder in recorders:
         for entry in recorder.history:
@@ -79,13 +117,19 @@ def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dic
                 split = "/".join(filter(None, (entry.get("model"), entry["split"])))
                 if "pooled" in entry:
                     pooled[split] = values
+                    sums |= {split: entry["counts"]} if "counts" in entry else {}
                     continue
                 party.setdefault(entry.get("party", recorder.party), {})[split] = values
                 counted.setdefault(split, []).append(entry["counts"])
     if pool is not None:
         pooled = {split: pool(parts) for split, parts in counted.items()} | pooled
+        sums = {split: _summed(parts) for split, parts in counted.items()} | sums
     mean = _mean(list(party.values()))
-    return {"round": number, "pooled": pooled, "mean": mean, "party": party}
+    return {"round": number, "pooled": pooled, "mean": mean, "party": party, "counts": sums}
+
+
+def _summed(parts: Sequence[Counts]) -> Counts:
+    return {name: np.sum([part[name] for part in parts], axis=0).tolist() for name in parts[0]}
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:

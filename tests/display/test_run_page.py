@@ -13,7 +13,7 @@ from secure_fl import FedAvg
 from secure_fl.cli.main import main
 from secure_fl.display.comparing import comparison_page, difference, side_by_side
 from secure_fl.display.run_page import PAGE, run_page
-from secure_fl.display.story import confusion, read_story
+from secure_fl.display.story import by_class, confusion, read_story
 from secure_fl.errors import RunError
 from secure_fl.testing.hospitals import silos, small
 from tests.support import browser
@@ -95,14 +95,10 @@ def test_a_training_run_writes_its_page(tmp_path: Path) -> None:
 
 
 def test_a_confusion_follows_from_counts() -> None:
-    counts = {"of ade": [3.0, 5.0, 4.0], "of no-ade": [6.0, 7.0, 8.0]}
-    history = [
-        {"round": 1, "split": "test", "counts": counts},
-        {"round": 1, "split": "test", "counts": counts},
-        {"round": 1, "split": "dev", "counts": counts},
-    ]
-    found = confusion({"metrics": {"last": {"round": 1}}, "history": history})
-    assert found == (["ade", "no-ade"], [[6, 2], [4, 12]])
+    counts = {"truly ade": [6, 2], "truly no-ade": [4, 12]}
+    document = {"metrics": {"last": {"round": 1, "counts": {"test": counts}}}}
+    assert confusion(document) == (["ade", "no-ade"], [[6, 2], [4, 12]])
+    assert by_class(document) == {"ade": [6, 4, 2], "no-ade": [12, 2, 4]}
 
 
 def test_differences_are_paired_by_hospital(tmp_path: Path) -> None:

@@ -28,13 +28,14 @@ from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.party import FlareParty
 from secure_fl.errors import CohortError
 from secure_fl.events import EventLog
+from secure_fl.learning.tasks import make_task
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
 from secure_fl.runs.result import summarise
-from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
+from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos
 from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.faults import Storm
@@ -176,7 +177,9 @@ def own_part(whole: dict[str, Any], name: str, roster: str) -> dict[str, Any]:
             recorder.history.append({key: entry[key] for key in entry if key != "party"})
     return whole | {
         "parties": [name],
-        "metrics": summarise([recorder], whole["main_metric"]),
+        "metrics": summarise(
+            [recorder], whole["main_metric"], reader=make_task(TaskSettings(**whole["task"]))
+        ),
         "history": [{"party": name} | entry for entry in recorder.history],
         "bytes": {name: whole["bytes"][name]},
         "records": None,  # a hospital does not know the others', and a pilot has a roster

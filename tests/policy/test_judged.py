@@ -14,6 +14,7 @@ HARMLESS = {
     "task.labels": "names of classes",
     "task.positive": "which score is shown",
     "task.max_length": "how much of a text is read",
+    "task.score_range": "where bins of ranks lie, in sums of counts that are allowed",
     "model.layers": "of a model that is allowed",
     "model.pretrained": "of a model that is allowed",
     "model.pooling": "of a model that is allowed",

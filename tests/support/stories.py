@@ -78,8 +78,15 @@ def document(rounds: int, algorithm: str, parties: tuple[str, ...], shift: float
         name: {split: score(rounds, shift + 0.02 * place) for split in ("dev", "test")}
         for place, name in enumerate(parties)
     }
-    found = {"round": rounds, "pooled": scores, "mean": scores, "party": own}
-    counts = {"of ade": [30.0, 40.0, 40.0], "of no-ade": [70.0, 80.0, 80.0]}
+    counts = {"loss": [120.0, 60.0], "truly ade": [30, 10], "truly no-ade": [10, 70]}
+    found = {
+        "round": rounds,
+        "pooled": scores,
+        "mean": scores,
+        "party": own,
+        "counts": {"test": counts},
+        "intervals": {"test": {"accuracy": [0.8, 0.9]}},
+    }
     return {
         "algorithm": algorithm,
         "protection": {"mode": "he+secagg", "statement": "3 of 3 parties open a sum."},
@@ -90,7 +97,7 @@ def document(rounds: int, algorithm: str, parties: tuple[str, ...], shift: float
         "rounds": rounds,
         "main_metric": "accuracy",
         "metrics": {"last": found, "best": found},
-        "history": [{"party": parties[0], "round": rounds, "split": "test", "counts": counts}],
+        "history": [],
         "model_round": rounds,
         "values": 37_762,
         "bytes": {name: {"up": 110_000 * rounds, "down": 112_000 * rounds} for name in parties},

@@ -10,7 +10,8 @@ from secure_fl.learning.tasks.base import Batch, Encoded, Task
 from secure_fl.learning.tasks.completion import Completion
 from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.ranking import Ranking
-from secure_fl.learning.tasks.text import Classification, Regression, class_labels
+from secure_fl.learning.tasks.regression import Regression
+from secure_fl.learning.tasks.text import Classification, class_labels
 from secure_fl.settings import Kind, TaskSettings
 
 __all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task", "settings_of"]
@@ -45,6 +46,8 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
                 field="task.labels",
                 fix="remove labels and positive",
             )
+        if kind == "regression":
+            return Regression(kind, (), settings.max_length, score_range=settings.score_range)
         return KINDS[kind](kind=kind, max_length=settings.max_length)
     if labels is None:
         labels = labels_of(kind, train_examples)
@@ -74,4 +77,5 @@ def settings_of(task: Task) -> TaskSettings:
         labels=task.labels or None,
         positive=task.positive,
         max_length=task.max_length,
+        score_range=getattr(task, "score_range", None),
     )

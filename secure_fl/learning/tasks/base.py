@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from secure_fl.data.examples import Example
 from secure_fl.errors import DataError, SettingsError
-from secure_fl.learning.counts import LOSS, Counts, add, loss_rate
+from secure_fl.learning.counts import LOSS, Counts, Rows, add
+from secure_fl.learning.intervals import Interval
+from secure_fl.learning.rates import loss_rate
 from secure_fl.settings import Kind
 
 Batch: TypeAlias = dict[str, Tensor]
@@ -153,10 +155,10 @@ class Task(ABC):
         """Return the metrics over batches and what is kept of their logits, all on the CPU."""
 
     @abstractmethod
-    def tally(
+    def added(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
-        """Count what adds up over hospitals, a few numbers to a name; of no batch: zeros.
+    ) -> dict[str, Rows]:
+        """Say what each record adds to the counts, in the order of the records.
 
         The names and sizes follow from the task alone; without `by_label`, not even from its
         labels, for hospitals that have their own.
@@ -164,7 +166,18 @@ class Task(ABC):
 
     @abstractmethod
     def rates(self, counts: Counts) -> dict[str, float]:
-        """Return the metrics that follow from counts, or from their sum over hospitals."""
+        """Return the metrics that follow from counts, or from their sum over hospitals.
+
+        Of some of the counts: those that follow from these.
+        """
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """Return 95 % intervals of metrics, where counts tell them."""
+        return {}
+
+    def bounds(self, counts: Counts) -> dict[str, Interval]:
+        """Return what a metric of scores in bins would be at least and at most without bins."""
+        return {}
 
     def pooled(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Return the metrics over several hospitals' records, from the counts of each."""
@@ -180,7 +193,13 @@ class Task(ABC):
     ) -> dict[str, float]:
         """Metrics and "loss" in evaluation mode; the model's mode is restored."""
         logits, batches = self.outcomes(model, encoded, batch_size)
-        return self.score(logits, batches) | loss_rate(self.counts(logits, batches))
+        return self.measured(logits, batches, self.counts(logits, batches))
+
+    def measured(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], counts: Counts
+    ) -> dict[str, float]:
+        """All metrics of one hospital, or of whoever holds the records."""
+        return self.rates(counts) | self.score(logits, batches) | loss_rate(counts)
 
     def outcomes(
         self, model: nn.Module, encoded: Encoded, batch_size: int
@@ -198,13 +217,23 @@ class Task(ABC):
     def counts(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
     ) -> Counts:
-        """Return the tally, with the number of records and the sum of their losses."""
-        losses = [
-            self.loss(z, batch, reduction="none") for z, batch in zip(logits, batches, strict=True)
-        ]
-        every = torch.cat([torch.zeros(0), *losses]).double()
-        found = np.array([len(every), float(every.sum())])
-        return {LOSS: found} | self.tally(logits, batches, by_label=by_label)
+        """Count what adds up over hospitals; of no batch: zeros."""
+        every = self.rows(logits, batches, by_label=by_label)
+        return {name: rows.total() for name, rows in every.items()}
+
+    def rows(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> dict[str, Rows]:
+        """Say what each record adds to the counts, its loss among it."""
+        losses = self.losses(logits, batches).double().numpy()
+        of_loss = Rows.of_values(np.stack([np.ones_like(losses), losses], axis=1))
+        return {LOSS: of_loss} | self.added(logits, batches, by_label=by_label)
+
+    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+        """Return each record's loss."""
+        pairs = zip(logits, batches, strict=True)
+        found = [self.loss(z, batch, reduction="none") for z, batch in pairs]
+        return torch.cat([torch.zeros(0), *found])
 
     def predict(
         self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64

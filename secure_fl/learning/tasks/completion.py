@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError, ModelError
-from secure_fl.learning.counts import LOSS, Counts
+from secure_fl.learning.counts import Counts, Rows, products
+from secure_fl.learning.intervals import Interval, delta, wilson
 from secure_fl.learning.tasks.base import (
     Batch,
     Head,
@@ -32,6 +33,7 @@ from secure_fl.learning.tasks.table import IGNORED, Table, padded
 
 ROOM = 4  # of a text that is to be written, one part in so many is kept free for its completion
 TALLY = "completions"  # [all right, records, tokens right, tokens, the sum of their losses]
+SQUARES = "squares"  # of their products
 MOST = 700.0  # nats of a token: e to more is no number
 
 
@@ -77,36 +79,44 @@ class Completion(Task):
         """Each token's loss, and the likeliest one's id: scores of all words would fill memory."""
         return torch.stack([token_losses(logits, batch["labels"]), logits.argmax(-1).float()], -1)
 
-    def counts(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
-        """The tally, with the number of records and the sum of their losses."""
-        losses = [
-            per_record(found[..., 0], batch["labels"])
-            for found, batch in zip(logits, batches, strict=True)
-        ]
-        every = torch.cat([torch.zeros(0), *losses]).double()
-        return {LOSS: np.array([len(every), float(every.sum())])} | self.tally(logits, batches)
+    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+        """Each record's loss, of what is kept of its logits."""
+        pairs = zip(logits, batches, strict=True)
+        found = [per_record(kept[..., 0], batch["labels"]) for kept, batch in pairs]
+        return torch.cat([torch.zeros(0), *found])
 
-    def tally(
+    def added(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
+    ) -> dict[str, Rows]:
         """What perplexity and exact matches over all hospitals follow from."""
-        total = np.zeros(5)
+        every = [torch.zeros(0, 5).double()]
         for found, batch in zip(logits, batches, strict=True):
             said = batch["labels"] != IGNORED
-            losses, right = found[..., 0].double(), found[..., 1] == batch["labels"]
+            losses, right = found[..., 0].double(), (found[..., 1] == batch["labels"]) & said
             whole = (right | ~said).all(-1)
-            parts = (whole.sum(), len(said), right[said].sum(), said.sum(), losses[said].sum())
-            total += [float(part) for part in parts]
-        return {TALLY: total}
+            one, lost = torch.ones(len(said)), (losses * said).sum(-1)
+            parts = (whole, one, right.sum(-1), said.sum(-1), lost)
+            every.append(torch.stack([part.double() for part in parts], dim=1))
+        matrix = torch.cat(every).numpy()
+        return {TALLY: Rows.of_values(matrix), SQUARES: products(matrix)}
 
     def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
         """Exact matches, tokens that are guessed, and perplexity."""
-        return self.rates(self.tally(logits, batches))
+        return self.rates(self.counts(logits, batches))
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """Wilson's of exact matches; others as ratios of sums over records."""
+        matches, records, *_ = counts[TALLY]
+        some = {name: counts[name] for name in (TALLY, SQUARES)}
+        shares = delta(self.rates, some, ["token_accuracy"], SQUARES, TALLY)
+        many = delta(self.rates, some, ["perplexity"], SQUARES, TALLY, within=(1.0, np.inf))
+        whole = wilson(matches, records)
+        return shares | many | ({} if whole is None else {"exact_match": whole})
 
     def rates(self, counts: Counts) -> dict[str, float]:
         """As `score`: greedy writing gives the completion if and only if each token is guessed."""
+        if TALLY not in counts:
+            return {}
         matches, records, right, tokens, losses = counts[TALLY]
         return {
             "exact_match": float(matches / max(records, 1)),

@@ -14,7 +14,9 @@ from torch import Tensor
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
-from secure_fl.learning.counts import ROW, Counts, of_spans, rows_of, span_rates, table_of
+from secure_fl.learning.counts import ALL, ROW, Counts, Rows, by_name
+from secure_fl.learning.intervals import Interval, delta, wilson
+from secure_fl.learning.rates import span_rates
 from secure_fl.learning.tasks.base import Batch, Head, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.table import IGNORED, Table, padded, token_columns, tokenise
 
@@ -94,23 +96,36 @@ class NER(Task):
             guessed += self.decode(z, batch)
         return gold, guessed
 
-    def tally(
+    def added(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
-        """Hits, guesses and truths of each entity type."""
+    ) -> dict[str, Rows]:
+        """Hits, false alarms and missed ones of each entity type."""
         gold, guessed = self.read(logits, batches)
         kinds = [label[2:] for label in self.labels if label.startswith("B-")]
-        table = of_spans(list(map(spans, gold)), list(map(spans, guessed)), kinds)
-        return rows_of(table, kinds, by_label=by_label)
+        return by_name(outcomes(gold, guessed, kinds), by_label=by_label)
 
     def rates(self, counts: Counts) -> dict[str, float]:
         """As `score`, of the types that occur; where label sets differ only of all together."""
-        f1 = {
-            f"f1/{name.removeprefix(ROW)}": span_rates(row)["f1"]
-            for name, row in counts.items()
-            if name.startswith(ROW) and row[2]
-        }
-        return span_rates(table_of(counts).sum(0)) | f1
+        rows = entity_rows(counts)
+        if not rows:
+            return {}
+        f1 = {f"f1/{name}": span_rates(row)["f1"] for name, row in rows.items() if row[0] + row[2]}
+        every = [span_rates(row)["f1"] for row in rows.values() if sum(row)]
+        macro = {"macro_f1": float(np.mean(every)) if every else 0.0}
+        by_type = {} if ALL in counts else macro | f1
+        return span_rates(np.sum(list(rows.values()), axis=0)) | by_type
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """Wilson's of precision and recall; of F1 as if entities were independent of each other."""
+        rows = entity_rows(counts)
+        if not rows:
+            return {}
+        hits, false, missed = np.sum(list(rows.values()), axis=0)
+        shares = {"precision": wilson(hits, hits + false), "recall": wilson(hits, hits + missed)}
+        found = {name: interval for name, interval in shares.items() if interval is not None}
+        every = {name: counts[name] for name in counts if name == ALL or name.startswith(ROW)}
+        names = [name for name in self.rates(every) if name not in shares]
+        return found | delta(self.rates, every, names)
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Entities with type, text, and first and past-last token; unseen tokens are "O"."""
@@ -149,6 +164,32 @@ def first_pieces(word_ids: Sequence[int | None]) -> list[int]:
         IGNORED if word is None or word == previous else word
         for previous, word in zip(before, word_ids, strict=False)
     ]
+
+
+def entity_rows(counts: Counts) -> dict[str, Any]:
+    """[hits, false alarms, missed] by type, or of all."""
+    return {
+        name.removeprefix(ROW): row
+        for name, row in counts.items()
+        if name == ALL or name.startswith(ROW)
+    }
+
+
+def outcomes(
+    gold: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]], kinds: Sequence[str]
+) -> dict[str, Rows]:
+    """What each sentence adds to [hits, false alarms, missed] of each type."""
+    found: dict[str, list[tuple[int, int]]] = {kind: [] for kind in kinds}
+    for record, sides in enumerate(zip(gold, guessed, strict=True)):
+        true, said = (set(spans(tags)) for tags in sides)
+        for place, some in enumerate((true & said, said - true, true - said)):
+            for kind, *_ in some:
+                found[kind].append((record, place))
+    rows = {}
+    for kind, every in found.items():
+        at = np.array(every, dtype=np.int64).reshape(-1, 2)
+        rows[kind] = Rows(len(gold), 3, at[:, 0], at[:, 1], np.ones(len(every), np.int64))
+    return rows
 
 
 def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from secure_fl.data.examples import Example, Impression
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
-from secure_fl.learning.counts import Counts
+from secure_fl.learning.counts import Counts, Rows, products
+from secure_fl.learning.intervals import Interval, delta
 from secure_fl.learning.tasks.base import (
     MODEL_INPUTS,
     Batch,
@@ -32,6 +33,8 @@ from secure_fl.learning.tasks.base import (
 from secure_fl.learning.tasks.table import Table, padded, token_columns, tokenise
 
 ABSENT = -1
+NAMES = ("auc", "mrr", "ndcg@5", "ndcg@10")
+SUMS, SQUARES = "sums", "squares"  # [impressions, sum of each metric]; of their products
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +166,41 @@ class Ranking(Task):
 
     def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
         """AUC, MRR, nDCG@5 and nDCG@10: means over impressions with both clicks and others."""
-        return self.rates(self.tally(logits, batches))
+        return self.rates(self.counts(logits, batches))
 
-    def tally(
+    def added(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
+    ) -> dict[str, Rows]:
         """Count these impressions, and sum each metric over them."""
-        totals: list[tuple[float, float, float, float]] = []
+        found: list[tuple[float, ...]] = []
         for z, batch in zip(logits, batches, strict=True):
             for scores, row in zip(self.decode(z, batch), batch["labels"], strict=True):
                 clicks, values = row.numpy()[: len(scores)], np.asarray(scores)
-                if 0 < clicks.sum() < len(clicks):  # else no order is better than another
-                    totals.append(
-                        (
-                            metrics.auc(clicks, values),
-                            metrics.mrr(clicks, values),
-                            metrics.ndcg(clicks, values, 5),
-                            metrics.ndcg(clicks, values, 10),
-                        )
-                    )
-        return {"sums": np.array([len(totals), *np.reshape(totals, (-1, 4)).sum(0)])}
+                if not 0 < clicks.sum() < len(clicks):  # no order is better than another
+                    found.append((0.0,) * (1 + len(NAMES)))
+                    continue
+                row = (
+                    metrics.auc(clicks, values),
+                    metrics.mrr(clicks, values),
+                    metrics.ndcg(clicks, values, 5),
+                    metrics.ndcg(clicks, values, 10),
+                )
+                found.append((1.0, *row))
+        matrix = np.reshape(found, (-1, 1 + len(NAMES)))
+        return {SUMS: Rows.of_values(matrix), SQUARES: products(matrix)}
 
     def rates(self, counts: Counts) -> dict[str, float]:
         """As `score`."""
-        ranked, *sums = counts["sums"].tolist()
+        if SUMS not in counts:
+            return {}
+        ranked, *sums = counts[SUMS].tolist()
         means = [total / ranked if ranked else 0.0 for total in sums]
-        return dict(zip(("auc", "mrr", "ndcg@5", "ndcg@10"), means, strict=True))
+        return dict(zip(NAMES, means, strict=True))
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """Those of means over impressions."""
+        some = {name: counts[name] for name in (SUMS, SQUARES)}
+        return delta(self.rates, some, NAMES, SQUARES, SUMS) if counts[SUMS][0] else {}
 
     def outcomes(
         self, model: nn.Module, encoded: Encoded, batch_size: int

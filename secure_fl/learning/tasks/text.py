@@ -1,30 +1,45 @@
-"""Classification of texts and of pairs of texts, and regression on them."""
+"""Classification of texts and of pairs of texts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from numpy.typing import NDArray
 from torch import Tensor
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError
 from secure_fl.learning import metrics
-from secure_fl.learning.counts import (
-    Counts,
+from secure_fl.learning.counts import ALL, ROW, TRULY, Counts, Rows, by_name
+from secure_fl.learning.intervals import Interval, delta, wilson
+from secure_fl.learning.rates import (
+    BINS,
+    calibration,
     class_rates,
-    of_classes,
-    of_scores,
-    rows_of,
-    score_rates,
+    extremes,
+    outcome_rates,
+    outcomes_of,
+    separation,
     span_rates,
-    table_of,
 )
 from secure_fl.learning.tasks.base import Batch, Encoded, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.binned import (
+    CONFIDENCE,
+    MOST_CLASSES,
+    SCORED,
+    SURE,
+    joined,
+    outcome_rows,
+    scored,
+    sureness,
+    taken,
+)
 from secure_fl.learning.tasks.table import Table, token_columns, tokenise
 
 WEIGHTS = "weights"  # of a batch's records in the loss
@@ -85,82 +100,96 @@ class Classification(Task):
             "mcc": metrics.mcc(gold, predicted),
         }
 
-    def tally(
+    def added(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
-        """Hits, guesses and truths of each class."""
-        none = torch.zeros(0, dtype=torch.long)
-        gold = torch.cat([none, *(batch["labels"].cpu() for batch in batches)]).numpy()
-        predicted = torch.cat([none, *(z.argmax(-1) for z in logits)]).numpy()
-        table = of_classes(gold, predicted, len(self.labels))
-        return rows_of(table, self.labels, by_label=by_label)
+    ) -> dict[str, Rows]:
+        """What each class is taken for, and where its records and the others' have their scores."""
+        classes = len(self.labels)
+        gold = joined(batch["labels"].cpu() for batch in batches).astype(np.int64)
+        z = joined(logits, classes)
+        guessed = z.argmax(-1)
+        if not by_label:
+            return {ALL: Rows.of_cells((gold != guessed).astype(np.int64), 2)}
+        if classes > MOST_CLASSES:
+            table = enumerate(self.labels)
+            return by_name({n: outcome_rows(gold, guessed, k) for k, n in table}, by_label=True)
+        return {
+            **{TRULY + n: taken(gold, guessed, k, classes) for k, n in enumerate(self.labels)},
+            **{SCORED + n: scored(gold, z, self.labels.index(n)) for n in self.separated},
+            **sureness(gold, guessed, z),
+        }
+
+    @property
+    def separated(self) -> tuple[str, ...]:
+        """The classes that are told from the others by their scores: of two, the positive one."""
+        return self.labels if len(self.labels) > 2 else (self.positive or self.labels[-1],)
 
     def rates(self, counts: Counts) -> dict[str, float]:
-        """As `score`; accuracy alone of counts over label sets that differ."""
-        table = table_of(counts)
-        if len(table) != len(self.labels):
-            return {"accuracy": span_rates(table.sum(0))["recall"]}
-        return class_rates(table, self.labels.index(self.positive or self.labels[-1]))
+        """As `score`, with what follows from scores in bins; of all classes alike: their mean.
+
+        Accuracy is also micro-F1. It is all that follows from counts over label sets that differ.
+        """
+        if ALL in counts:
+            return {"accuracy": span_rates(np.append(counts[ALL], 0))["precision"]}
+        found: dict[str, float] = {}
+        positive = self.labels.index(self.positive or self.labels[-1])
+        rows = [counts[TRULY + name] for name in self.labels if TRULY + name in counts]
+        if len(rows) == len(self.labels):
+            found |= class_rates(np.stack(rows), positive)
+        rows = [counts[ROW + name] for name in self.labels if ROW + name in counts]
+        if len(rows) == len(self.labels):
+            found |= outcome_rates(np.stack(rows), positive)
+        if SURE in counts:
+            found |= calibration(counts[SURE], counts[CONFIDENCE])
+        apart = [separation(counts[name]) for name in self._told_apart(counts)]
+        return found | ({name: fmean(a[name] for a in apart) for name in apart[0]} if apart else {})
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """Wilson's of proportions; others by the delta method over cells; of calibration none."""
+        if ALL in counts:
+            right = wilson(counts[ALL][0], counts[ALL].sum())
+            return {} if right is None else {"accuracy": right}
+        table = self.outcomes_of(counts)
+        if table is None:
+            return {}
+        hits, false, missed = table[self.labels.index(self.positive or self.labels[-1])]
+        shares = {
+            "accuracy": wilson(table[:, 0].sum(), table[:, [0, 2]].sum()),
+            "precision": wilson(hits, hits + false),
+            "recall": wilson(hits, hits + missed),
+        }
+        found = {name: interval for name, interval in shares.items() if interval is not None}
+        cells = {n: counts[n] for n in counts if n.startswith((TRULY, ROW))}
+        apart = {name: counts[name] for name in self._told_apart(counts)}
+        found |= delta(self.rates, cells, ["f1", "macro_f1"])
+        found |= delta(self.rates, cells, ["mcc"], within=(-1.0, 1.0))
+        return found | delta(self.rates, apart, ["auroc", "average_precision"])
+
+    def bounds(self, counts: Counts) -> dict[str, Interval]:
+        """Of AUROC and average precision."""
+        found = [extremes(counts[name]) for name in self._told_apart(counts)]
+        return {
+            name: (fmean(one[name][0] for one in found), fmean(one[name][1] for one in found))
+            for name in (found[0] if found else ())
+        }
+
+    def outcomes_of(self, counts: Counts) -> NDArray[Any] | None:
+        """[hits, false alarms, missed] of each class; None where label sets differ."""
+        if all(TRULY + name in counts for name in self.labels):
+            return outcomes_of(np.stack([counts[TRULY + name] for name in self.labels]))
+        if all(ROW + name in counts for name in self.labels):
+            return np.stack([counts[ROW + name] for name in self.labels])
+        return None
+
+    def _told_apart(self, counts: Counts) -> list[str]:
+        """The histograms that hold both records of their class and others."""
+        found = [name for name in counts if name.startswith(SCORED)]
+        return [n for n in found if counts[n][:BINS].sum() and counts[n][BINS:].sum()]
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """Return the label and every class's probability."""
         chances = dict(zip(self.labels, logits[0].softmax(-1).tolist(), strict=True))
         return {"label": max(chances, key=chances.__getitem__), "probabilities": chances}
-
-
-@dataclass(frozen=True)
-class Regression(Task):
-    """One score per text or pair (STS-B)."""
-
-    @property
-    def metric(self) -> str:
-        """Pearson's correlation."""
-        return "pearson"
-
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
-        """Tokens of every text, and its score."""
-        table = encode_texts(examples, tokenizer, self.kind, self.max_length)
-        if not labelled:
-            return table
-        found = [score_of(example, row) for row, example in enumerate(examples)]
-        return Table(table.tokens, table.lengths, {"labels": torch.tensor(found).float()})
-
-    def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
-        """Squared error."""
-        return F.mse_loss(logits.float().squeeze(-1), batch["labels"], reduction=reduction)
-
-    def decode(self, logits: Tensor, batch: Batch) -> list[float]:
-        """Return the score of each text."""
-        scores: list[float] = logits.float().squeeze(-1).tolist()
-        return scores
-
-    def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
-        """Pearson and Spearman correlation."""
-        gold = torch.cat([batch["labels"] for batch in batches]).numpy()
-        predicted = torch.cat([z.squeeze(-1) for z in logits]).numpy()
-        return {
-            "pearson": metrics.pearson(gold, predicted),
-            "spearman": metrics.spearman(gold, predicted),
-        }
-
-    def tally(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
-        """Moments of scores and guesses."""
-        none = torch.zeros(0)
-        gold = torch.cat([none, *(batch["labels"].cpu() for batch in batches)]).numpy()
-        predicted = torch.cat([none, *(z.squeeze(-1) for z in logits)]).numpy()
-        return {"moments": of_scores(gold, predicted)}
-
-    def rates(self, counts: Counts) -> dict[str, float]:
-        """Pearson's correlation; ranks do not follow from sums."""
-        return score_rates(counts["moments"])
-
-    def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
-        """Return the score."""
-        return {"score": float(logits[0, 0])}
 
 
 def encode_texts(examples: Sequence[Example], tokenizer: Any, kind: str, max_length: int) -> Table:
@@ -195,23 +224,6 @@ def label_name(example: Example) -> str:
     if isinstance(label, float) and label.is_integer():
         return str(int(label))
     return "" if label is None else str(label)
-
-
-def score_of(example: Example, row: int) -> float:
-    """Return a finite score."""
-    label = example.label if isinstance(example, Text) else None
-    try:
-        value = float("nan" if label is None else label)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(
-            "the score is missing or is not a finite number",
-            row=row,
-            field="label",
-            fix="give every example a number, or use kind 'classification'",
-        ) from None
-    return value
 
 
 def class_labels(examples: Sequence[Example]) -> tuple[str, ...]:
