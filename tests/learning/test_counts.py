@@ -41,7 +41,9 @@ def pooled(task: Task, parts: list[counts.Counts]) -> counts.Counts:
     assert len({tuple((n, len(v)) for n, v in one.items()) for one in travelling}) == 1
     assert all(len(piece) <= 8 for one in travelling for piece in one.values())
     names = travelling[0]
-    return counts.whole({n: sum(one[n].astype(float) for one in travelling) for n in names})
+    return counts.whole(
+        {n: np.sum([one[n].astype(float) for one in travelling], axis=0) for n in names}
+    )
 
 
 def classified(
@@ -172,8 +174,8 @@ def tagged(labels: np.ndarray) -> Batch:
 @pytest.mark.parametrize("shift", [0.0, 1000.0])  # far from 0, float32 alone would not do
 def test_scores_are_those_of_scipy(shift: float) -> None:
     draw = np.random.default_rng(0)
-    gold = np.float32(draw.uniform(0, 5, 200) + shift)
-    guessed = np.float32(gold + draw.normal(0, 2, 200))
+    gold = (draw.uniform(0, 5, 200) + shift).astype(np.float32)
+    guessed = (gold + draw.normal(0, 2, 200)).astype(np.float32)
     task = Regression("regression", score_range=(shift, shift + 5))
     parts = [
         task.counts([torch.tensor(guessed[i])[:, None]], [{"labels": torch.tensor(gold[i])}])
