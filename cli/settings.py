@@ -27,8 +27,8 @@ of keys where `--keys` is not given, `SECURE_FL_DEBUG=1` shows tracebacks, and
 SITE = """\
 # A site's policy
 
-A hospital's own file, `site.toml` ([pilot.md](pilot.md#5-the-hospitals-policy)); `[site.dp]` and
-`[site.noise]` stand below `[site]`."""
+A hospital's own file, `site.toml` ([pilot.md](pilot.md#5-the-hospitals-policy)); `[site.dp]`,
+`[site.noise]` and `[site.statistics]` ([statistics.md](statistics.md)) stand below `[site]`."""
 
 
 def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
@@ -40,6 +40,7 @@ def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
     from secure_fl.policy import file as site_policy
+    from secure_fl.statistics.rules import StatisticsRules
 
     return {
         "run": RunSettings,
@@ -60,6 +61,7 @@ def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
         POLICY: site_policy.SitePolicy,
         "site.dp": site_policy.DPLimits,
         "site.noise": site_policy.NoiseLimits,
+        "site.statistics": StatisticsRules,
         "[data.set]": site_policy.DataSet,
         "keys": site_policy.KeysSettings,
     }

@@ -16,6 +16,7 @@
     │   ├── KeyringError   a key file, roster or passphrase is wrong
     │   └── TamperError    an aggregate was changed on its way
     ├── BudgetError        the privacy budget does not allow this              exit 7
+    ├── QuestionRefused    a site does not let this be asked of its records    exit 5
     ├── PolicyRefusal      a site's own rules do not allow it; stays there
     └── RunError           a run's folder cannot be written, read or resumed   exit 4
 
@@ -275,6 +276,14 @@ class BudgetError(SecureFLError):
     def __init__(self, what: str, *, reason: BudgetReason, fix: str = "", **where: object) -> None:
         super().__init__(what, fix=fix, **where)
         self.reason = reason
+
+
+class QuestionRefused(SecureFLError):  # noqa: N818 - it names what the site did
+    """A site's rules for statistics do not let this question be asked of its records."""
+
+    advice = "ask something else; `[site.statistics]` is each site's own"
+    code = "question"
+    exit_status = 5
 
 
 class RunError(SecureFLError):

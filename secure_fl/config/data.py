@@ -48,6 +48,8 @@ class ColumnSettings(Section):
     """Which column holds which field; left out: the first of the usual names that is there."""
 
     id: str | None = None
+    patient: str | None = None  # whose a record is: nobody is in two splits, and questions and
+    # DP count patients; left out: every record stands for itself
     text: str | None = None
     pair: str | None = None
     label: str | None = None

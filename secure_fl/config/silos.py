@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from secure_fl.data.examples import Example
 from secure_fl.data.partition import partition
 from secure_fl.data.public import without_labels
 from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Columns, Splits, load, split
+from secure_fl.data.splits import Columns, Splits, load, split, whose
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind, TaskSettings
@@ -73,7 +73,8 @@ def written(data: CorpusData, seed: int) -> Dealt:
 def spread(data: SourceData, kind: Kind, seed: int) -> Dealt:
     """Make a share of a source public, spread the rest over parties, and split each one's part."""
     examples = load(data.source, kind, format=data.format, columns=columns(data.columns))
-    private, public = _cut(examples, data.public, seed, "public")
+    by = grouped(data.columns)
+    private, public = _cut(examples, data.public, seed, "public", by)
     if data.public and len(private) < data.parties * data.minimum:
         raise DataError(
             f"{len(private)} records are left for {data.parties} parties, and each needs "
@@ -94,7 +95,7 @@ def spread(data: SourceData, kind: Kind, seed: int) -> Dealt:
     if not labelled(data):
         return replace(dealt, public=without_labels(public))
     measured = _split(HOST, public, data, seed_for(seed, HOST))
-    unlabelled, own = _cut(measured.train, labelled(data), seed, "labelled")
+    unlabelled, own = _cut(measured.train, labelled(data), seed, "labelled", by)
     return replace(dealt, public=without_labels(unlabelled), host=replace(measured, train=own))
 
 
@@ -103,13 +104,20 @@ def columns(settings: ColumnSettings) -> Columns:
     return Columns(**settings.model_dump())
 
 
-def _cut(examples: Examples, share: float, seed: int, field: str) -> tuple[Examples, Examples]:
+def grouped(settings: ColumnSettings) -> Callable[[Example], str] | None:
+    """By what records are dealt to splits: by patient where a column says whose they are."""
+    return None if settings.patient is None else whose
+
+
+def _cut(
+    examples: Examples, share: float, seed: int, field: str, by: Callable[[Example], str] | None
+) -> tuple[Examples, Examples]:
     """Part the rest from a share; a record's side depends on its id, the seed and the field."""
     if not share:
         return examples, ()
     try:
         # Another seed than that of dev and test: these are to be a part of each side.
-        parts = split(examples, dev=0.0, test=share, seed=seed_for(seed, field))
+        parts = split(examples, dev=0.0, test=share, seed=seed_for(seed, field), by=by)
     except DataError as error:
         raise DataError(error.what, fix=error.fix, field=f"data.{field}") from None
     return parts.train, parts.test
@@ -117,7 +125,7 @@ def _cut(examples: Examples, share: float, seed: int, field: str) -> tuple[Examp
 
 def _split(name: str, share: Sequence[Example], data: SourceData, seed: int) -> Splits:
     try:
-        return split(share, dev=data.dev, test=data.test, seed=seed)
+        return split(share, dev=data.dev, test=data.test, seed=seed, by=grouped(data.columns))
     except DataError as error:
         raise error.at(party=name) from None
 
@@ -159,7 +167,7 @@ def _party(party: PartyFiles, data: PartyData, kind: Kind, seed: int) -> Splits:
 
     dev = party.dev if isinstance(party.dev, float) else 0.0
     test = party.test if isinstance(party.test, float) else 0.0
-    parts = split(file(party.train), dev=dev, test=test, seed=seed)
+    parts = split(file(party.train), dev=dev, test=test, seed=seed, by=grouped(data.columns))
     if isinstance(party.dev, str):
         parts = replace(parts, dev=file(party.dev))
     if isinstance(party.test, str):

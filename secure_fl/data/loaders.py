@@ -70,20 +70,30 @@ def load(
 
     `labelled=False` looks at no label and no tag, whether or not there are any.
     """
-    name = str(source)
-    if not name.startswith(PREFIX):
-        name = str(Path(name).expanduser())
-    chosen = format or _detect(name)
-    if chosen not in FORMATS:
-        allowed = f"allowed: {', '.join(FORMATS)}"
-        raise DataError("the format is unknown", fix=allowed, file=name, field="format")
-    rows, columns = FORMATS[chosen](name), columns or Columns()
+    rows, columns = rows_of(source, format), columns or Columns()
     if not labelled:
         rows, columns = _unlabelled(rows, columns), replace(columns, label=None, tags=None)
     examples = build(rows, kind, columns)
     if not examples:
-        raise DataError("holds no record", fix="check that the export is complete", file=name)
+        raise DataError(
+            "holds no record", fix="check that the export is complete", file=_located(source)
+        )
     return examples
+
+
+def rows_of(source: str | Path, format: str | None = None) -> Iterator[Row]:
+    """The rows of a source as they are; the format goes by suffix or content, unless forced."""
+    name = _located(source)
+    chosen = format or _detect(name)
+    if chosen not in FORMATS:
+        allowed = f"allowed: {', '.join(FORMATS)}"
+        raise DataError("the format is unknown", fix=allowed, file=name, field="format")
+    return FORMATS[chosen](name)
+
+
+def _located(source: str | Path) -> str:
+    name = str(source)
+    return name if name.startswith(PREFIX) else str(Path(name).expanduser())
 
 
 def _unlabelled(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:

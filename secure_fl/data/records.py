@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
-from secure_fl.data.rows import Columns, Field, Row, optional, required
+from secure_fl.data.rows import Columns, Field, Row, of_patient, optional, required
 from secure_fl.data.tagging import ALLOWED, first_fault, scheme_of, to_iob2, well_formed
 from secure_fl.settings import Kind
 
@@ -115,13 +115,23 @@ def _tags(row: Row, tokens: Sequence[str], columns: Columns) -> tuple[str, ...] 
 
 
 def _id(row: Row, position: int, columns: Columns) -> str:
-    value = optional(row, "id", columns)
+    record = _name(row, "id", optional(row, "id", columns)) or str(position)
+    if columns.patient is None:
+        return record
+    patient = _name(row, "patient", optional(row, "patient", columns))
+    if not patient:
+        fix = "fill the column, or leave out columns.patient: then records stand for themselves"
+        raise row.error("the record does not say whose it is", field="patient", fix=fix)
+    return of_patient(patient, record)
+
+
+def _name(row: Row, field: Field, value: object) -> str:
     if value is None or value == "":
-        return str(position)
+        return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise row.error(f"found {_kind(value)}, allowed are text and whole numbers", field="id")
+        raise row.error(f"found {_kind(value)}, allowed are text and whole numbers", field=field)
     return str(value)
 
 

@@ -10,7 +10,9 @@ from typing import Literal
 
 from secure_fl.errors import DataError
 
-Field = Literal["id", "text", "pair", "label", "tokens", "tags", "history", "candidates", "clicks"]
+Field = Literal[
+    "id", "patient", "text", "pair", "label", "tokens", "tags", "history", "candidates", "clicks"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class Columns:
     """Which column holds which field; `None` takes the first of the usual names that is there."""
 
     id: str | None = None
+    patient: str | None = None  # whose a record is; None: records stand for themselves
     text: str | None = None
     pair: str | None = None
     label: str | None = None
@@ -31,6 +34,7 @@ class Columns:
 USUAL: Mapping[Field, tuple[str, ...]] = MappingProxyType(
     {
         "id": ("id", "idx", "guid"),
+        "patient": (),  # a column is one of patients only where somebody says so
         "text": ("text", "text1", "sentence", "sentence1", "premise", "prompt"),
         "pair": ("pair", "text2", "sentence2", "hypothesis", "completion"),
         "label": ("label", "labels", "score"),
@@ -85,6 +89,16 @@ def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
     found = ", ".join(shown(name) for name in row.values) or "none"
     fix = f"call it {' or '.join(wanted)}, or name yours with Columns({field}=...)"
     return row.error(f"there is no such column; columns found: {found}", field=field, fix=fix)
+
+
+def of_patient(patient: str, record: str) -> str:
+    """The id of a patient's record: what stands before the first "/" says whose it is."""
+    return f"{patient.replace('/', '_')}/{record}"
+
+
+def patient_of(id: str) -> str:
+    """Whose a record is, by its id; a record without a patient stands for itself."""
+    return id.partition("/")[0]
 
 
 def shown(name: str) -> str:

@@ -13,7 +13,7 @@ from secure_fl.data.loaders import load
 from secure_fl.data.public import without_labels
 from secure_fl.data.records import build
 from secure_fl.data.rows import Columns
-from secure_fl.data.splits import Splits, split
+from secure_fl.data.splits import Splits, split, whose
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind, ModelSettings
 
@@ -51,10 +51,16 @@ class Silo:
 
     @classmethod
     def _of(
-        cls, name: str, read: Read, train: object, dev: object, test: object, seed: int
+        cls,
+        name: str,
+        read: Read,
+        parts: Mapping[str, Any],
+        seed: int,
+        columns: Columns | None,
     ) -> Silo:
+        by = None if columns is None or columns.patient is None else whose
         try:
-            found = _dealt(read, {"train": train, "dev": dev, "test": test}, seed)
+            found = _dealt(read, parts, seed, by)
         except DataError as error:
             raise error.at(party=name) from None
         return cls(name, found.train, found.dev, found.test)
@@ -72,8 +78,9 @@ class Silo:
         seed: int = 0,
     ) -> Silo:
         """A hospital's files, folders or data sets of the hub; a share takes it from `train`."""
+        parts = {"train": train, "dev": dev, "test": test}
         return cls._of(
-            name, lambda source: load(source, kind, columns=columns), train, dev, test, seed
+            name, lambda source: load(source, kind, columns=columns), parts, seed, columns
         )
 
     @classmethod
@@ -93,8 +100,9 @@ class Silo:
         Records are dealt to dev and test by their id, or by their place where there is no column
         of that name.
         """
+        parts = {"train": train, "dev": dev, "test": test}
         return cls._of(
-            name, lambda frame: build(frame_rows(frame), kind, columns), train, dev, test, seed
+            name, lambda frame: build(frame_rows(frame), kind, columns), parts, seed, columns
         )
 
     @classmethod
@@ -110,8 +118,9 @@ class Silo:
         seed: int = 0,
     ) -> Silo:
         """A hospital's data sets of the library `datasets`; a share is taken from `train`."""
+        parts = {"train": train, "dev": dev, "test": test}
         return cls._of(
-            name, lambda found: build(set_rows(found), kind, columns), train, dev, test, seed
+            name, lambda found: build(set_rows(found), kind, columns), parts, seed, columns
         )
 
 
@@ -129,10 +138,12 @@ def _require_examples(found: object, party: str, split: str) -> None:
     raise DataError(what, fix=fix, party=party, field=split)
 
 
-def _dealt(read: Read, parts: Mapping[str, Any], seed: int) -> Splits:
+def _dealt(
+    read: Read, parts: Mapping[str, Any], seed: int, by: Callable[[Example], str] | None
+) -> Splits:
     """Read each split, or deal it from the training records where it is a share of them."""
     shares = {name: float(p) for name, p in parts.items() if isinstance(p, float | int)}
     given = {name: tuple(read(p)) for name, p in parts.items() if name not in shares}
     dev, test = (shares.get(name, 0.0) for name in ("dev", "test"))
-    dealt = split(given["train"], dev=dev, test=test, seed=seed)
+    dealt = split(given["train"], dev=dev, test=test, seed=seed, by=by)
     return replace(dealt, **{name: part for name, part in given.items() if name != "train"})

@@ -19,11 +19,21 @@ import numpy as np
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.loaders import FORMATS, SUFFIXES, Columns, load
-from secure_fl.data.rows import is_name, shown
+from secure_fl.data.rows import is_name, patient_of, shown
 from secure_fl.errors import DataError
 from secure_fl.files import replace_whole
 
-__all__ = ["FORMATS", "SUFFIXES", "Columns", "Splits", "describe", "load", "split", "write"]
+__all__ = [
+    "FORMATS",
+    "SUFFIXES",
+    "Columns",
+    "Splits",
+    "describe",
+    "load",
+    "split",
+    "whose",
+    "write",
+]
 
 PARTS = ("train", "dev", "test")
 UNLABELLED, NO_ENTITY, CLICKED, PASSED = "(unlabelled)", "(no entity)", "clicked", "passed over"
@@ -68,6 +78,11 @@ def split(
             fix = "give more examples, a larger share (or 0 for none), or another seed"
             raise DataError(what, fix=fix, split=part)
     return Splits(**{part: tuple(found) for part, found in parts.items()})
+
+
+def whose(example: Example) -> str:
+    """Whose a record is: what splits go by where a column names patients."""
+    return patient_of(example.id)
 
 
 def _place(key: str, seed: int) -> float:

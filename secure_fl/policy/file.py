@@ -27,6 +27,7 @@ from secure_fl.config.toml import Key, Table, Text
 from secure_fl.errors import SettingsError
 from secure_fl.faults import nearest
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
+from secure_fl.statistics.rules import StatisticsRules
 
 
 def _known(name: str) -> str:
@@ -118,6 +119,7 @@ class SitePolicy(Section):
     until: Day | None = None  # the last day, in UTC; None: no run at all until one is named
     dp: DPLimits = DPLimits()
     noise: NoiseLimits = NoiseLimits()
+    statistics: StatisticsRules | None = None  # None: no question is answered
 
 
 class DataSet(Section):

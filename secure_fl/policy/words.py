@@ -40,6 +40,7 @@ def _work(policy: SitePolicy) -> Iterator[str]:
         f"It trains at most {policy.max_values:,} values, on at most {policy.max_batch} records "
         "at once."
     )
+    yield _questions(policy)
     yield f"May show parties more than sums: {_listed(policy.caveats)}."
     yield "Embeddings stay frozen." if policy.frozen_embeddings else "Embeddings may learn."
     yield (
@@ -76,6 +77,17 @@ def _privacy(policy: SitePolicy) -> Iterator[str]:
     yield _limits(f"DP-SGD per {each}", dp)
     yield _limits("Noise on what another site opens as the host", noise) + (
         f" It holds against {noise.min_colluders} or more colluding parties."
+    )
+
+
+def _questions(policy: SitePolicy) -> str:
+    rules = policy.statistics
+    if rules is None:
+        return "No question about the records is answered."
+    fields = "any field that is no text" if rules.fields is None else _listed(rules.fields)
+    return (
+        f"Questions are answered by sums: {_listed(rules.kinds)}; about {fields}; with at least "
+        f"{rules.min_patients} patients behind each number, {rules.questions_a_day} a day."
     )
 
 

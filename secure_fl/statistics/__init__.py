@@ -1,0 +1,1 @@
+"""Questions about the hospitals' records, answered by sealed sums, under each site's own rules."""

@@ -1,0 +1,95 @@
+"""No differences: nothing that can be computed from all answers may be about too few patients.
+
+Answers tell the sizes of blocks of records. What follows from them are sums and differences of
+blocks: functions of atoms. One that is 0 but on atoms of too few patients tells about those few.
+
+A new answer adds f(new block) to some F(old atom). Where both cancel, f = -F: think of new blocks
+and old atoms as vertices of a graph, and of atoms as its edges. Then a sum that differs from 0 on
+few edges alone is a cut of few patients, and the smallest cuts are maximal flows. Where f is
+constant on all that hangs together, the sum is one of the old answers, which were looked at before,
+or else of unions that are new. Cuts allow any F, and F is a sum of answers; so what looks like
+telling of few is looked at once more, by linear algebra. Both err to the safe side.
+
+Exact inference from inequalities (no count is below 0) is not looked at: rounding is against that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components, maximum_flow
+
+from secure_fl.statistics.algebra import few_alone, spans
+from secure_fl.statistics.atoms import Atoms
+
+Integers = NDArray[np.int64]
+
+
+def tells_of_few(atoms: Atoms, least: int, *, records: int = 1) -> bool:
+    """Whether the last release, with those before it, is about too few patients in anything.
+
+    `records`: how many one patient may have, in as many atoms: then many small atoms are perhaps
+    few patients. One atom's patients are counted exactly.
+    """
+    bar = least * records
+    sizes = np.where(atoms.sizes >= least, bar, atoms.sizes)
+    old = np.concatenate(atoms.members[:-1]) if len(atoms.members) > 1 else None
+    old = np.zeros((0, sizes.size), np.int8) if old is None else old
+    suspicious = False
+    for part in _partitions(atoms.members[-1], atoms.several[-1]):
+        suspicious |= _cut(old, part, sizes, bar)
+        old = np.concatenate([old, part])
+    return suspicious and few_alone(old.astype(float), sizes, bar)
+
+
+def _partitions(blocks: NDArray[np.int8], several: bool) -> Iterator[NDArray[np.int8]]:
+    """A release as partitions: of entities, each is one of records with it and without it."""
+    yield from (blocks[k : k + 1] for k in range(len(blocks))) if several else (blocks,)
+
+
+def _cut(old: NDArray[np.int8], new: NDArray[np.int8], sizes: Integers, bar: int) -> bool:
+    """Whether few patients stand between blocks of a new partition."""
+    _, atom = np.unique(old, axis=1, return_inverse=True)
+    atom = atom.reshape(-1) if len(old) else np.zeros(sizes.size, np.int64)
+    outside = ~old.any(0) if len(old) else np.ones(sizes.size, bool)
+    block = np.where(new.any(0), new.argmax(0) + 1, 0)  # 0: the ground, of which nothing is told
+    vertex = np.where(outside, 0, len(new) + 1 + atom)
+    count = len(new) + 2 + int(atom.max(initial=0))
+    graph = coo_array((sizes, (block, vertex)), shape=(count, count)).tocsr()
+    graph.setdiag(0)
+    both = (graph + graph.T).astype(np.int32)
+    both.eliminate_zeros()
+    _, component = connected_components(both, directed=False)
+    for block_ in range(1, len(new) + 1):
+        if not new[block_ - 1].any():
+            continue
+        alike = np.flatnonzero(component[: len(new) + 1] == component[block_])
+        if alike[0] != block_ and maximum_flow(both, alike[0], block_).flow_value < bar:
+            return True
+    return _unions(old, new, component, atom, sizes, bar)
+
+
+def _unions(
+    old: NDArray[np.int8],
+    new: NDArray[np.int8],
+    component: Integers,
+    atom: Integers,
+    sizes: Integers,
+    bar: int,
+) -> bool:
+    """Whether unions of blocks that old answers did not tell of tell of few now."""
+    apart = [
+        new[component[1 : len(new) + 1] == one].any(0)
+        for one in np.unique(component[1 : len(new) + 1])
+        if one != component[0]
+    ]
+    fresh = [union for union in apart if union.any() and not spans(old, union)]
+    if not fresh:
+        return False
+    matrix = np.concatenate([old, np.stack(fresh).astype(np.int8)]).astype(float)
+    _, first = np.unique(atom, return_index=True)
+    together = np.bincount(atom, weights=sizes).astype(np.int64)
+    return few_alone(matrix[:, first], together[together > 0], bar)
