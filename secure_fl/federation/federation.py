@@ -34,6 +34,7 @@ from secure_fl.federation.result import Result
 from secure_fl.federation.stretch import MakeEngine, Stretch
 from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
+from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
@@ -188,6 +189,7 @@ class Federation:
         listen: Listener,
     ) -> Stretch:
         """Prepare these parties."""
+        shelf = Shelf(len(silos))
         parties = {
             silo.name: prepare(
                 self.terms,
@@ -198,6 +200,7 @@ class Federation:
                 listen=listen,
                 hospitals=self.hospitals if self.terms.entry.pools_data else None,
                 local_head=self.local_heads,
+                shelf=shelf,
             )
             for silo in silos
         }

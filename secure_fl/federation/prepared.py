@@ -21,6 +21,7 @@ from secure_fl.federation.ground_rules import require_adapters
 from secure_fl.federation.terms import Terms
 from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.judging import DevRecords
+from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.party.guard import Guard
@@ -93,6 +94,7 @@ def prepare(
     max_batch: int | None = None,
     max_growth: float | None = None,
     questions: OpenedQuestions | None = None,
+    shelf: Shelf | None = None,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
@@ -116,6 +118,7 @@ def prepare(
         local_head=local_head,
         max_batch=max_batch,
         metrics=terms.metrics,
+        shelf=shelf,
     )
     kept = folder.party(silo.name, site) if folder else NoCheckpoints()
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)

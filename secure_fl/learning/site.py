@@ -18,6 +18,7 @@ from secure_fl.errors import DataError
 from secure_fl.events import EventLog
 from secure_fl.learning.randomness import Randomness
 from secure_fl.learning.scores import SPLITS, Metric, Scores
+from secure_fl.learning.shelf import Shelf
 from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TrainingSettings
@@ -63,6 +64,7 @@ class Site:
         local_head: bool = False,
         max_batch: int | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         from secure_fl.learning.training import pick_device
 
@@ -76,6 +78,7 @@ class Site:
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self.scored: dict[str, torch.nn.Module] = {}  # by label, as they were scored last
+        self._shelf = shelf or Shelf()  # what other sites in this process begin with, too
         self._rng = Randomness(seed_for(seed, silo.name), self.device)
         self.scores = Scores(task, recorder, by_label=not local_head, metrics=metrics)
 
@@ -84,7 +87,10 @@ class Site:
         """The tokenizer of this party's model."""
         from secure_fl.learning.models import load_tokenizer
 
-        return load_tokenizer(self.model_settings)
+        made: PreTrainedTokenizerBase = self._shelf.take(
+            self.model_settings, lambda: load_tokenizer(self.model_settings)
+        )
+        return made
 
     @cached_property
     def train(self) -> Encoded:
@@ -121,27 +127,31 @@ class Site:
         attention: Attention = "sdpa",
     ) -> PreTrainedModel:
         """A fresh model on this party's device; equal settings give equal weights everywhere."""
-        from secure_fl.learning.models import freeze_embeddings, load_model, recompute
-        from secure_fl.learning.rehearsal import require_savable
-
         settings = settings or self.model_settings
         cut = settings.layers is not None and settings.pretrained and settings.name != "tiny"
         if cut and settings.pooling == "cls" and self.task.head == "sequence":
             self.recorder.event("warning", code="cut read by cls")
         with self.recorder.phase("load model"):
-            model = load_model(
-                settings,
-                self.task,
-                self.tokenizer,
-                self.seed,
-                attn_implementation=attention,
-            )
-            if settings.freeze_embeddings:
-                freeze_embeddings(model)
-            require_savable(model, self.tokenizer)
-            if self.training.checkpointing:
-                recompute(model)
+            key = (self.model_settings, settings, self.task, attention)
+            model = self._shelf.take(key, lambda: self._load(settings, attention))
         return model.to(self.device)
+
+    def _load(self, settings: ModelSettings, attention: Attention) -> PreTrainedModel:
+        """A model that is ready to be trained, on the CPU."""
+        from secure_fl.learning.fetching import seeded
+        from secure_fl.learning.models import freeze_embeddings, load_model, recompute
+        from secure_fl.learning.rehearsal import require_savable
+
+        with seeded(self.seed):  # whether it is made here or for another site must not show
+            model = load_model(
+                settings, self.task, self.tokenizer, self.seed, attn_implementation=attention
+            )
+        if settings.freeze_embeddings:
+            freeze_embeddings(model)
+        require_savable(model, self.tokenizer)
+        if self.training.checkpointing:
+            recompute(model)
+        return model
 
     def fit(
         self,
