@@ -68,7 +68,7 @@ def describe(
     if len(files) > len(PARTS):
         raise click.UsageError("give at most three files: train, dev, test")
     parts = [_load(file, task, format_, columns) for file in files]
-    found = count(Splits(*parts))
+    found = count(Splits(*parts), cast("Kind", task))
     if as_json:
         show.print_json(found)
     else:
@@ -236,11 +236,12 @@ def _print_description(found: Mapping[str, Any], files: Sequence[str]) -> None:
         console.print(f"{part} {file}: {counts['size']} records, {lengths}", style="bold")
         total = max(sum(counts["labels"].values()), 1)
         rows = [[k, str(n), f"{100 * n / total:.1f} %"] for k, n in counts["labels"].items()]
-        console.print(show.grid("", ["label", "count", "share"], rows))
+        if rows:
+            console.print(show.grid("", ["label", "count", "share"], rows))
         if found["duplicate_texts"][part]:
             console.print(f"{found['duplicate_texts'][part]} texts occur twice", style="yellow")
-    for name in ("shared_texts", "shared_ids"):
-        for pair, count in found[name].items():
+    for name in ("shared_texts", "shared_ids", "shared_patients"):
+        for pair, count in found.get(name, {}).items():
             if count:
                 text = f"{count} {name.removeprefix('shared_')} are in both {pair}"
                 console.print(f"{text}: the test would be passed from memory", style="yellow")

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "init": Lazy("secure_fl.cli.init", "init", "Write a settings file to start from."),
         "settings": Lazy("secure_fl.cli.settings", "settings", "Explain the fields of settings."),
         "train": Lazy("secure_fl.cli.train", "train", "Run the federation of a settings file."),
+        "preflight": Lazy("secure_fl.cli.preflight", "preflight", "Look for faults in records."),
         "stats": Lazy("secure_fl.cli.stats", "stats", "Ask hospitals about their records."),
         "tune": Lazy("secure_fl.cli.tune", "tune", "Find settings that learn, by short trials."),
         "audit": Lazy("secure_fl.cli.audit", "audit", "Attack what each role of a run saw."),

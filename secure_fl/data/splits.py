@@ -22,6 +22,7 @@ from secure_fl.data.loaders import FORMATS, SUFFIXES, Columns, load
 from secure_fl.data.rows import is_name, patient_of, shown
 from secure_fl.errors import DataError
 from secure_fl.files import replace_whole
+from secure_fl.settings import Kind
 
 __all__ = [
     "FORMATS",
@@ -29,8 +30,11 @@ __all__ = [
     "Columns",
     "Splits",
     "describe",
+    "digest_of_text",
+    "labels_in",
     "load",
     "split",
+    "texts_of",
     "whose",
     "write",
 ]
@@ -117,31 +121,35 @@ def write(examples: Sequence[Example], path: str | Path) -> None:
         raise DataError(f"cannot be written: {reason}", fix=fix, file=target) from None
 
 
-def describe(splits: Splits) -> dict[str, object]:
+def describe(splits: Splits, kind: Kind = "classification") -> dict[str, object]:
     """Count what an owner should look at before training: plain values, ready for JSON.
 
     Duplicates are exact ones of the texts, labels aside; shared ones let a test be passed
     from memory.
     """
     parts = {part: getattr(splits, part) for part in PARTS}
-    digests = {part: Counter(map(_digest, found)) for part, found in parts.items()}
+    digests = {part: Counter(map(digest_of_text, found)) for part, found in parts.items()}
     ids = {part: {example.id for example in found} for part, found in parts.items()}
     pairs = list(combinations(PARTS, 2))
-    return {
-        **{part: _describe(found) for part, found in parts.items()},
+    found = {
+        **{part: _describe(found, kind) for part, found in parts.items()},
         "duplicate_texts": {part: found.total() - len(found) for part, found in digests.items()},
         "shared_texts": {f"{a}/{b}": len(digests[a].keys() & digests[b].keys()) for a, b in pairs},
         "shared_ids": {f"{a}/{b}": len(ids[a] & ids[b]) for a, b in pairs},
     }
+    if all("/" in id for known in ids.values() for id in known):  # a column names patients
+        own = {part: {patient_of(id) for id in known} for part, known in ids.items()}
+        found["shared_patients"] = {f"{a}/{b}": len(own[a] & own[b]) for a, b in pairs}
+    return found
 
 
-def _describe(examples: Sequence[Example]) -> dict[str, object]:
-    lengths = [sum(len(text.split()) for text in _texts(example)) for example in examples]
+def _describe(examples: Sequence[Example], kind: Kind) -> dict[str, object]:
+    lengths = [sum(len(text.split()) for text in texts_of(example)) for example in examples]
     marks = ("min", "q25", "median", "q75", "q95", "max")
     quantiles = np.quantile(lengths, (0, 0.25, 0.5, 0.75, 0.95, 1)).tolist() if lengths else []
     return {
         "size": len(examples),
-        "labels": _histogram(examples),
+        "labels": {} if kind == "completion" else _histogram(examples),  # its texts are labels
         "words": dict(zip(marks, quantiles, strict=False)),
     }
 
@@ -149,7 +157,7 @@ def _describe(examples: Sequence[Example]) -> dict[str, object]:
 def _histogram(examples: Sequence[Example]) -> dict[str, int]:
     # Classes, entities by type, bins of scores, or titles clicked and passed over.
     scores = [e.label for e in examples if isinstance(e, Text) and isinstance(e.label, float)]
-    counts = Counter(label for example in examples for label in _labels(example))
+    counts = Counter(label for example in examples for label in labels_in(example))
     names = [
         label for label in sorted(counts) if counts[label] > 1 or label in OURS or is_name(label)
     ]
@@ -164,7 +172,8 @@ def _histogram(examples: Sequence[Example]) -> dict[str, int]:
     return found
 
 
-def _labels(example: Example) -> list[str]:
+def labels_in(example: Example) -> list[str]:
+    """Classes, entity types, clicks; or what stands in the place of a label."""
     if isinstance(example, Impression):
         return [CLICKED if click else PASSED for click in example.clicks]
     if isinstance(example, Tagged) and example.tags is not None:
@@ -174,7 +183,8 @@ def _labels(example: Example) -> list[str]:
     return [UNLABELLED]
 
 
-def _texts(example: Example) -> tuple[str, ...]:
+def texts_of(example: Example) -> tuple[str, ...]:
+    """What a model reads of an example."""
     if isinstance(example, Text):
         return (example.text,) if example.pair is None else (example.text, example.pair)
     if isinstance(example, Tagged):
@@ -182,7 +192,7 @@ def _texts(example: Example) -> tuple[str, ...]:
     return example.history + example.candidates
 
 
-def _digest(example: Example) -> bytes:
-    # What a model reads, with its structure, so that moving a word makes a difference.
+def digest_of_text(example: Example) -> bytes:
+    """A digest of what a model reads, with its structure: moving a word makes a difference."""
     shape = len(example.history) if isinstance(example, Impression) else 0
-    return sha256(json.dumps([shape, *_texts(example)]).encode()).digest()
+    return sha256(json.dumps([shape, *texts_of(example)]).encode()).digest()

@@ -1,0 +1,94 @@
+"""`secure-fl preflight`: what is wrong with the hospitals' records, before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from secure_fl.config.load import Settings
+    from secure_fl.data.preflight import Lengths, Problem
+
+FOUND = 2
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl preflight study.toml                     all hospitals of a settings file
+  secure-fl preflight study.toml --party north       one of them
+  secure-fl preflight study.toml --json
+
+Only counts are printed. The exit status is 2 if there is something to look at."""
+)
+@click.argument("plan", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--party", "parties", multiple=True, help="Look at this one. Can be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+def preflight(plan: Path, parties: tuple[str, ...], as_json: bool) -> None:
+    """Look for faults in PLAN's records: patients in two splits, duplicates, labels, lengths."""
+    from dataclasses import asdict
+
+    from secure_fl.cli import show
+    from secure_fl.config.load import load
+
+    settings = load(plan)
+    found = list(_problems(settings, parties))
+    if as_json:
+        show.print_json({"problems": [asdict(one) for one in found]})
+    else:
+        _print(found)
+    if found:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
+    from secure_fl.config.data import CorpusData, names
+    from secure_fl.config.load import silos
+    from secure_fl.data.preflight import alike, problems
+    from secure_fl.data.splits import Splits
+
+    known = names(settings.data)
+    if unknown := [name for name in parties if name not in known]:
+        raise click.UsageError(f"--party {unknown[0]}: known are {', '.join(known)}")
+    data, task = settings.data, settings.task
+    by_patient = not isinstance(data, CorpusData) and data.columns.patient is not None
+    lengths, longest = _lengths(settings)
+    splits = {
+        silo.name: Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
+        for silo in silos(settings)
+    }
+    for name, own in splits.items():
+        if not parties or name in parties:
+            yield from problems(
+                name, own, task.kind, task.labels,
+                by_patient=by_patient, lengths=lengths, longest=longest,
+            )  # fmt: skip
+    if not parties:
+        yield from alike(splits)
+
+
+def _lengths(settings: Settings) -> tuple[Lengths, int]:
+    """How the plan's model counts, and how much it reads."""
+    from secure_fl.learning.models import load_tokenizer
+
+    tokenizer: Any = load_tokenizer(settings.model)
+    longest = min(settings.task.max_length, tokenizer.model_max_length)
+
+    def lengths(texts: Sequence[str]) -> Sequence[int]:
+        return [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+
+    return lengths, longest
+
+
+def _print(found: Sequence[Problem]) -> None:
+    from secure_fl.cli import show
+
+    console = show.out()
+    if not found:
+        console.print("nothing to look at")
+    for one in found:
+        console.print(f"{one.party}: {one.what}")
+        console.print(f"  -> {one.fix}")
