@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -67,20 +67,32 @@ def doctor(ctx: click.Context, as_json: bool, kit: Path | None) -> None:
 
     checks = list(examine())
     if kit is not None:
-        checks += _kit(kit)
-    healthy = all(check.status != "problem" for check in checks)
+        checks += check_kit(kit)
     if as_json:
+        healthy = _healthy(checks)
         show.print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
     else:
-        console = show.out()
-        for check in checks:
-            console.print(f"{check.status:<8}", style=COLOURS[check.status], end="")
-            console.print(f"{check.name:<14} {check.found}")
-            if check.fix:
-                console.print(f"{'':<23}-> {check.fix}")
-        verdict = "everything works" if healthy else "something must be mended first"
-        console.print(verdict, style="bold")
+        healthy = show_checks(checks)
     ctx.exit(0 if healthy else 1)
+
+
+def show_checks(checks: Sequence[Check]) -> bool:
+    """Print what was found; return whether there is no problem."""
+    from secure_fl.cli import show
+
+    console = show.out()
+    for check in checks:
+        console.print(f"{check.status:<8}", style=COLOURS[check.status], end="")
+        console.print(f"{check.name:<14} {check.found}")
+        if check.fix:
+            console.print(f"{'':<23}-> {check.fix}")
+    verdict = "everything works" if _healthy(checks) else "something must be mended first"
+    console.print(verdict, style="bold")
+    return _healthy(checks)
+
+
+def _healthy(checks: Sequence[Check]) -> bool:
+    return all(check.status != "problem" for check in checks)
 
 
 def examine() -> Iterator[Check]:
@@ -127,8 +139,9 @@ def _machine() -> Iterator[Check]:
         yield Check("memory", "note", "this system does not tell")
 
 
-def _disk() -> Check:
-    here = Path.cwd()
+def check_disk(here: Path | None = None) -> Check:
+    """Whether there is room to write, here or in another folder."""
+    here = here or Path.cwd()
     free = shutil.disk_usage(here).free
     found = f"{free / 2**30:.1f} GiB free in {here}"
     if not os.access(here, os.W_OK):
@@ -189,7 +202,8 @@ def _training() -> Check:
     return Check("built-in model", "ok", f"a tokenizer of {words} entries, no download needed")
 
 
-def _kit(folder: Path) -> Iterator[Check]:
+def check_kit(folder: Path) -> Iterator[Check]:
+    """Whose a pilot's kit is, and until when it holds."""
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.kits import load_kit
 
@@ -207,7 +221,7 @@ def _kit(folder: Path) -> Iterator[Check]:
 
 PROBES: Mapping[str, Callable[[], Check]] = MappingProxyType(
     {
-        "disk": _disk,
+        "disk": check_disk,
         "installation": _links,
         "devices": _devices,
         "encryption": _encryption,

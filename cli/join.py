@@ -27,13 +27,15 @@ MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fi
 @click.command(
     epilog="""\b
 Example:
-  secure-fl join site.toml --kit kits/north --passphrase-file passphrase
+  secure-fl join site.toml --passphrase-file passphrase
 
 It dials out to the coordinator, answers what [site] of SITE allows, and ends when the coordinator
 says that the run is over, or on Ctrl-C. Start it again at any time: it goes on from its disk."""
 )
 @click.argument("site", type=FILE)
-@click.option("--kit", type=FILE, required=True, help="The kit that was made for this site.")
+@click.option(
+    "--kit", type=FILE, default=Path("kit"), show_default=True, help="As `site check` opened it."
+)
 @click.option("--passphrase-file", type=FILE, help="Read the passphrase from this file.")
 @click.option(
     "--out", type=FILE, default=Path("runs"), show_default=True, help="For this site's runs."
@@ -109,13 +111,15 @@ def hospital_of(
     from secure_fl.cli.keyring import open_ring
     from secure_fl.federation.ground_rules import require_masks
     from secure_fl.pilot.hospital import HospitalProcess
+    from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site import records_of, site_keys
     from secure_fl.policy.rules import Company, Plan, check
     from secure_fl.policy.size import check_size
 
     name, roster = kit.connection.name, kit.roster
-    keys = site_keys(open_ring(rules.keys, passphrase_file), roster)
-    roster.require(keys.identity.public)
+    ring = open_ring(rules.keys, passphrase_file)
+    require_own(kit, ring.identity())
+    keys = site_keys(ring, roster)
     company = Company.of(roster, name)
 
     def approve(plan: Plan) -> None:

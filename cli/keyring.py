@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
-from secure_fl.crypto.files import read_bounded
+from secure_fl.crypto.files import read_bounded, write_atomic
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.vault import DEFAULT_COST, Cost, check_private
 from secure_fl.errors import KeyringError
@@ -40,7 +41,7 @@ def keys_option(command: F) -> F:
 
 
 def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False) -> KeyRing:
-    """Make a key ring for a folder; a passphrase for fresh keys must not be short."""
+    """Make a key ring for a folder; fresh keys get a passphrase that is long, or made here."""
     passphrase = _passphrase(passphrase_file, confirm=fresh)
     if fresh and len(passphrase) < SHORTEST:
         raise KeyringError(
@@ -53,6 +54,9 @@ def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False
 
 def _passphrase(file: Path | None, *, confirm: bool) -> str:
     if file is not None:
+        if confirm and not file.exists():
+            write_atomic(file, secrets.token_urlsafe(24).encode(), mode=0o600)
+            click.echo(f"passphrase: {file} (made; keep a copy elsewhere)")
         check_private(file, 0o600)
         try:
             return read_bounded(file).decode().rstrip("\r\n")

@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
-from secure_fl.cli.rosters import as_text, describe, merge, roster, sign
+from secure_fl.cli.rosters import approved, as_text, describe, roster
 from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
 from secure_fl.errors import KeyringError, SecureFLError
 
+YES = click.option("--yes", is_flag=True, help="The fingerprints were compared; do not ask.")
 FOLDER = click.option(
     "-o", "--output", type=FILE, default=Path("bundles"), show_default=True, help="For the bundles."
 )
@@ -24,16 +25,19 @@ FOLDER = click.option(
 @click.command()
 @click.argument("file", metavar="ROSTER", type=FILE)
 @keys_option
+@YES
 @FOLDER
-def ceremony(file: Path, folder: Path, passphrase_file: Path | None, output: Path) -> None:
-    """Deal the cohort's keys: one sealed bundle per member of a fully signed roster.
+def ceremony(
+    file: Path, folder: Path, passphrase_file: Path | None, yes: bool, output: Path
+) -> None:
+    """Deal the cohort's keys: sign a ROSTER, and seal a bundle to each of its members.
 
-    One member does this, once. Send each bundle to its member; only that member can open it.
-    Run again, it seals the same keys again.
+    One member does this, once. Compare the cards' fingerprints by telephone first. Only its member
+    can open a bundle: send all to the coordinator, who puts them into kits. Run again, it seals the
+    same keys again.
     """
-    roster = load_roster(file)
-    roster.verify()
     ring = open_ring(folder, passphrase_file)
+    roster = approved(file, ring, yes=yes)
     _write(ring.ceremony(roster, _fresh_secret(roster)), output)
     click.echo(f"cohort fingerprint: {ring.cohort(roster).fingerprint()}")
 
@@ -41,9 +45,10 @@ def ceremony(file: Path, folder: Path, passphrase_file: Path | None, output: Pat
 @click.command()
 @click.argument("file", metavar="ROSTER", type=FILE)
 @keys_option
+@YES
 @FOLDER
-def rotate(file: Path, folder: Path, passphrase_file: Path | None, output: Path) -> None:
-    """Deal new keys after a change of members; ROSTER must be a newer, fully signed version.
+def rotate(file: Path, folder: Path, passphrase_file: Path | None, yes: bool, output: Path) -> None:
+    """Deal new keys after a change of members; ROSTER must be a newer version.
 
     The old keys move to the archive: they open old runs, and no new run accepts them.
 
@@ -52,9 +57,8 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, output: Path)
         --after roster.json -o roster2.json
     secure-fl keys rotate roster2.json
     """  # noqa: D301
-    roster = load_roster(file)
-    roster.verify()
     ring = open_ring(folder, passphrase_file)
+    roster = approved(file, ring, yes=yes)
     _write(ring.rotate(roster, _fresh_secret(roster)), output)
     click.echo(f"cohort fingerprint: {ring.cohort(roster).fingerprint()}")
 
@@ -63,14 +67,16 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, output: Path)
 @click.argument("file", metavar="ROSTER", type=FILE)
 @click.argument("bundle", type=FILE)
 @keys_option
-def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None) -> None:
-    """Open the bundle that the dealer sealed to this site, and keep the keys.
+@YES
+def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> None:
+    """Sign ROSTER, open the bundle that its dealer sealed to this site, and keep the keys.
 
-    Compare the cohort fingerprint with the other members by telephone.
+    `secure-fl site check` does this with a kit. Compare the cohort fingerprint by telephone.
     """
     ring = open_ring(folder, passphrase_file)
+    roster = approved(file, ring, yes=yes)
     try:
-        kept = ring.accept(load_roster(file), read_bounded(bundle))
+        kept = ring.accept(roster, read_bounded(bundle))
     except KeyringError as error:
         raise error.at(file=bundle) from None
     click.echo(f"dealt by: {kept.dealer}\ncohort fingerprint: {kept.fingerprint()}")
@@ -103,14 +109,13 @@ def keys() -> None:
     The whole way, for three hospitals and a coordinator:
 
     \b
-    every site    secure-fl keys identity north
-    one of them   secure-fl keys roster north.card.json south.card.json \\
+    every site    secure-fl site init north          (the coordinator: keys identity)
+    the dealer    secure-fl keys roster north.card.json south.card.json \\
                       east.card.json --coordinator hub.card.json
-    every member  secure-fl keys sign roster.json
-                  (pass the file on, or sign copies and `keys merge` them)
-    the dealer    secure-fl keys ceremony roster.json -o bundles
-    every member  secure-fl keys accept roster.json north.bundle
-    by telephone  secure-fl keys show roster.json    compare the fingerprints
+                  secure-fl keys ceremony roster.json -o bundles
+    coordinator   secure-fl pilot init roster.json --bundles bundles ...
+    every member  secure-fl site check site.toml --kit north.kit
+    by telephone  the fingerprints that these print
 
     Cards, rosters and bundles tell nobody a secret and may travel by mail. The key folder never
     leaves its site.
@@ -153,7 +158,7 @@ def show(
 
     \b
     secure-fl keys show
-    secure-fl keys show roster.json            is it signed by all, who may collude
+    secure-fl keys show roster.json            who signed it, who may collude
     secure-fl keys show roster.json --json
     """  # noqa: D301
     facts = [_of_file(file) for file in files] or [_of_ring(folder, passphrase_file)]
@@ -198,5 +203,5 @@ def _of_ring(folder: Path, passphrase_file: Path | None) -> dict[str, object]:
     return facts
 
 
-for _command in (roster, sign, merge, ceremony, accept, rotate):
+for _command in (roster, ceremony, accept, rotate):
     keys.add_command(_command)

@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "keys": Lazy("secure_fl.cli.keys", "keys", "Identities, rosters and the cohort's keys."),
         "ledger": Lazy("secure_fl.cli.ledger", "ledger", "The record of privacy that was spent."),
         "budget": Lazy("secure_fl.cli.budget", "budget", "What a run would cost in privacy."),
+        "site": Lazy("secure_fl.cli.site", "site", "A hospital's way into a pilot."),
         "pilot": Lazy("secure_fl.cli.pilot", "pilot", "Kits for a pilot across hospitals."),
         "coordinate": Lazy("secure_fl.cli.coordinate", "coordinate", "Lead a pilot."),
         "join": Lazy("secure_fl.cli.join", "join", "Take part in a pilot, as a hospital."),

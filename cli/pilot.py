@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.keyring import FILE
+from secure_fl.cli.keyring import FILE, keys_option
 
 if TYPE_CHECKING:
     from secure_fl.pilot.trial import Trial
@@ -45,6 +45,10 @@ def pilot() -> None:
     show_default=True,
     help="How long certificates hold.",
 )
+@click.option("--bundles", type=FILE, default=Path("bundles"), show_default=True,
+              help="What the dealer's `keys ceremony` wrote.")  # fmt: skip
+@click.option("--plan", type=FILE, help="The plan, for sites to hold their rules against.")
+@keys_option
 @click.option(
     "-o", "--output", type=FILE, default=Path("kits"), show_default=True, help="For the kits."
 )
@@ -53,21 +57,36 @@ def init(
     hosts: tuple[str, ...],
     port: int,
     days: int,
+    bundles: Path,
+    plan: Path | None,
+    folder: Path,
+    passphrase_file: Path | None,
     output: Path,
 ) -> None:
-    """Make the coordinator's kit and one for each member of a signed ROSTER.
+    """Make the coordinator's kit and one for each member of the dealer's ROSTER.
 
-    A kit holds a certificate and its key: give each to its own machine only.
+    A member's kit is one file that only this member can open. It holds a certificate with its key,
+    the roster, the dealer's bundle and the plan.
 
     \b
-    secure-fl pilot init roster.json --host hub.example.org
+    secure-fl pilot init roster.json --host hub.example.org --plan plan.toml
     """  # noqa: D301
+    from secure_fl.cli.keyring import open_ring
     from secure_fl.crypto.roster_files import load_roster
-    from secure_fl.errors import RunError
-    from secure_fl.pilot.kits import load_kit, write_kits
+    from secure_fl.errors import KeyringError, RunError
+    from secure_fl.pilot.kit_files import write_sealed_kits
+    from secure_fl.pilot.kits import load_kit, require_host
+    from secure_fl.pilot.plan import load_plan, write_plan
 
+    for host in hosts:
+        require_host(host)
     found = load_roster(roster)
     found.verify()
+    text = write_plan(load_plan(plan)) if plan else None
+    me = open_ring(folder, passphrase_file).identity()
+    if me.public != found.coordinator:
+        what = f"these are the keys of {me.name!r}, and not of the roster's coordinator"
+        raise KeyringError(what, file=folder, fix="give its --keys", reason="other-keys")
     if output.exists() and any(output.iterdir()):
         raise RunError(
             "there are kits already",
@@ -75,7 +94,8 @@ def init(
             file=output,
             reason="exists",
         )
-    kits = write_kits(found, output, hosts, port, days=days)
+    address = list(hosts), port
+    kits = write_sealed_kits(found, me, bundles, output, address, plan=text, days=days)
     for name, kit in kits.items():
         click.echo(f"{name}: {kit}")
     for what, end in load_kit(kits[found.coordinator.name]).ends().items():

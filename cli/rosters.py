@@ -1,4 +1,4 @@
-"""`secure-fl keys roster | sign | merge`: who takes part, agreed by all."""
+"""`secure-fl keys roster`: who takes part; and how a site approves it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.keyring import FILE, keys_option, open_ring
+from secure_fl.cli.keyring import FILE
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.roster import Member, Roster, make_roster
 from secure_fl.crypto.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
+
+QUESTION = "Are these the right sites, and did you compare the fingerprints by telephone?"
 
 
 @click.command()
@@ -49,46 +52,30 @@ def roster(
     )
     write_atomic(output, roster_bytes(made))
     _print(made)
-    click.echo(f"written: {output}\nnext: every member runs `secure-fl keys sign {output}`")
+    click.echo(f"written: {output}\nnext: the dealer runs `secure-fl keys ceremony {output}`")
 
 
-@click.command()
-@click.argument("file", metavar="ROSTER", type=FILE)
-@keys_option
-@click.option("--yes", is_flag=True, help="Do not ask; for scripts.")
-def sign(file: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> None:
-    """Approve a roster: show it, ask, and add this site's signature to the file.
-
-    Compare the members' fingerprints by telephone before you sign.
-    """
-    read = load_roster(file)
-    _print(read)
-    if not yes and not click.confirm("Are these the right sites and fingerprints?"):
-        raise KeyringError(
-            "not signed", fix="compare the fingerprints with the other sites", reason="unsigned"
-        )
-    signed = read.sign(open_ring(folder, passphrase_file).identity())
-    write_atomic(file, roster_bytes(signed))
-    _print_missing(signed)
-
-
-@click.command()
-@click.argument("file", metavar="ROSTER", type=FILE)
-@click.argument("copies", nargs=-1, required=True, type=FILE)
-def merge(file: Path, copies: tuple[Path, ...]) -> None:
-    """Collect the signatures of signed copies in ROSTER."""
-    merged = load_roster(file)
-    for copy in copies:
-        merged = merged.merge(load_roster(copy))
-    write_atomic(file, roster_bytes(merged))
-    _print_missing(merged)
+def approved(file: Path, ring: KeyRing, *, yes: bool = False) -> Roster:
+    """Read a roster that this site has signed; else show it, ask, and sign it in its file."""
+    read, me = load_roster(file), ring.identity()
+    read.require(me.public)
+    if me.name not in dict(read.signatures):
+        _print(read)
+        if not yes and not click.confirm(QUESTION):
+            raise KeyringError(
+                "not signed", fix="compare the fingerprints with the other sites", reason="unsigned"
+            )
+        read = read.sign(me)
+        write_atomic(file, roster_bytes(read))
+    read.verify(me=me.public)
+    return read
 
 
 def describe(roster: Roster) -> dict[str, object]:
     """List what people compare and decide on."""
-    state = "signed by all members"
     try:
         roster.verify()
+        state = f"signed by {', '.join(name for name, _ in roster.signatures)}"
     except KeyringError as error:
         state = error.what
     return {
@@ -140,8 +127,3 @@ def _members(
 
 def _print(roster: Roster) -> None:
     click.echo(as_text(describe(roster)))
-
-
-def _print_missing(roster: Roster) -> None:
-    missing = ", ".join(roster.missing())
-    click.echo(f"still to sign: {missing}" if missing else "signed by all members")

@@ -27,7 +27,7 @@ of keys where `--keys` is not given, `SECURE_FL_DEBUG=1` shows tracebacks, and
 SITE = """\
 # A site's policy
 
-A hospital's own file, `site.toml` ([pilot.md](pilot.md#5-the-hospitals-policy)); `[site.dp]`,
+A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)); `[site.dp]`,
 `[site.noise]` and `[site.statistics]` ([statistics.md](statistics.md)) stand below `[site]`."""
 
 

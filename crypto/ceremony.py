@@ -1,8 +1,9 @@
 """The key ceremony: one dealer makes the cohort's keys and seals them to each member.
 
-The keys are bound to one signed roster. The dealer's bundles can travel by any way, the coordinator
-included. All members compare `CohortKeys.fingerprint()`: a dealer that deals different keys to
-different members is seen there (and no sum would open).
+The keys are bound to one roster, which the dealer has compared by telephone, and signed. The
+dealer's bundles can travel by any way, the coordinator included. All members compare
+`CohortKeys.fingerprint()`: a dealer that deals different keys to different members is seen there
+(and no sum would open).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def decode_keys(data: bytes) -> CohortKeys:
 
 
 def deal(dealer: Identity, roster: Roster, secret: bytes) -> CohortKeys:
-    """Make the cohort's keys for a roster that everybody has signed; `secret` is the scheme's."""
+    """Make the cohort's keys for a roster that the dealer has signed; `secret` is the scheme's."""
     roster.verify(me=dealer.public)
     tag_key, channel_key = os.urandom(KEY_BYTES), os.urandom(KEY_BYTES)
     digest = roster.digest()

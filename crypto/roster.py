@@ -1,7 +1,9 @@
 """Who takes part: members, roles, tiers, public keys, and how many may collude without effect.
 
-A roster binds a run to people: every member signs its digest, so nobody can be added, replaced
-or given another role without the others noticing. It holds nothing secret.
+A roster binds a run to people. Each member signs the digest of what it has compared with the others
+by telephone, and uses no roster that it has not signed. A run's id is made of the roster, so
+whoever takes part in a sum has signed this one; signatures need not be collected first. It holds
+nothing secret.
 """
 
 from __future__ import annotations
@@ -130,21 +132,6 @@ class Roster:
         others = tuple(s for s in self.signatures if s[0] != identity.name)
         return replace(self, signatures=(*others, (identity.name, identity.sign(self.digest()))))
 
-    def merge(self, other: Roster) -> Roster:
-        """Join the signatures of two copies of the same roster."""
-        if other.digest() != self.digest():
-            raise KeyringError(
-                "two different rosters cannot be merged",
-                fix="every site must sign the same file; compare `secure-fl keys show` of both",
-                reason="merge",
-            )
-        return replace(self, signatures=tuple(dict(other.signatures + self.signatures).items()))
-
-    def missing(self) -> tuple[str, ...]:
-        """Members who have not signed yet."""
-        signed = dict(self.signatures)
-        return tuple(name for name in self.names if name not in signed)
-
     def check(self) -> None:
         """Raise KeyringError unless members, roles, keys, dates and threshold make sense."""
         _check_members(self)
@@ -164,7 +151,7 @@ class Roster:
             )
 
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
-        """Raise KeyringError unless all members signed this valid roster (and I am on it)."""
+        """Raise KeyringError unless this roster is valid, and its dealer (or I) signed it."""
         self.check()
         signed = dict(self.signatures)
         if foreign := sorted(set(signed) - set(self.names)):
@@ -173,13 +160,17 @@ class Roster:
                 fix="start from the cards again",
                 reason="stranger",
             )
-        if missing := self.missing():
+        if me is not None:
+            self.require(me)
+        if not signed or (me is not None and me.name not in signed):
+            who = "its dealer" if me is None else repr(me.name)
             raise KeyringError(
-                f"the signature of {listed(missing)} is missing",
-                fix="run `secure-fl keys sign` there and merge the files",
+                f"the signature of {who} is missing",
+                fix="compare its fingerprint by telephone, then `secure-fl site check` (or `keys "
+                "ceremony`, at the dealer) signs",
                 reason="unsigned",
             )
-        for m in self.members:
+        for m in (m for m in self.members if m.name in signed):
             try:
                 m.identity.verify(self.digest(), signed[m.name])
             except CryptoError:
@@ -189,8 +180,6 @@ class Roster:
                     "compare fingerprints and sign again",
                     reason="signature",
                 ) from None
-        if me is not None:
-            self.require(me)
         if (now or datetime.now(UTC)) >= self.expires:
             raise KeyringError(
                 f"the roster expired on {self.expires:%Y-%m-%d %H:%M} UTC",

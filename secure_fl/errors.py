@@ -51,7 +51,6 @@ KeyringReason: TypeAlias = Literal[
     "shared-key",
     "threshold",
     "dates",
-    "merge",
     # whom it is for, and until when
     "stranger",  # not on the roster
     "other-keys",

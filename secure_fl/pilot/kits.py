@@ -1,25 +1,28 @@
 """What each machine of a pilot is given: whom to dial, its certificate, the signed roster.
 
-KIT/roster.json        who takes part, signed by all
+KIT/roster.json        who takes part, signed by its dealer, and by who has approved it here
 KIT/connection.json    the coordinator's address and name, and whose kit this is
 KIT/rootCA.pem, client.{crt,key} or server.{crt,key}
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from secure_fl.crypto.files import read_bounded, write_atomic
+from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.roster_files import load_roster, roster_bytes
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.errors import KeyringError
+from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.certificates import DAYS, Authority
 
 COORDINATOR = "coordinator"
@@ -30,6 +33,18 @@ RENEW = {
     "roster": "assemble and sign a new version (`secure-fl keys roster --after`), then `secure-fl "
     "keys rotate`, and new kits",
 }
+
+
+def require_host(host: str) -> None:
+    """Refuse what is no name or address: it would stand in a certificate, and nobody could dial."""
+    label = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+    if re.fullmatch(rf"{label}(\.{label})*", host) and len(host) <= 253:
+        return
+    try:
+        ip_address(host)
+    except ValueError:
+        what, fix = f"{host[:80]!r} is no host name or address", "as in --host hub.example.org"
+        raise SettingsError(what, fix=fix) from None
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +109,7 @@ def write_kits(
 
 
 def load_kit(folder: Path) -> Kit:
-    """Read a kit; its roster must be signed by all, and valid now."""
+    """Read a kit; its roster must be signed, and valid now."""
     try:
         connection = msgspec.json.decode(read_bounded(folder / CONNECTION), type=Connection)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -127,6 +142,19 @@ def load_kit(folder: Path) -> Kit:
         )
     _require_valid(kit.tls, datetime.now(UTC))
     return kit
+
+
+def require_own(kit: Kit, me: Identity) -> None:
+    """Refuse another machine's kit where it is, and not by a line that never comes up."""
+    name, roster = kit.connection.name, kit.roster
+    if name == roster.coordinator.name:
+        what = "this is the coordinator's kit, and this is a hospital"
+    elif name != me.name:
+        what = f"this kit is of {name!r}, and this site is {me.name!r}"
+    else:
+        roster.require(me.public)
+        return
+    raise KeyringError(what, file=kit.folder, fix="take this site's own kit", reason="recipient")
 
 
 def _require_valid(tls: TlsFiles, now: datetime) -> None:

@@ -24,7 +24,7 @@ from secure_fl.policy.rules import Plan
 
 
 def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:
-    """Open this site's keys for a run under a roster that everybody has signed."""
+    """Open this site's keys for a run under a roster that it has signed."""
     identity, cohort = ring.identity(), ring.cohort(roster)
     return PartyKeys(
         identity,

@@ -1,7 +1,7 @@
 """A whole pilot on one machine: sites with keys, kits, records and rules of their own.
 
 Nothing here is less than in earnest but the place: each site has its own folder and identity, the
-roster is signed by all, one of them deals the cohort's keys, and every process dials in over TLS.
+roster is signed by each, one of them deals the cohort's keys, and every process dials in over TLS.
 """
 
 from __future__ import annotations
@@ -22,30 +22,11 @@ from secure_fl.crypto.vault import DEFAULT_COST, Cost
 from secure_fl.data.splits import Splits, write
 from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.site_file import Rules, write_site
 from secure_fl.policy.rules import Plan
 
 HUB = "hub"
 DAYS = 30  # that a trial's rules allow runs
-SITE = """\
-# What a coordinator may ask of {name}. Everything that is not listed is refused.
-[site]
-algorithms = ["{algorithm}"]
-models = ["{model}"]
-datasets = ["{dataset}"]
-rosters = ["{roster}"]
-until = "{until}"
-max_rounds = {rounds}
-max_epochs = {epochs}
-[site.dp]
-required = false  # these notes are made up
-[[data.set]]
-name = "{dataset}"
-train = "train.jsonl"
-dev = "dev.jsonl"
-test = "test.jsonl"
-[keys]
-folder = "keys"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +92,18 @@ def _records(folder: Path, made: Splits) -> None:
 
 
 def _rules(folder: Path, name: str, plan: Plan, roster: Roster) -> None:
-    until = datetime.now(UTC).date() + timedelta(days=DAYS)
-    text = SITE.format(
-        name=name,
-        algorithm=plan.algorithm.name,
-        model=plan.model.name,
+    rules = Rules(
+        name,
+        algorithms=(plan.algorithm.name,),
+        models=(plan.model.name,),
         dataset=plan.dataset,
-        roster=roster.fingerprint(),
-        until=until.isoformat(),
+        train="train.jsonl",
+        dev="dev.jsonl",
+        test="test.jsonl",
+        until=datetime.now(UTC).date() + timedelta(days=DAYS),
         rounds=plan.algorithm.rounds,
         epochs=plan.algorithm.epochs,
+        made_up=True,
+        roster=roster.fingerprint(),
     )
-    write_atomic(folder / "site.toml", text.encode())
+    write_site(folder / "site.toml", rules)

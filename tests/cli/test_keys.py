@@ -31,8 +31,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def assemble(*extra: str, output: str = "roster.json") -> None:
     cards = [f"{n}.card.json" for n in NAMES]
     run("roster", *cards, "--coordinator", "hub.card.json", "-o", output, *extra)
-    for name in NAMES:
-        run("sign", output, "--yes", "--keys", name)
 
 
 def cohort_line(result: Result) -> str:
@@ -48,44 +46,31 @@ def sites(workplace: Path) -> None:
 @pytest.mark.usefixtures("sites")
 def test_from_identities_to_rotation() -> None:
     assemble("--tier", "north=large")
-    dealt = cohort_line(run("ceremony", "roster.json", "--keys", "north"))
+    dealt = cohort_line(run("ceremony", "roster.json", "--yes", "--keys", "north"))
     for name in NAMES[1:]:
-        kept = run("accept", "roster.json", f"bundles/{name}.bundle", "--keys", name)
+        kept = run("accept", "roster.json", f"bundles/{name}.bundle", "--yes", "--keys", name)
         assert cohort_line(kept) == dealt
         assert dealt in run("show", "--keys", name).output
     shown = run("show", "roster.json").output
-    assert "signed by all members" in shown and "north  party (large)" in shown
+    assert "signed by east, north, south" in shown and "north  party (large)" in shown
     assert "The coordinator and up to 1 of the 3 parties" in shown
 
     assemble("--after", "roster.json", output="second.json")
-    run("rotate", "roster.json", "--keys", "north", code=6)
-    rotated = cohort_line(run("rotate", "second.json", "--keys", "north", "-o", "new"))
+    run("rotate", "roster.json", "--yes", "--keys", "north", code=6)
+    rotated = cohort_line(run("rotate", "second.json", "--yes", "--keys", "north", "-o", "new"))
     assert rotated != dealt
-    run("accept", "second.json", "new/south.bundle", "--keys", "south")
+    run("accept", "second.json", "new/south.bundle", "--yes", "--keys", "south")
     assert Path("south/archive/cohort-1.key").exists()
     facts = json.loads(run("show", "--json", "--keys", "south").output)
     assert facts["cohort keys for roster version"] == 2
 
 
 @pytest.mark.usefixtures("sites")
-def test_copies_are_signed_apart_and_merged() -> None:
-    cards = [f"{n}.card.json" for n in NAMES]
-    run("roster", *cards, "--coordinator", "hub.card.json")
-    for name in NAMES:
-        Path(f"{name}.json").write_bytes(Path("roster.json").read_bytes())
-        run("sign", f"{name}.json", "--yes", "--keys", name)
-    partly = run("merge", "roster.json", "north.json")
-    assert "still to sign: east, south" in partly.output
-    run("ceremony", "roster.json", "--keys", "north", code=6)
-    merged = run("merge", "roster.json", "south.json", "east.json")
-    assert "signed by all members" in merged.output
-
-
-@pytest.mark.usefixtures("sites")
 def test_signing_asks_first() -> None:
     run("roster", *[f"{n}.card.json" for n in NAMES], "--coordinator", "hub.card.json")
     before = Path("roster.json").read_bytes()
-    done = CliRunner().invoke(main, ["keys", "sign", "roster.json", "--keys", "north"], input="n\n")
+    deal = ["keys", "ceremony", "roster.json", "--keys", "north"]
+    done = CliRunner().invoke(main, deal, input="n\n")
     assert done.exit_code == 6 and "not signed" in done.output
     assert Path("roster.json").read_bytes() == before
 

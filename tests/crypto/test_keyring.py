@@ -13,10 +13,9 @@ import pytest
 from secure_fl.crypto.ceremony import CohortKeys, deal, open_bundle, seal_bundles
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.vault import HEADER, Kind, decrypt, encrypt
 from secure_fl.errors import KeyringError
-from tests.support.key_sites import CHEAP, fixed_roster, signed, site
+from tests.support.key_sites import CHEAP, fixed_roster, signed, site, unsigned
 from tests.support.raising import raises
 
 NAMES = ("north", "south", "east")
@@ -177,19 +176,14 @@ def test_an_outsider_cannot_deal(rings: dict[str, KeyRing]) -> None:
         open_bundle(site("south"), roster, forged)
 
 
-def test_no_ceremony_before_all_have_signed(rings: dict[str, KeyRing]) -> None:
-    roster = signed(*NAMES)
-    half = Roster(
-        roster.members,
-        roster.coordinator,
-        None,
-        roster.created,
-        roster.expires,
-        1,
-        roster.signatures[:2],
-    )
+def test_no_ceremony_and_no_keys_before_one_has_signed(rings: dict[str, KeyRing]) -> None:
+    roster = unsigned(*NAMES).sign(site("east"))
+    with raises(KeyringError, "'north'", reason="unsigned"):
+        rings["north"].ceremony(roster, SECRET)
+    bundles = rings["east"].ceremony(roster, SECRET)
     with raises(KeyringError, "'south'", reason="unsigned"):
-        rings["north"].ceremony(half, SECRET)
+        rings["south"].accept(roster, bundles["south"])
+    rings["south"].accept(roster.sign(site("south")), bundles["south"])
 
 
 def test_a_foreign_roster_is_refused(rings: dict[str, KeyRing]) -> None:

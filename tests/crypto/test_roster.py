@@ -46,20 +46,18 @@ def test_the_digest_covers_everything_but_the_signatures() -> None:
     assert len({r.digest() for r in (base, *changed)}) == len(changed) + 1
 
 
-def test_a_missing_signature_is_named() -> None:
-    roster = unsigned(*NAMES).sign(site("north")).sign(site("east"))
-    assert roster.missing() == ("south",)
-    with raises(KeyringError, "'south'", reason="unsigned"):
+def test_a_site_uses_no_roster_that_it_has_not_signed() -> None:
+    roster = unsigned(*NAMES)
+    with raises(KeyringError, "its dealer", reason="unsigned"):
         roster.verify()
-
-
-def test_signatures_of_copies_merge() -> None:
-    base = unsigned(*NAMES)
-    copies = [base.sign(site(n)) for n in NAMES]
-    merged = copies[0].merge(copies[1]).merge(copies[2])
-    merged.verify()
-    with raises(KeyringError, reason="merge"):
-        base.merge(replace(base, version=2))
+    roster = roster.sign(site("north"))
+    roster.verify()
+    roster.verify(me=site("north").public)
+    with raises(KeyringError, "'south'", reason="unsigned"):
+        roster.verify(me=site("south").public)
+    forged = dict(roster.signatures) | {"east": dict(roster.signatures)["north"]}
+    with raises(KeyringError, "'east'", reason="signature"):
+        replace(roster, signatures=tuple(forged.items())).verify(me=site("north").public)
 
 
 def _swap_key(roster: Roster) -> Roster:

@@ -115,8 +115,6 @@ def test_the_commands_say_so(tmp_path: Any) -> None:
     card.write_bytes(b"{}")
     commands: list[list[str]] = [
         ["show", str(file)],
-        ["sign", str(file), "--yes"],
-        ["merge", str(file), str(file)],
         ["ceremony", str(file)],
         ["rotate", str(file)],
         ["accept", str(file), str(file)],

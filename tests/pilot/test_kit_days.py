@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
 from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.roster import Member, Roster, make_roster
 from secure_fl.crypto.roster_files import roster_bytes
 from secure_fl.crypto.vault import Cost
@@ -20,11 +21,13 @@ from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.testing.pilot import plan_of
 from tests.support.raising import raises
 
+THE_HUB = Identity.generate("hub")
+
 
 def roster(days: float = 365) -> Roster:
     sites = [Identity.generate(name) for name in ("north", "south", "east")]
     cards = tuple(Member(s.name, "party", None, s.public) for s in sites)
-    made = make_roster(cards, Identity.generate("hub").public, days=days)
+    made = make_roster(cards, THE_HUB.public, days=days)
     for site in sites:
         made = made.sign(site)
     return made
@@ -57,9 +60,15 @@ def old(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.parametrize(("asked", "days"), [([], 90), (["--days", 30], 30)])
 def test_init_says_the_last_days(tmp_path, asked, days):
+    KeyRing(tmp_path / "keys", "correct horse battery", Cost(log_n=10)).create(THE_HUB)
+    (tmp_path / "passphrase").write_text("correct horse battery")
+    (tmp_path / "passphrase").chmod(0o600)
     (tmp_path / "roster.json").write_bytes(roster_bytes(roster()))
-    options = ["--host", "localhost", "-o", tmp_path / "kits", *asked]
-    said = run("pilot", "init", tmp_path / "roster.json", *options).output
+    for name in ("north", "south", "east"):
+        (tmp_path / f"{name}.bundle").write_bytes(b"the dealer's")
+    options = ["--host", "localhost", "-o", tmp_path / "kits", "--bundles", tmp_path, *asked]
+    opened = ["--keys", tmp_path / "keys", "--passphrase-file", tmp_path / "passphrase"]
+    said = run("pilot", "init", tmp_path / "roster.json", *options, *opened).output
     assert f"last day of the certificates: {day(days)}" in said
     assert f"last day of the roster: {day(365)}" in said
 

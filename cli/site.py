@@ -1,0 +1,162 @@
+"""`secure-fl site`: a hospital's way into a pilot, from nothing to ready."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from secure_fl.cli.keyring import FILE, open_ring
+
+if TYPE_CHECKING:
+    from secure_fl.crypto.keyring import KeyRing
+    from secure_fl.pilot.kits import Kit
+
+DAYS = 180  # that new rules allow runs
+
+
+@click.group()
+def site() -> None:
+    """Set up a hospital for a pilot, and check that it is ready.
+
+    \b
+    north$ secure-fl site init north ...                    send north.card.json out
+    north$ secure-fl site check site.toml --kit north.kit   when the coordinator sent it
+    north$ secure-fl join site.toml
+    """  # noqa: D301
+
+
+@site.command(
+    epilog="""\b
+Example:
+  secure-fl site init north --dataset notes --train train.jsonl --passphrase-file passphrase
+
+What is not given is asked for. A passphrase file that does not exist is made, with a fresh one."""
+)
+@click.argument("name")
+@click.option("--dataset", prompt="Name of the records, as agreed", help="As the plan names them.")
+@click.option("--train", prompt="File of training records", help="Training records of this site.")
+@click.option("--dev", default="0.1", show_default=True, help="A file, or a share of --train.")
+@click.option("--test", default="0.2", show_default=True, help="A file, or a share of --train.")
+@click.option("--algorithm", "algorithms", multiple=True, default=["fedavg"], show_default=True)
+@click.option("--model", "models", multiple=True, default=["tiny"], show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--until", help=f"The last day that runs are allowed.  [in {DAYS} days]")
+@click.option("--made-up", is_flag=True, help="The records are made up: no DP-SGD is required.")
+@click.option("--passphrase-file", type=FILE, help="Opens the keys; made if it does not exist.")
+def init(
+    name: str,
+    dataset: str,
+    train: str,
+    dev: str,
+    test: str,
+    algorithms: tuple[str, ...],
+    models: tuple[str, ...],
+    rounds: int,
+    until: str | None,
+    made_up: bool,
+    passphrase_file: Path | None,
+) -> None:
+    """Make the identity of site NAME, its rules (site.toml), and the card to send out."""
+    from secure_fl.crypto.files import write_atomic
+    from secure_fl.crypto.identity import Identity
+    from secure_fl.crypto.roster_files import card_bytes
+    from secure_fl.pilot.site_file import Rules, write_site
+    from secure_fl.policy.file import load_site
+
+    last = datetime.fromisoformat(until) if until else datetime.now(UTC) + timedelta(days=DAYS)
+    file = Path("site.toml")
+    rules = Rules(
+        name, algorithms, models, dataset, train, dev, test, last.date(), rounds, made_up=made_up
+    )
+    write_site(file, rules)
+    try:
+        load_site(file)
+        me = Identity.generate(name)
+        open_ring(Path("keys"), passphrase_file, fresh=True).create(me)
+    except BaseException:
+        file.unlink()  # so that the next try is not in the way of this one
+        raise
+    card = Path(f"{name}.card.json")
+    write_atomic(card, card_bytes(me))
+    click.echo(f"rules: {file} (read them: they are what a coordinator may ask of this site)")
+    click.echo("keys: keys (back this folder up, with the passphrase elsewhere)")
+    click.echo(f"card: {card}, to send to the dealer\nfingerprint: {me.public.fingerprint()}")
+
+
+@site.command(
+    epilog="""\b
+Example:
+  secure-fl site check site.toml --kit north.kit --passphrase-file passphrase
+
+It asks whether the fingerprints were compared; --roster, with the one that you were told, answers.
+The exit status is 0 if nothing keeps this site from joining, else 1."""
+)
+@click.argument("file", metavar="SITE", type=FILE)
+@click.option("--kit", type=FILE, required=True, help="The file that the coordinator sent.")
+@click.option("--roster", "told", help="The roster's fingerprint, as you were told by telephone.")
+@click.option("--passphrase-file", type=FILE, help="Read the passphrase from this file.")
+@click.option("--rehearse/--no-rehearsal", default=True, show_default=True)
+@click.pass_context
+def check(
+    ctx: click.Context,
+    file: Path,
+    kit: Path,
+    told: str | None,
+    passphrase_file: Path | None,
+    rehearse: bool,
+) -> None:
+    """Open this site's kit, approve the roster, and see whether all is ready to join."""
+    from secure_fl.cli.doctor import show_checks
+    from secure_fl.cli.site_check import examine
+    from secure_fl.pilot.kit_files import open_kit
+    from secure_fl.pilot.kits import ROSTER, load_kit, require_own
+    from secure_fl.pilot.site_file import set_roster
+    from secure_fl.policy.file import load_site
+
+    rules = load_site(file)
+    ring = open_ring(rules.keys, passphrase_file)
+    folder = kit if kit.is_dir() else open_kit(kit, ring.identity(), file.parent / "kit")
+    given = load_kit(folder)
+    require_own(given, ring.identity())
+    _approve(folder / ROSTER, ring, told)
+    given = load_kit(folder)
+    _accept(given, ring)
+    set_roster(file, given.roster.fingerprint())
+    checks = list(examine(load_site(file), given, rehearse=rehearse))
+    healthy = show_checks(checks)
+    shown = os.path.relpath(folder)
+    if healthy:
+        click.echo(f"ready: secure-fl join {file} --kit {shown}")
+    ctx.exit(0 if healthy else 1)
+
+
+def _approve(file: Path, ring: KeyRing, told: str | None) -> None:
+    """Sign the roster, if a person says that it is the one that was read out."""
+    from secure_fl.cli.rosters import approved
+    from secure_fl.crypto.roster_files import load_roster
+    from secure_fl.errors import KeyringError
+
+    found = load_roster(file).fingerprint()
+    if told is not None and told.split() != found.split():
+        raise KeyringError(
+            f"this kit's roster has the fingerprint {found}",
+            file=file,
+            fix="it is not the one you were told: ask who told you, and do not join",
+            reason="other-roster",
+        )
+    approved(file, ring, yes=told is not None)
+
+
+def _accept(kit: Kit, ring: KeyRing) -> None:
+    """Take the cohort's keys out of the kit, unless they are here."""
+    from secure_fl.crypto.files import read_bounded
+    from secure_fl.pilot.kit_files import BUNDLE
+
+    held, file = ring.held(), kit.folder / BUNDLE
+    if held is None or held.roster != kit.roster.digest():
+        held = ring.accept(kit.roster, read_bounded(file))
+    click.echo(f"cohort fingerprint, to compare by telephone: {held.fingerprint()}")

@@ -1,0 +1,90 @@
+"""What `secure-fl site check` looks at, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from secure_fl.cli.doctor import Check, check_disk, check_kit
+from secure_fl.engines.flare.diagnosis import diagnose
+from secure_fl.errors import SecureFLError
+from secure_fl.pilot.kit_files import PLAN
+from secure_fl.pilot.kits import Kit
+from secure_fl.pilot.plan import read_plan
+from secure_fl.pilot.rehearsal import can_rehearse, rehearse
+from secure_fl.pilot.site import records_of
+from secure_fl.policy.file import SiteFile
+from secure_fl.policy.rules import Company, Plan, check
+from secure_fl.policy.size import check_size
+
+HEAD_START = timedelta(hours=1)  # that certificates begin before they are made
+
+
+def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
+    """Everything that could keep this site from taking part."""
+    yield from check_kit(kit.folder)
+    yield _clock(kit)
+    yield check_disk(rules.file.absolute().parent)
+    yield _line(kit)
+    plan = _plan(kit)
+    if plan is None:
+        fix = "ask the coordinator for `pilot init --plan`, or see what `join` says"
+        yield Check("plan", "note", "none came with the kit: not held against the rules", fix)
+        return
+    yield _allowed(rules, kit, plan)
+    yield from _records(rules, kit, plan, rehearsal=rehearse)
+
+
+def _clock(kit: Kit) -> Check:
+    now = datetime.now(UTC)
+    made = kit.tls.validity()[0] + HEAD_START
+    found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < made:
+        behind = f"at least {(made - now).seconds // 60 + 1} minutes behind the coordinator's"
+        return Check("clock", "problem", f"{found}, {behind}", "set it right, by NTP")
+    return Check("clock", "ok", found)
+
+
+def _line(kit: Kit) -> Check:
+    url = kit.connection.url
+    if why := diagnose(url, kit.tls):
+        return Check("line", "note", why, "no matter, if the coordinator is not started yet")
+    return Check("line", "ok", f"{url} takes this kit's certificate")
+
+
+def _plan(kit: Kit) -> Plan | None:
+    file = kit.folder / PLAN
+    return read_plan(file.read_text()) if file.exists() else None
+
+
+def _allowed(rules: SiteFile, kit: Kit, plan: Plan) -> Check:
+    name = kit.connection.name
+    try:
+        check(rules.policy, plan, Company.of(kit.roster, name))
+        check_size(rules.policy, plan, name)
+    except SecureFLError as error:
+        return Check("plan", "problem", error.what, error.fix)
+    what = f"{plan.run.name}: {plan.algorithm.name}, {plan.algorithm.rounds} rounds; allowed"
+    return Check("plan", "ok", what)
+
+
+def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Iterator[Check]:
+    try:
+        silo = records_of(rules, kit.roster.member(kit.connection.name), plan)
+    except SecureFLError as error:
+        yield Check("records", "problem", error.what, error.fix)
+        return
+    counts = ", ".join(f"{len(getattr(silo, part))} {part}" for part in ("train", "dev", "test"))
+    yield Check("records", "ok", f"{plan.dataset}: {counts}")
+    if not rehearsal:
+        return
+    if not can_rehearse(plan):
+        yield Check("rehearsal", "note", f"{plan.algorithm.name} needs other sites: not rehearsed")
+        return
+    try:
+        seconds = rehearse(plan, silo, Path(rules.file).absolute().parent)
+    except SecureFLError as error:
+        yield Check("rehearsal", "problem", error.what, error.fix)
+        return
+    yield Check("rehearsal", "ok", f"a round here, in three parts: {seconds:.1f} s, nothing kept")

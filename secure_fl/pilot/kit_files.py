@@ -1,0 +1,106 @@
+"""A site's kit as one file that may travel by mail: only the site itself can open it.
+
+The coordinator seals it to the identity on the site's card. The roster in it can be read by
+anybody, for the site must know who sealed; that it is the right one, people find out by telephone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from secure_fl.crypto.files import read_bounded, write_atomic
+from secure_fl.crypto.identity import Identity, open_sealed, seal_to
+from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.roster_files import read_roster, roster_bytes
+from secure_fl.engines.flare.tls import ROOT, SITE
+from secure_fl.errors import CryptoError, KeyringError
+from secure_fl.pilot.certificates import DAYS
+from secure_fl.pilot.kits import CONNECTION, ROSTER, write_kits
+
+BUNDLE, PLAN = "cohort.bundle", "plan.toml"
+MEMBERS = frozenset({CONNECTION, ROOT, f"{SITE}.crt", f"{SITE}.key", BUNDLE, PLAN})
+ANOTHER = "take the file that carries this site's name, as the coordinator's `pilot init` wrote it"
+
+
+class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    format: str
+    name: str
+    roster: bytes
+    sealed: bytes
+
+
+FORMAT = "secure-fl/kit/2"
+
+
+def write_sealed_kits(
+    roster: Roster,
+    hub: Identity,
+    bundles: Path,
+    folder: Path,
+    address: tuple[list[str], int],
+    *,
+    plan: str | None = None,
+    days: int = DAYS,
+) -> dict[str, Path]:
+    """Write the coordinator's kit as a folder, and for each member a file for it alone."""
+    found = {}
+    with TemporaryDirectory(dir=folder.parent) as place:
+        for name, kit in write_kits(roster, Path(place), *address, days=days).items():
+            if name == hub.name:
+                folder.mkdir(parents=True, exist_ok=True)
+                found[name] = kit.rename(folder / name)
+                continue
+            (kit / BUNDLE).write_bytes(read_bounded(bundles / f"{name}.bundle"))
+            if plan is not None:
+                (kit / PLAN).write_text(plan)
+            found[name] = folder / f"{name}.kit"
+            write_atomic(found[name], _sealed(kit, roster, hub, name))
+    return found
+
+
+def open_kit(file: Path, me: Identity, folder: Path) -> Path:
+    """Open this site's kit into a folder of its own."""
+    try:
+        read = msgspec.msgpack.decode(read_bounded(file), type=_File)
+    except msgspec.MsgspecError:
+        raise KeyringError(
+            "is not a kit, or is cut short", file=file, fix=ANOTHER, reason="form"
+        ) from None
+    if read.format != FORMAT:
+        what, fix = f"has the form {read.format[:64]!r}", "install the coordinator's version"
+        raise KeyringError(what, file=file, fix=fix, reason="version")
+    if read.name != me.name:
+        what = f"this kit is for {read.name[:64]!r}, and this site is {me.name!r}"
+        raise KeyringError(what, file=file, fix=ANOTHER, reason="recipient")
+    roster = read_roster(read.roster, file=str(file))
+    roster.require(me.public)
+    try:
+        plain = open_sealed(me, roster.coordinator, read.sealed, _context(roster))
+        contents = msgspec.msgpack.decode(plain, type=dict[str, bytes])
+    except (CryptoError, msgspec.MsgspecError):
+        raise KeyringError(
+            "cannot be opened with this site's keys: it was changed, or sealed to another card",
+            file=file,
+            fix="does the coordinator have the card that this site's `site init` wrote?",
+            reason="sealed",
+        ) from None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, data in contents.items():
+        if name in MEMBERS:  # nothing else, and nowhere else, whatever the names say
+            write_atomic(folder / name, data, mode=0o600)
+    write_atomic(folder / ROSTER, read.roster)
+    return folder
+
+
+def _sealed(kit: Path, roster: Roster, hub: Identity, name: str) -> bytes:
+    contents = {file.name: file.read_bytes() for file in kit.iterdir() if file.name in MEMBERS}
+    plain = msgspec.msgpack.encode(contents)
+    sealed = seal_to(hub, roster.member(name).identity, plain, _context(roster))
+    return msgspec.msgpack.encode(_File(FORMAT, name, roster_bytes(roster), sealed))
+
+
+def _context(roster: Roster) -> bytes:
+    return b"secure-fl kit" + roster.digest()

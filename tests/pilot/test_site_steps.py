@@ -1,0 +1,176 @@
+"""From nothing to ready, by docs/pilot.md to the letter: three commands and two files at a site."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from secure_fl import corpora
+from secure_fl.cli.keyring import open_ring
+from secure_fl.cli.main import main
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.roster_files import load_card, load_roster
+from secure_fl.data.splits import write
+from secure_fl.errors import KeyringError, SettingsError
+from secure_fl.pilot.kit_files import open_kit
+from secure_fl.pilot.kits import load_kit, require_host, require_own
+from secure_fl.policy.file import load_site
+from tests.support.raising import raises
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pilot.md").read_text(encoding="utf-8")
+SITES = ("north", "south", "east")
+TYPED = re.compile(r"(\w+)\$ secure-fl (.*)")
+SENT = re.compile(r"(\w+) -> (\w+): (\S+)")
+
+
+def steps(first: str, last: str) -> Iterator[str]:
+    """The lines of all blocks between two headings."""
+    part = PAGE[PAGE.index(first) : PAGE.index(last)]
+    for block in re.findall(r"```\n(.*?)```", part, re.S):
+        yield from re.sub(r"\\\n\s+", "", block).splitlines()
+
+
+def the_plan() -> str:
+    (found,) = re.findall(r"## The plan.*?```\n(.*?)```", PAGE, re.S)
+    return str(found)
+
+
+class Places:
+    """A folder for each machine; files travel as the page says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.typed: list[tuple[str, str]] = []
+        self.sent: list[tuple[str, str, str]] = []
+        for name in (*SITES, "hub"):
+            (folder / name).mkdir()
+        for name, made in zip(SITES, corpora.make("ade", parties=3, seed=0, size=48), strict=True):
+            for split in ("train", "dev", "test"):
+                write(getattr(made, split), folder / name / f"{split}.jsonl")
+        (folder / "hub" / "plan.toml").write_text(the_plan())
+
+    def type(self, who: str, command: str, answer: str = "y\n") -> Result:
+        self.typed.append((who, command))
+        with chdir(self.folder / who):
+            return CliRunner().invoke(main, command.split(), answer, prog_name="secure-fl")
+
+    def follow(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            if typed := TYPED.fullmatch(line):
+                done = self.type(typed[1], typed[2])
+                assert done.exit_code == 0, (line, done.output)
+            elif sent := SENT.fullmatch(line):
+                self.send(*sent.groups())
+            else:
+                assert line.startswith("secure-fl data make"), line
+
+    def send(self, who: str, whom: str, what: str) -> None:
+        self.sent.append((who, whom, what))
+        source, to = self.folder / who / what, self.folder / whom / Path(what).name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, to)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
+    monkeypatch.setattr("secure_fl.engines.flare.diagnosis.PATIENCE", 0.2)  # nobody is there
+    return Places(tmp_path)
+
+
+def test_a_site_is_ready_after_two_commands_and_two_files(places: Places) -> None:
+    places.follow(steps("## The way, in one table", "## 5. Run"))
+    run = [line for line in steps("## 5. Run", "## Rules") if line.startswith("south$")]
+    at_south = [command for who, command in places.typed if who == "south"]
+    assert len(at_south) + len(run) == 3
+    assert len([one for one in places.sent if "south" in one[:2]]) == 2
+    for name in SITES:
+        rules, kit = load_site(places.folder / name / "site.toml"), places.folder / name / "kit"
+        assert rules.policy.rosters == (load_roster(kit / "roster.json").fingerprint(),)
+    said = places.type("south", at_south[1] + " --no-rehearsal")
+    assert (
+        said.exit_code == 0 and "allowed" in said.output and "ready: secure-fl join" in said.output
+    )
+    assert "a round here" not in said.output and "records" in said.output
+    assert not list((places.folder / "south").glob(".rehearsal*"))
+    check = "site check site.toml --passphrase-file passphrase --kit"
+    for of, why in (("north.kit", "is for 'north'"), ("roster.json", "not a kit")):
+        shutil.copy(places.folder / "north" / of, places.folder / "south")
+        refused = places.type("south", f"{check} {of}")
+        assert refused.exit_code == 6 and why in refused.output
+
+
+def dealt(places: Places) -> Places:
+    places.follow(steps("## 1. Each hospital", "## 4. Each hospital: check"))
+    return places
+
+
+def test_what_is_wrong_is_said_at_once_at_the_hospital(places: Places) -> None:
+    dealt(places)
+    check = "site check site.toml --kit south.kit --no-rehearsal --passphrase-file passphrase"
+    assert "not signed" in places.type("south", check, "n\n").output
+    other = places.type("south", f"{check} --roster {'12345-' * 7}12345")
+    assert other.exit_code == 6 and "do not join" in other.output
+    join = "join site.toml --passphrase-file passphrase"
+    assert "signature of 'south' is missing" in places.type("south", join).output
+    site = places.folder / "south" / "site.toml"
+    site.write_text(site.read_text().replace("max_rounds = 10", "max_rounds = 5"))
+    refused = places.type("south", check)
+    assert refused.exit_code == 1 and "rule" in refused.output and "problem" in refused.output
+    for name, why in (("north", "of 'north'"), ("hub", "the coordinator's kit")):
+        kit = places.folder / "hub" / "kits" / "hub"
+        if name == "north":
+            places.type("north", check.replace("south", "north"))
+            kit = places.folder / "north" / "kit"
+        said = places.type("south", f"{join} --kit {kit}")
+        assert said.exit_code == 6 and why in said.output, said.output
+
+
+def test_a_kit_that_was_changed_or_is_for_another_card_does_not_open(places: Places) -> None:
+    dealt(places)
+    folder = places.folder / "south"
+    me = places_identity(folder)
+    kit, data = folder / "south.kit", (folder / "south.kit").read_bytes()
+    require_own(load_kit(open_kit(kit, me, folder / "kit")), me)  # it is genuine
+    assert (folder / "kit" / "client.key").stat().st_mode & 0o077 == 0
+    for reason, changed in (
+        ("sealed", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+        ("form", data[: len(data) // 2]),
+        ("version", data.replace(b"secure-fl/kit/2", b"secure-fl/kit/9")),
+    ):
+        kit.write_bytes(changed)
+        with raises(KeyringError, reason=reason):
+            open_kit(kit, me, folder / "other")
+    kit.write_bytes(data)
+    with raises(KeyringError, reason="recipient"):
+        open_kit(kit, places_identity(places.folder / "east"), folder / "other")
+    assert not (folder / "other").exists()
+
+
+def places_identity(folder: Path) -> Identity:
+    return open_ring(folder / "keys", folder / "passphrase").identity()
+
+
+def test_nothing_is_overwritten_and_a_failed_start_leaves_nothing(places: Places) -> None:
+    init = "site init south --dataset notes --train none.jsonl --passphrase-file passphrase"
+    failed = places.type("south", init)
+    assert failed.exit_code == 2 and "no such file" in failed.output
+    assert not (places.folder / "south" / "site.toml").exists()
+    right = init.replace("none", "train")
+    assert places.type("south", right).exit_code == 0
+    card = load_card(places.folder / "south" / "south.card.json")
+    assert places.type("south", right).exit_code == 2
+    assert load_card(places.folder / "south" / "south.card.json") == card
+
+
+@pytest.mark.parametrize("host", ["bad host name", "-x", "a..b", "http://hub", ""])
+def test_a_host_that_nobody_can_dial_is_refused(host: str) -> None:
+    for right in ("hub.example.org", "localhost", "10.0.0.7", "fe80::1"):
+        require_host(right)
+    with raises(SettingsError):
+        require_host(host)
