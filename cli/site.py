@@ -44,7 +44,8 @@ What is not given is asked for. A passphrase file that does not exist is made, w
 @click.option("--algorithm", "algorithms", multiple=True, default=["fedavg"], show_default=True)
 @click.option("--model", "models", multiple=True, default=["tiny"], show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--until", help=f"The last day that runs are allowed.  [in {DAYS} days]")
+@click.option("--until", type=click.DateTime(["%Y-%m-%d"]),
+              help=f"The last day that runs are allowed.  [in {DAYS} days]")  # fmt: skip
 @click.option("--made-up", is_flag=True, help="The records are made up: no DP-SGD is required.")
 @click.option("--passphrase-file", type=FILE, help="Opens the keys; made if it does not exist.")
 def init(
@@ -56,7 +57,7 @@ def init(
     algorithms: tuple[str, ...],
     models: tuple[str, ...],
     rounds: int,
-    until: str | None,
+    until: datetime | None,
     made_up: bool,
     passphrase_file: Path | None,
 ) -> None:
@@ -67,7 +68,7 @@ def init(
     from secure_fl.pilot.site_file import Rules, write_site
     from secure_fl.policy.file import load_site
 
-    last = datetime.fromisoformat(until) if until else datetime.now(UTC) + timedelta(days=DAYS)
+    last = until or datetime.now(UTC) + timedelta(days=DAYS)
     file = Path("site.toml")
     rules = Rules(
         name, algorithms, models, dataset, train, dev, test, last.date(), rounds, made_up=made_up

@@ -110,6 +110,9 @@ def write_kits(
 
 def load_kit(folder: Path) -> Kit:
     """Read a kit; its roster must be signed, and valid now."""
+    if not (folder / CONNECTION).exists():
+        fix = "`secure-fl site check SITE --kit NAME.kit` opens what the coordinator sent"
+        raise KeyringError("there is no opened kit here", file=folder, fix=fix, reason="missing")
     try:
         connection = msgspec.json.decode(read_bounded(folder / CONNECTION), type=Connection)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -14,6 +16,7 @@ from click.testing import CliRunner, Result
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
+from secure_fl.cli.pilot import PROGRAM, _free_port
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster_files import load_card, load_roster
 from secure_fl.data.splits import write
@@ -174,3 +177,32 @@ def test_a_host_that_nobody_can_dial_is_refused(host: str) -> None:
         require_host(right)
     with raises(SettingsError):
         require_host(host)
+
+
+@pytest.mark.slow
+def test_the_page_leads_to_a_model(places: Places) -> None:
+    def here(lines: Iterator[str]) -> Iterator[str]:
+        port = _free_port()
+        for line in lines:
+            yield line.replace("hub.example.org", "localhost").replace("8443", str(port))
+
+    places.follow(here(steps("## 1. Each hospital", "## 5. Run")))
+    started = []
+    for line in steps("## 5. Run", "## Rules"):
+        if typed := TYPED.fullmatch(line):
+            command = [sys.executable, "-c", PROGRAM, *typed[2].split()]
+            where = places.folder / typed[1]
+            if typed[2].startswith(("join", "coordinate")):
+                started.append(subprocess.Popen(command, cwd=where))
+    assert len(started) == 4
+    try:
+        assert started[-1].wait(200) == 0
+        assert [process.wait(60) for process in started[:-1]] == [0, 0, 0]
+    finally:
+        for process in started:
+            process.kill()
+    models = {
+        (places.folder / name / "runs" / "study" / "model" / "model.safetensors").read_bytes()
+        for name in SITES
+    }
+    assert len(models) == 1

@@ -1,4 +1,4 @@
-"""Nobody collects everybody's signature under a roster: who has another one has no part in a sum."""
+"""Nobody collects all signatures under a roster: who has another one has no part in a sum."""
 
 from __future__ import annotations
 
