@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from secure_fl.cli.doctor import Check, check_disk, check_kit
+from secure_fl.data.preflight import problems
+from secure_fl.data.silo import Silo
+from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
 from secure_fl.pilot.kit_files import PLAN
@@ -69,6 +72,15 @@ def _allowed(rules: SiteFile, kit: Kit, plan: Plan) -> Check:
     return Check("plan", "ok", what)
 
 
+def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
+    by_patient = rules.sets[plan.dataset].columns.patient is not None
+    splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
+    for found in problems(
+        silo.name, splits, plan.task.kind, plan.task.labels, by_patient=by_patient
+    ):
+        yield Check("records", "note", found.what, found.fix)
+
+
 def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Iterator[Check]:
     try:
         silo = records_of(rules, kit.roster.member(kit.connection.name), plan)
@@ -77,6 +89,7 @@ def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Itera
         return
     counts = ", ".join(f"{len(getattr(silo, part))} {part}" for part in ("train", "dev", "test"))
     yield Check("records", "ok", f"{plan.dataset}: {counts}")
+    yield from _preflight(rules, plan, silo)
     if not rehearsal:
         return
     if not can_rehearse(plan):

@@ -64,7 +64,9 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
-    assert len(packed) <= 392  # statistics: a file for each idea, from questions to pictures
+    assert (
+        len(packed) <= 400
+    )  # a guard: a hospital's way into a pilot, and statistics of its records
 
 
 @CHECKOUT
