@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlparse
 
+from cryptography import x509
+
+from secure_fl.engines.flare.proxy import ProxyRefused, dial
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import RunError, SettingsError
 
@@ -78,12 +81,18 @@ def diagnose(url: str, tls: TlsFiles) -> str:
     except (OSError, ssl.SSLError) as error:
         return f"the certificates of this kit cannot be read ({_reason(error)}): copy it whole"
     try:
-        with socket.create_connection((host, port), PATIENCE) as line:
+        with dial(host, port, PATIENCE) as line:
             with context.wrap_socket(line, server_hostname=host) as secure:
                 if not secure.recv(1):  # gRPC speaks first, to those whom it lets in
                     return f"{host}:{port} refuses this kit's certificate (it hangs up): {KITS}"
     except ssl.SSLCertVerificationError as error:
-        return f"{host}:{port} has another certificate ({error.verify_message}): {KITS}"
+        issuer = _issuer(host, port)
+        return (
+            f"{host}:{port} has another certificate ({error.verify_message}), of {issuer}: {KITS}. "
+            "Or does a proxy or firewall open TLS on the way? It must let this port through as it is"
+        )
+    except ProxyRefused as error:
+        return str(error)
     except ssl.SSLError as error:
         return f"{host}:{port} refuses this kit's certificate ({_reason(error)}): {KITS}"
     except socket.gaierror:
@@ -136,6 +145,18 @@ def looking(look: Callable[[threading.Event], None], every: float) -> Iterator[N
         yield
     finally:
         over.set()
+
+
+def _issuer(host: str, port: int) -> str:
+    """Who issued what is shown there; only for the words, nothing is trusted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with dial(host, port, PATIENCE) as line, context.wrap_socket(line) as secure:
+            shown = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+    except (OSError, ValueError):
+        return "an unknown issuer"
+    return repr(shown.issuer.rfc4514_string()[:200])
 
 
 def _reason(error: OSError) -> str:
