@@ -54,6 +54,7 @@ def make_trial(
     port: int,
     size: int,
     cost: Cost = DEFAULT_COST,
+    hosts: Sequence[str] = ("localhost", "127.0.0.1"),
 ) -> Trial:
     """Make sites that hold built-in notes, and a coordinator that knows none of them."""
     trial = Trial(folder, tuple(sorted(names)))
@@ -66,7 +67,7 @@ def make_trial(
     dealer = rings[trial.names[0]]
     for name, bundle in dealer.ceremony(roster, secret.generate().to_bytes()).items():
         rings[name].accept(roster, bundle)
-    for name, kit in write_kits(roster, folder / "kits", ("localhost", "127.0.0.1"), port).items():
+    for name, kit in write_kits(roster, folder / "kits", hosts, port).items():
         kit.rename(trial.of(name) / "kit")
     (folder / "kits").rmdir()
     splits = corpora.make("ade", parties=len(trial.names), seed=plan.run.seed, size=size)

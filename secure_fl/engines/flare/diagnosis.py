@@ -89,7 +89,7 @@ def diagnose(url: str, tls: TlsFiles) -> str:
         issuer = _issuer(host, port)
         return (
             f"{host}:{port} has another certificate ({error.verify_message}), of {issuer}: {KITS}. "
-            "Or does a proxy or firewall open TLS on the way? It must let this port through as it is"
+            "Or does a proxy or firewall open TLS on the way? It must let the port through as it is"
         )
     except ProxyRefused as error:
         return str(error)

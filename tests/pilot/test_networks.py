@@ -1,0 +1,127 @@
+"""A pilot over lines as hospitals have them ends with the same bits, and says its waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.cli.pilot import PROGRAM
+from secure_fl.crypto.vault import Cost
+from secure_fl.pilot.progress import progress
+from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.testing.network import ADDRESS, Network, missing
+from secure_fl.testing.pilot import plan_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := missing()), reason=why)]
+NAMES = ("east", "north", "west")
+COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
+LONGEST = 240.0  # seconds
+ROUNDS = 5
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    """A trial behind port 443, and what a calm network makes of it."""
+    plan = plan_of(FedAvg(rounds=ROUNDS, epochs=2))
+    folder = tmp_path_factory.mktemp("trial") / "made"
+    cheap = Cost(log_n=10)
+    return make_trial(folder, NAMES, plan, port=443, size=48, cost=cheap, hosts=[ADDRESS])
+
+
+@pytest.fixture(scope="module")
+def calm(made: Trial, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return over(made, tmp_path_factory.mktemp("calm") / "trial", lambda network, run: None)[0]
+
+
+@contextmanager
+def running(trial: Trial, network: Network) -> Iterator[subprocess.Popen[bytes]]:
+    processes = {}
+    for name in (HUB, *NAMES):
+        here = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
+        command = here if name == HUB else ["join", "site.toml", *COMMON]
+        with (trial.of(name) / "log").open("wb") as log:
+            processes[name] = subprocess.Popen(
+                [*network.within(name), sys.executable, "-c", PROGRAM, *command],
+                cwd=trial.of(name),
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=log,
+                stderr=log,
+            )
+    try:
+        yield processes[HUB]
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def over(
+    made: Trial, folder: Path, disturb: Callable[[Network, Path], None]
+) -> tuple[bytes, dict[str, str]]:
+    """The model that a run over some network ends with, and everybody's log."""
+    shutil.copytree(made.folder, folder)
+    trial = Trial(folder, made.names)
+    with Network(NAMES) as network, running(trial, network) as hub:
+        disturb(network, trial.of(HUB) / "run")
+        assert hub.wait(LONGEST) == 0, (trial.of(HUB) / "log").read_text()
+    logs = {name: (trial.of(name) / "log").read_text() for name in (HUB, *NAMES)}
+    models = {
+        (trial.of(name) / "runs" / "run" / "model" / "model.safetensors").read_bytes()
+        for name in NAMES
+        if (trial.of(name) / "runs" / "run" / "result.json").exists()
+    }
+    (model,) = models
+    return model, logs
+
+
+def begun(run: Path, number: int) -> None:
+    until = time.monotonic() + LONGEST
+    while not (run / "events.jsonl").exists() or progress(run)["round"] < number:
+        assert time.monotonic() < until, f"round {number} never came"
+        time.sleep(0.1)
+
+
+def test_a_slow_lossy_line_behind_a_firewall_that_forgets(
+    made: Trial, calm: bytes, tmp_path: Path
+) -> None:
+    def bad(network: Network, run: Path) -> None:
+        for line in network.lines.values():
+            line.delay, line.loss, line.rate = 0.04, 0.01, 20e6 / 8
+            line.ports, line.forgets = frozenset({443}), 20.0
+
+    model, _ = over(made, tmp_path / "trial", bad)
+    assert model == calm
+
+
+def test_a_blackout_and_an_address_that_changes(made: Trial, calm: bytes, tmp_path: Path) -> None:
+    """Longer than a broken line is noticed, than the grace, and than TCP's first tries."""
+
+    def dark(network: Network, run: Path) -> None:
+        begun(run, 2)
+        network.lines["north"].down = True
+        time.sleep(45)
+        network.lines["north"].down = False
+        begun(run, 3)
+        network.move("west")
+
+    model, logs = over(made, tmp_path / "trial", dark)
+    assert model == calm
+    assert "lost: north" in logs[HUB] and "waits for north" in logs[HUB]
+    assert "waits for north" in logs["east"] and logs["east"].count("waits for north") < 4
+    for name in NAMES:
+        opened = [
+            json.loads(line)
+            for file in (tmp_path / "trial" / name).rglob("opened.jsonl")
+            for line in file.read_text().splitlines()
+        ]
+        assert opened
