@@ -66,6 +66,15 @@ class Algorithm(Section):
         Together they are held against max_values of a site's policy.
         """
 
+    def reads(self, model: ModelSettings) -> tuple[str, ...]:
+        """Name the models that a site loads, given [model]; its rules list what it may."""
+        return (model.name,)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it cannot be that sites load different models under one name."""
+        return True
+
     @classmethod
     def entry(cls) -> Entry | None:
         """Bring what a registry would say, for a class that is in none: see `registry.entry_of`."""
@@ -97,6 +106,7 @@ class Entry:
     pools_data: bool = False  # a yardstick that puts all records in one place
     own_labels: bool = False  # parties may have different label sets: heads stay at home
     sums_nothing: bool = False  # nothing is ever summed
+    trains_nothing: bool = False  # records are only looked at, so no budget is spent
     partial_sums: bool = False  # there are sums over some parties only
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # what the host opens are predictions, which can carry noise

@@ -25,6 +25,7 @@ from secure_fl.algorithms.baselines.one_size import (
 )
 from secure_fl.algorithms.baselines.unfederated import Centralized, Local, local
 from secure_fl.algorithms.elsewhere import GROUP, installed, load
+from secure_fl.algorithms.evaluate import Evaluate, evaluate
 from secure_fl.algorithms.fedadam import FedAdam, fedadam
 from secure_fl.algorithms.fedavg import FedAvg, fedavg
 from secure_fl.algorithms.fedid import FedID, fedid
@@ -175,6 +176,12 @@ BUILT_IN: Mapping[str, Entry] = {
         dp_covers_all=True,
         adapters=ADAPTERS,
         summary="only the parties of the largest tier take part",
+    ),
+    "evaluate": Entry(
+        Evaluate,
+        evaluate,
+        trains_nothing=True,
+        summary="models as they are, measured on all hospitals' test records",
     ),
     "local": Entry(
         Local,

@@ -110,6 +110,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What FLARE costs beside one process. --quick leaves rounds and start out.",
             {"repeats": 20, "large_repeats": 2, "whole": False},
         ),
+        "evaluation": Benchmark(
+            "benchmarks.federations.evaluation",
+            "What an evaluation takes over its models' forward passes.",
+            {"records": 16, "repeats": 1, "model": "tiny"},
+        ),
         "guard": Benchmark(
             "benchmarks.federations.guard",
             "What a guard does against one bad hospital of eight.",

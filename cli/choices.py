@@ -27,15 +27,18 @@ Kinds = Names(["classification", "pair", "regression", "ner", "ranking", "comple
 
 def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Refuse what no algorithm is called; looked up here, for their registry loads torch."""
-    from secure_fl.algorithms.registry import ALGORITHMS
-
-    if value not in ALGORITHMS:
-        raise click.BadParameter(f"there is no {value!r}: {nearest(value, list(ALGORITHMS))}")
+    if value not in (known := _training()):
+        raise click.BadParameter(f"there is no {value!r}: {nearest(value, known)}")
     return value
 
 
 def algorithms_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The algorithms whose names begin so."""
+    return [name for name in _training() if name.startswith(incomplete)]
+
+
+def _training() -> list[str]:
+    """The algorithms that train; `secure-fl evaluate` is the command for the one that does not."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    return [name for name in ALGORITHMS if name.startswith(incomplete)]
+    return [name for name, entry in ALGORITHMS.items() if not entry.trains_nothing]

@@ -188,6 +188,6 @@ def _algorithm(name: str, parties: int) -> str:
         values["mix"] = "wide"  # tiers would be too small to be summed apart
     if name == "inclusivefl":  # has no such mix: as many tiers as can be summed apart
         values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
-    others = ", ".join(other for other in ALGORITHMS if other != name)
+    others = ", ".join(other for other in ALGORITHMS if other not in (name, "evaluate"))
     lines = write(values, "algorithm.")
     return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{lines}"

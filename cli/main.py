@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "preflight": Lazy("secure_fl.cli.preflight", "preflight", "Look for faults in records."),
         "stats": Lazy("secure_fl.cli.stats", "stats", "Ask hospitals about their records."),
         "tune": Lazy("secure_fl.cli.tune", "tune", "Find settings that learn, by short trials."),
+        "evaluate": Lazy("secure_fl.cli.evaluate", "evaluate", "Measure models, without training."),
         "audit": Lazy("secure_fl.cli.audit", "audit", "Attack what each role of a run saw."),
         "report": Lazy("secure_fl.cli.audit", "report", "Write the page of runs, with audits."),
         "compare": Lazy("secure_fl.cli.audit", "compare", "Show runs side by side."),

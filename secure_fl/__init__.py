@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from secure_fl.data.rows import Columns as Columns
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
+    from secure_fl.federation.evaluation import Evaluation as Evaluation
+    from secure_fl.federation.evaluation import evaluate as evaluate
     from secure_fl.federation.federation import Federation as Federation
     from secure_fl.federation.result import Result as Result
     from secure_fl.federation.tuning import tune as tune
@@ -57,6 +59,8 @@ _HOMES = {
     "Columns": "secure_fl.data.rows",
     "DPSettings": "secure_fl.settings",
     "DSFL": "secure_fl.algorithms.baselines.dsfl",
+    "Evaluation": "secure_fl.federation.evaluation",
+    "evaluate": "secure_fl.federation.evaluation",
     "ExclusiveFL": "secure_fl.algorithms.baselines.one_size",
     "FedAdam": "secure_fl.algorithms.fedadam",
     "FedAvg": "secure_fl.algorithms.fedavg",

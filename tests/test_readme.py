@@ -67,4 +67,4 @@ def test_every_algorithm_is_in_the_table() -> None:
 
     text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", text, re.M)
-    assert sorted(listed) == sorted(ALGORITHMS)
+    assert sorted(listed) == sorted(n for n, e in ALGORITHMS.items() if not e.trains_nothing)

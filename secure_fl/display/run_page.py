@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
+from secure_fl.display.evaluation import evaluation_page
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
 from secure_fl.display.results import entity_table, noise_line, result_table, score_line
@@ -28,7 +29,10 @@ AGAIN = 10  # seconds between two readings of a page that still changes
 def write_run_page(folder: Path, *, shared: bool = False) -> Path:
     """Write the page of a run's folder, whole or not at all."""
     file = folder / PAGE
-    write_again(file, run_page(read_story(folder), shared=shared))
+    story = read_story(folder)
+    make = evaluation_page if story.document.get("evaluation") else None
+    whole = make(story.document, shared=shared) if make else run_page(story, shared=shared)
+    write_again(file, whole)
     return file
 
 

@@ -65,6 +65,23 @@ def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
         )
 
 
+def require_a_look(training: TrainingSettings) -> None:
+    """Refuse what an evaluation would only seem to do."""
+    if training.dp is not None:
+        raise SettingsError(
+            "an evaluation trains nothing, so DP-SGD protects nothing of it and spends nothing: "
+            "its scores are exact sums, without noise",
+            fix="remove training.dp",
+            field="training.dp",
+        )
+    if not training.pooled_scores:
+        raise SettingsError(
+            "an evaluation is a sum of scores",
+            fix="set training.pooled_scores = true",
+            field="training.pooled_scores",
+        )
+
+
 def require_adapters(
     entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
 ) -> None:

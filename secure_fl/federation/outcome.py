@@ -67,6 +67,7 @@ def document_of(
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
         "guard": guard_of(run, guards),
+        "evaluation": sites[0].findings or None,
         "task": run.terms.task.model_dump(mode="json"),
         "model": run.terms.model.model_dump(mode="json"),
         "parties": list(run.parties),

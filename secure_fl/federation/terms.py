@@ -11,7 +11,12 @@ from secure_fl.config.build import plain
 from secure_fl.config.toml import write
 from secure_fl.errors import SettingsError
 from secure_fl.faults import nearest
-from secure_fl.federation.ground_rules import require_adapters, require_guardable, require_masks
+from secure_fl.federation.ground_rules import (
+    require_a_look,
+    require_adapters,
+    require_guardable,
+    require_masks,
+)
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.scores import Metric
 from secure_fl.settings import (
@@ -64,6 +69,8 @@ class Terms:
     def require_sound(self) -> None:
         """Refuse what would seem to protect and does not: noise here, and a host without masks."""
         name, entry = self.algorithm.name, self.entry
+        if entry.trains_nothing:
+            require_a_look(self.training)
         if self.training.dp is not None:
             require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
         if self.protection.noise is not None:

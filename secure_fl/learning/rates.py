@@ -16,16 +16,21 @@ from secure_fl.learning.counts import LOSS
 
 Table = NDArray[Any]
 
-BINS = 64  # of a class's log-odds, from -12 to 12; the outer ones have no end
-REACH = 12.0
+BINS = 64  # of a class's log-odds; the outer ones have no end
+REACH = float(np.arcsinh(4 * 12))
 SURE = 10  # bins of the confidence in the likeliest class
 GRID = 24  # ranks of scores and of guesses
 
 
-def bin_of(odds: NDArray[Any], reach: float = REACH, bins: int = BINS) -> NDArray[Any]:
-    """The bin of each log-odds."""
-    at = np.floor((odds + reach) * (bins / (2 * reach)))
+def bin_of(values: NDArray[Any], reach: float, bins: int) -> NDArray[Any]:
+    """The bin of each value between -reach and reach."""
+    at = np.floor((values + reach) * (bins / (2 * reach)))
     return np.clip(at, 0, bins - 1).astype(np.int64)
+
+
+def odds_bin(odds: NDArray[Any]) -> NDArray[Any]:
+    """The bin of each log-odds: narrow at 0, where models that have learned little are unsure."""
+    return bin_of(np.arcsinh(4 * odds), REACH, BINS)
 
 
 def loss_rate(counts: Mapping[str, Table]) -> dict[str, float]:

@@ -36,9 +36,9 @@ class Scores:
         self._metrics = metrics or {}  # a program's own: each hospital's alone, for no sum has them
         self._counted: dict[tuple[str, str], Counts] = {}  # by model and split
 
-    def begin(self, model: str) -> None:
+    def begin(self, model: str, splits: Sequence[str] = SPLITS) -> None:
         """Count nothing yet of a model: as do those who hold none, or no records."""
-        self._counted |= {(model, split): self._count([], []) for split in SPLITS}
+        self._counted |= {(model, split): self._count([], []) for split in splits}
 
     def measure(
         self,
@@ -72,19 +72,22 @@ class Scores:
 
         It is that of the model without a name, or of the first by name.
         """
-        scores: dict[tuple[str, str], dict[str, Any]] = {}
-        for key, found in sums.items():
-            _, model, split, name = key.split("/", 3)
-            scores.setdefault((model, split), {})[name] = found
         judged: list[float] = []
-        for (model, split), parts in sorted(scores.items()):
-            counts = whole(parts)
+        for (model, split), counts in sorted(self.totals(sums).items()):
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
                 kept = _listed(counts)
                 self._recorder.pooled(round, values, kept, **_named(model), split=split)
                 judged += [values[self._task.metric]] if split == "dev" else []
         return judged[0] if judged else None
+
+    def totals(self, sums: Mapping[str, NDArray[np.float64]]) -> dict[tuple[str, str], Counts]:
+        """Counts over all hospitals, by model and split."""
+        parts: dict[tuple[str, str], dict[str, Any]] = {}
+        for key, found in sums.items():
+            _, model, split, name = key.split("/", 3)
+            parts.setdefault((model, split), {})[name] = found
+        return {which: whole(found) for which, found in parts.items()}
 
     def _own(
         self,

@@ -77,6 +77,7 @@ class Site:
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
+        self.findings: dict[str, Any] = {}  # what a program found beside scores, equal at all
         self.scored: dict[str, torch.nn.Module] = {}  # by label, as they were scored last
         self._shelf = shelf or Shelf()  # what other sites in this process begin with, too
         self._rng = Randomness(seed_for(seed, silo.name), self.device)

@@ -151,7 +151,11 @@ def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
         fix = f"add {shown(name)} to caveats in [site]"
         yield Broken("site.caveats", shown(caveat, 200), "sums only", fix)
     yield from listed("site.datasets", plan.dataset, policy.datasets)
-    yield from listed("site.models", plan.model.name, policy.models)
+    for model in plan.algorithm.reads(plan.model):
+        yield from listed("site.models", model, policy.models)
+    if not plan.algorithm.pinned:
+        fix = "name the digest of each in [[algorithm.models]]: secure-fl evaluate --invite does"
+        yield Broken("plan.digests", "models by name alone", "models by name and digest", fix)
     if policy.frozen_embeddings and not plan.model.freeze_embeddings:
         fix = "set frozen_embeddings = false in [site]"
         yield Broken("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
@@ -219,7 +223,8 @@ def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
     dp, name = plan.training.dp, plan.algorithm.name
     entry = _entry(name)
     covered = entry is not None and entry.dp_covers_all and plan.task.kind != "ranking"
-    if limits.required and (dp is None or not covered):
+    trains = entry is None or not entry.trains_nothing
+    if limits.required and trains and (dp is None or not covered):
         asked = f"DP-SGD under {shown(name)}, which it cannot cover" if dp else "none"
         fix = "set required = false in [site.dp]"
         yield Broken("site.dp.required", asked, "DP-SGD that covers all that is sent", fix)

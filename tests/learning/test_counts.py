@@ -17,7 +17,7 @@ from secure_fl import TaskSettings
 from secure_fl.corpora import make
 from secure_fl.learning import counts
 from secure_fl.learning.builtin import tiny_tokenizer
-from secure_fl.learning.rates import BINS, GRID, SURE, bin_of
+from secure_fl.learning.rates import BINS, GRID, SURE, bin_of, odds_bin
 from secure_fl.learning.tasks import KINDS, make_task
 from secure_fl.learning.tasks.base import Batch, Task
 from secure_fl.learning.tasks.regression import Regression
@@ -97,7 +97,7 @@ def test_scores_in_bins_are_scikit_learns_to_the_bin(classes: int) -> None:
         ("auroc", reference.roc_auc_score),
         ("average_precision", reference.average_precision_score),
     ):
-        binned = [score(gold == k, bin_of(odds[k])) for k in every]
+        binned = [score(gold == k, odds_bin(odds[k])) for k in every]
         exact = np.mean([score(gold == k, odds[k]) for k in every])
         assert rates[name] == pytest.approx(np.mean(binned), abs=1e-12)
         low, high = bounds[name]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from secure_fl.learning.counts import Rows
-from secure_fl.learning.rates import BINS, bin_of
+from secure_fl.learning.rates import BINS, odds_bin
 from secure_fl.learning.rates import SURE as SURE_BINS
 
 MOST_CLASSES = 10  # whose confusion matrix and bins are summed; of more, hits and errors alone
@@ -44,7 +44,7 @@ def scored(gold: NDArray[Any], z: NDArray[Any], label: int) -> Rows:
     """Bins of a class's log-odds."""
     others = np.delete(z, label, axis=1)
     odds = z[:, label] - np.logaddexp.reduce(others, axis=1)
-    return Rows.of_cells(bin_of(odds) + BINS * (gold != label), 2 * BINS)
+    return Rows.of_cells(odds_bin(odds) + BINS * (gold != label), 2 * BINS)
 
 
 def sureness(gold: NDArray[Any], guessed: NDArray[Any], z: NDArray[Any]) -> dict[str, Rows]:

@@ -1,0 +1,133 @@
+"""`secure-fl evaluate`: models as they are, on all hospitals' test records."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from secure_fl.federation.evaluation import Evaluation
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  secure-fl evaluate runs/first --plan study.toml
+  secure-fl evaluate runs/first bert-folder --plan study.toml --json
+  secure-fl evaluate runs/first --plan plan.toml --invite evaluation.toml
+      the plan of a pilot, for secure-fl coordinate: models by name and digest
+
+A MODEL is a folder of transformers or peft, a hub name, or a run's folder. Nothing is trained. Of
+several, differences to the first have paired intervals. Scores are sums over all hospitals, exact
+and without noise: no privacy budget is spent, and none protects them."""
+)
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option(
+    "--plan",
+    required=True,
+    type=FILE,
+    help="Settings file with the hospitals' records, or a pilot's plan for --invite.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE",
+              help="Change a field of the settings file. Can be repeated.")  # fmt: skip
+@click.option("--invite", type=FILE, help="Write a pilot's plan, and evaluate nothing here.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The evaluation's folder. [default: runs/NAME-evaluation]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def evaluate(
+    models: tuple[str, ...],
+    plan: Path,
+    overrides: tuple[str, ...],
+    invite: Path | None,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure MODELs on all hospitals' test records, without training."""
+    from secure_fl.cli import show
+    from secure_fl.config.load import load
+    from secure_fl.federation.evaluation import evaluate_settings
+
+    if invite is not None:
+        _write_invitation(models, plan, invite)
+        return
+    if _is_pilot(plan):
+        raise click.UsageError("this is a pilot's plan: add --invite FILE, and coordinate that one")
+    settings = load(plan, overrides)
+    folder = out or Path("runs") / f"{settings.run.name}-evaluation"
+    show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")
+    with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
+        found = evaluate_settings(models, settings, folder, lambda event: None)
+    if as_json:
+        show.print_json(found.to_json())
+    elif not quiet:
+        print_evaluation(show.out(), found)
+        show.out().print(f"the evaluation is in {folder}; pictures: {folder}/report.html")
+
+
+def print_evaluation(console: Console, found: Evaluation) -> None:
+    """Show the tables, which models they are of, and what protects them."""
+    from secure_fl.display.evaluation import (
+        EXACT,
+        bin_lines,
+        difference_table,
+        hospital_table,
+        model_lines,
+        score_table,
+    )
+
+    tables = (score_table, difference_table, hospital_table)
+    for laid in filter(None, (make(found.document) for make in tables)):
+        console.print(laid)
+    said = found.document["protection"]["statement"]
+    for line in (*bin_lines(found.document), *model_lines(found.document), said, EXACT):
+        console.print(line)
+
+
+def _is_pilot(plan: Path) -> bool:
+    """Whether a file is a pilot's plan, which names records and does not say where they are."""
+    try:
+        return "dataset" in tomllib.loads(plan.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # whoever reads it says what is wrong
+
+
+def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
+    from secure_fl.federation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.files import write_whole
+    from secure_fl.pilot.plan import load_plan, write_plan
+
+    if not _is_pilot(plan):
+        raise click.UsageError("--invite wants a pilot's plan, which names a dataset")
+    asked = load_plan(plan)
+    cfg = pinned(models, asked.task)
+    name = f"{asked.run.name}-evaluation"
+    made = asked.model_copy(
+        update={
+            "algorithm": cfg,
+            "run": asked.run.model_copy(update={"name": name}),
+            "task": with_labels(asked.task, cfg),
+            "training": looking(asked.training),
+            "protection": without_noise(asked.protection),
+            "guard": None,
+        }
+    )
+    write_whole(file, write_plan(made))
+    for one in cfg.models:
+        click.echo(f"{one.label}: {one.name}\n  sha256 {one.digest}")
+    click.echo(
+        "each site must have these models under these names, and its [site] must list "
+        'algorithms = ["evaluate"] and the models'
+    )
+    click.echo(f"invite with: secure-fl coordinate {file} --kit KIT")

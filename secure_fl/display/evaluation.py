@@ -1,0 +1,163 @@
+"""An evaluation as tables and as a page: models side by side over all hospitals' test records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from secure_fl.display.figures import number
+from secure_fl.display.grid import Grid, grid
+from secure_fl.display.html import page, paragraph, section, table
+
+SPLIT = "/test"
+OPEN = 0.02  # that bins may leave open without a word
+EXACT = "These scores are exact sums without noise: they are not differentially private."
+
+
+def models_of(document: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """What is known of each model: "pooled", "intervals", "bounds" or "counts"."""
+    last = document["metrics"]["last"].get(kind, {})
+    labels = [one["label"] for one in document["evaluation"]["models"]]
+    return {label: dict(last.get(label + SPLIT, {})) for label in labels}
+
+
+def score_table(document: Mapping[str, Any]) -> Grid:
+    """A line for each metric, the main one first: each model's value and interval."""
+    pooled, intervals = (models_of(document, kind) for kind in ("pooled", "intervals"))
+    main = document["main_metric"]
+    names = dict.fromkeys([main, *(name for one in pooled.values() for name in one)])
+    rows = [
+        [name, *(_with(one.get(name), intervals[label].get(name)) for label, one in pooled.items())]
+        for name in names
+    ]
+    records = next(iter(models_of(document, "counts").values()))["loss"][0]
+    title = f"{records:.0f} test records of {len(document['parties'])} hospitals"
+    if document.get("records") is None:
+        title = f"{records:.0f} test records of all hospitals"
+    return grid(title, ["95 % interval in brackets", *pooled], rows)
+
+
+def difference_table(document: Mapping[str, Any]) -> Grid | None:
+    """How much better each other model is than the first, with paired intervals; None: one model.
+
+    A star: 0 is outside of the interval.
+    """
+    compared = document["evaluation"].get("compared")
+    if not compared:
+        return None
+    names = dict.fromkeys([document["main_metric"], *(n for c in compared for n in c["metrics"])])
+    rows = [[name, *(_apart(c["metrics"].get(name)) for c in compared)] for name in names]
+    first = compared[0]["to"]
+    heads = [f"less {first}; * is sure", *(c["model"] for c in compared)]
+    return grid("differences, record by record", heads, rows)
+
+
+def hospital_table(document: Mapping[str, Any]) -> Grid | None:
+    """The main metric at each hospital whose result this is."""
+    main, labels = document["main_metric"], list(models_of(document, "pooled"))
+    party = document["metrics"]["last"].get("party", {})
+    rows = [
+        [name, *(number(splits.get(label + SPLIT, {}).get(main)) for label in labels)]
+        for name, splits in sorted(party.items())
+    ]
+    return grid(f"{main} at each hospital", ["hospital", *labels], rows) if rows else None
+
+
+def bin_lines(document: Mapping[str, Any]) -> list[str]:
+    """What bins leave open, where it shows: between which two a metric would be without them."""
+    found = []
+    for label, bounds in models_of(document, "bounds").items():
+        wide = {n: pair for n, pair in bounds.items() if pair[1] - pair[0] > OPEN}
+        said = ", ".join(f"{n} {number(low)} to {number(high)}" for n, (low, high) in wide.items())
+        found += [f"{label}, without bins of scores: {said}"] if said else []
+    return found
+
+
+def model_lines(document: Mapping[str, Any]) -> list[str]:
+    """Which models these are."""
+    return [
+        f"{one['label']}: {one['name']} (sha256 {one['digest'][:16]}...)"
+        for one in document["evaluation"]["models"]
+    ]
+
+
+def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str:
+    """An evaluation as a page; `shared` leaves out what is a hospital's own."""
+    scores, apart = score_table(document), difference_table(document)
+    body = "".join(map(paragraph, model_lines(document)))
+    body += _bars(document, shared)
+    body += table(scores.title, scores.columns, scores.rows)
+    body += "".join(map(paragraph, bin_lines(document)))
+    if apart is not None:
+        body += table(apart.title, apart.columns, apart.rows)
+    for label, counts in models_of(document, "counts").items():
+        rows = {n.removeprefix("truly "): r for n, r in counts.items() if n.startswith("truly ")}
+        cells = [[f"truly {name}", *map(str, row)] for name, row in rows.items()]
+        body += table(f"{label}: confusion", ["", *(f"taken for {n}" for n in rows)], cells)
+    own = None if shared else hospital_table(document)
+    if own is not None:
+        body += table(own.title, own.columns, own.rows)
+    body += paragraph(document["protection"]["statement"]) + paragraph(EXACT)
+    whole = section("scores", "Scores over all hospitals", body, 2)
+    return page("Evaluation", "Models on hospitals' test records", {"scores": "Scores"}, whole)
+
+
+WIDTH, BAR, NAME = 720, 26, 190
+
+
+def _bars(document: Mapping[str, Any], shared: bool) -> str:
+    """The main metric of each model as a bar with its interval, and of each hospital below it."""
+    main = document["main_metric"]
+    pooled, sure = (models_of(document, kind) for kind in ("pooled", "intervals"))
+    own = {} if shared else document["metrics"]["last"].get("party", {})
+    lines: list[tuple[str, float, Any, bool]] = []
+    for label, scores in pooled.items():
+        if main in scores:
+            lines.append((label, scores[main], sure[label].get(main), True))
+        for name, splits in sorted(own.items()):
+            value = splits.get(label + SPLIT, {}).get(main)
+            if value is not None:
+                lines.append((f"at {name}", value, None, False))
+    drawn = "".join(_bar(place, *line) for place, line in enumerate(lines))
+    said = "; ".join(f"{label} {number(value)}" for label, value, _, whole in lines if whole)
+    height = BAR * len(lines) + 6
+    return (
+        f'<figure class="chart"><svg viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-labelledby="bars-say">{drawn}</svg>'
+        f'<figcaption id="bars-say">Test {escape(main)} over all records: {escape(said)}. A line '
+        "across a bar is its 95 % interval.</figcaption></figure>"
+    )
+
+
+def _bar(place: int, label: str, value: float, interval: Any, whole: bool) -> str:
+    top, room = BAR * place + 4, WIDTH - NAME - 60
+    long = room * min(max(value, 0.0), 1.0)
+    ink = "var(--s1)" if whole else "var(--line)"
+    parts = [
+        f'<text x="{NAME - 8}" y="{top + 14}" text-anchor="end">{escape(label[:26])}</text>',
+        f'<rect x="{NAME}" y="{top}" width="{long:.1f}" height="{BAR - 8}" fill="{ink}"/>',
+        f'<text x="{NAME + room + 8}" y="{top + 14}">{number(value)}</text>',
+    ]
+    if interval is not None:
+        west, east = (NAME + room * min(max(end, 0.0), 1.0) for end in interval)
+        y = top + (BAR - 8) / 2
+        parts.append(
+            f'<line x1="{west:.1f}" x2="{east:.1f}" y1="{y}" y2="{y}" stroke="var(--s2)" '
+            'stroke-width="3"/>'
+        )
+    return "".join(parts)
+
+
+def _with(value: float | None, interval: Any) -> str:
+    if value is None or interval is None:
+        return number(value)
+    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
+
+
+def _apart(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    low, high = found["interval"]
+    star = " *" if low > 0 or high < 0 else ""
+    return f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]{star}"
