@@ -62,6 +62,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What bfloat16, checkpointing and bucketing save in training.",
             {"records": 32, "repeats": 1, "model": "tiny"},
         ),
+        "statistics": Benchmark(
+            "benchmarks.federations.statistics",
+            "Questions over ten hospitals, and a differencing attack with a thousand.",
+            {"parties": 3, "records": 100, "questions": 20},
+        ),
         "wire": Benchmark(
             "benchmarks.federations.wire",
             "What FedKD sends, beside plain FedAvg of its teacher.",

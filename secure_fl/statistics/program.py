@@ -73,14 +73,15 @@ async def _terms(cohort: Cohort, site: StatisticsSite) -> Terms:
 
 
 async def _answer(cohort: Cohort, site: StatisticsSite, question: Question, terms: Terms) -> Answer:
-    counted = site.counted(question, cohort.parties)
+    hospitals = cohort.parties
+    counted = site.counted(question, hospitals)
     refused = await exact_sum(cohort, {"refused": np.array(site.votes(question))}, planes=1)
     base = Answer(
         question.name,
         question.kind,
         "withheld",
         (TOO_FEW.format(terms.least, terms.unit),),
-        hospitals=len(cohort.survivors),
+        hospitals=len(hospitals),
         unit=terms.unit,
         question=json.loads(question.model_dump_json()),
     )
@@ -91,6 +92,8 @@ async def _answer(cohort: Cohort, site: StatisticsSite, question: Question, term
     ]
     if reasons or counted is None:
         return _refused(base, *reasons)
+    if set(cohort.survivors) != set(hospitals):  # the note says that it was over all of them
+        return _refused(base, LEFT)
     if question.epsilon is not None:
         return await _noised(cohort, question, counted, terms, base)
     opened = await exact_sum(cohort, counted.vectors, together=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from secure_fl.errors import QuestionRefused
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.statistics.program import answer
@@ -16,7 +19,45 @@ from secure_fl.testing.harness import LossyEngine, federate
 from tests.support.tables import hospitals
 
 VALUES = tuple("abcdefghijkl")  # more than eight: they travel packed
+OPEN = StatisticsRules(min_patients=1)
 QUESTION = Categories(name="q", kind="categories", field="label", values=VALUES)
+
+
+def over(tables: dict[str, pd.DataFrame], lost_at: int) -> set[str]:
+    """How the others answer if one is lost then; never over fewer than their notes say."""
+    sites = {name: StatisticsSite(name, table, OPEN) for name, table in tables.items()}
+
+    def program(name: str):
+        async def run(cohort: Cohort) -> None:
+            await answer(cohort, sites[name], [QUESTION])
+
+        return run
+
+    def lossy(sessions):
+        return LossyEngine(sessions, {"hospital-4": lost_at})
+
+    federate(
+        {name: program(name) for name in tables},
+        mode="he+secagg",
+        bits=24,
+        threshold=3,
+        engine=lossy,
+        catch=True,
+    )
+    rest = [sites[name] for name in list(tables)[:3]]
+    for site in rest:
+        with suppress(QuestionRefused):
+            site.note.require_hospitals(tuple(tables))  # it says that all were asked
+            assert {one.total for one in site.answers} <= {None, 240}
+    return {one.status for site in rest for one in site.answers}
+
+
+def test_whoever_is_lost_when_no_answer_is_over_the_others() -> None:
+    """The coordinator chooses who is lost: an answer over all but one would tell that one's."""
+    tables, statuses = hospitals(4), set()
+    for lost_at in range(4, 16):
+        statuses |= over(tables, lost_at)
+    assert statuses == {"answered", "refused"}
 
 
 def seen_by_the_coordinator(mode: Protection, tables: dict[str, pd.DataFrame]) -> list[bytes]:
@@ -29,10 +70,8 @@ def seen_by_the_coordinator(mode: Protection, tables: dict[str, pd.DataFrame]) -
         return frame
 
     def program(name: str):
-        rules = StatisticsRules(min_patients=1)
-
         async def run(cohort: Cohort) -> None:
-            site = StatisticsSite(name, tables[name], rules)
+            site = StatisticsSite(name, tables[name], OPEN)
             await answer(cohort, site, [QUESTION])
             assert site.answers[0].status == "answered"
 

@@ -1,0 +1,175 @@
+"""Questions over ten hospitals: seconds each, and a differencing attack with a thousand of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.report import Report, Target, table
+from secure_fl.statistics.answers import Answer
+from secure_fl.statistics.asking import ask
+from secure_fl.statistics.differencing import groups_found, random_questions
+from secure_fl.statistics.questions import Question, loads
+from secure_fl.statistics.rules import StatisticsRules
+
+KINDS = ("count", "categories", "histogram", "table", "vocabulary", "survival", "duplicates")
+SECONDS = 2.0  # of a question, all hospitals in one process
+LEAST = 10
+FIELDS: Mapping[str, Sequence[str]] = {
+    "label": ("a", "b", "c"),
+    "sex": ("f", "m"),
+    "decade": tuple(map(str, range(10))),
+}
+QUESTIONS = """
+[[question]]
+name = "count"
+kind = "count"
+[[question]]
+name = "categories"
+kind = "categories"
+field = "label"
+values = ["a", "b", "c"]
+[[question]]
+name = "histogram"
+kind = "histogram"
+field = "age"
+low = 0
+high = 100
+bins = 50
+[[question]]
+name = "table"
+kind = "table"
+rows = "label"
+row_values = ["a", "b", "c"]
+columns = "sex"
+column_values = ["f", "m"]
+[[question]]
+name = "vocabulary"
+kind = "vocabulary"
+[[question]]
+name = "survival"
+kind = "survival"
+time = "days"
+event = "died"
+group = "sex"
+groups = ["f", "m"]
+horizon = 365
+[[question]]
+name = "duplicates"
+kind = "duplicates"
+[[question]]
+name = "noised"
+kind = "categories"
+field = "label"
+values = ["a", "b", "c"]
+epsilon = 0.5
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One question by itself."""
+
+    question: str
+    status: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What random questions found."""
+
+    rules: str
+    questions: int
+    answered: int
+    small: int  # groups of fewer patients than the limit
+    single: int  # of these, of one patient
+    found: int
+    wrong: int  # found, with another size than the true one
+    seconds: float
+
+
+def measure(
+    *, parties: int = 10, records: int = 1000, questions: int = 1000, seed: int = 0
+) -> Report:
+    """Ask each kind once, and then the attacker's with rules off and on."""
+    started = time.perf_counter()
+    tables = {f"hospital-{k}": hospital(k + seed, records) for k in range(parties)}
+    rules = StatisticsRules(kinds=KINDS, min_patients=LEAST)
+    rows = [_asked(question, tables, rules) for question in loads(QUESTIONS)]
+    few = {name: one.iloc[: 200 // parties] for name, one in tables.items()}
+    attacks = [attacked(few, questions, seed, least) for least in (1, LEAST)]
+    off, on = attacks
+    return Report(
+        "statistics",
+        {"parties": parties, "records": records, "questions": questions},
+        seed,
+        {"rows": [asdict(row) for row in rows], "attacks": [asdict(one) for one in attacks]},
+        [
+            table(
+                f"{parties} hospitals of {records} records, one process",
+                ("question", "status", "s"),
+                [(row.question, row.status, f"{row.seconds:.2f}") for row in rows],
+            ),
+            table(
+                "random questions about 200 patients",
+                ("rules", "asked", "answered", "small groups", "of one", "found", "wrongly", "s"),
+                [tuple(str(value) for value in asdict(one).values()) for one in attacks],
+            ),
+        ],
+        [
+            Target("slowest question, s", SECONDS, max(row.seconds for row in rows)),
+            Target("small groups found, rules off", off.small, off.found, at_least=True),
+            Target("small groups found, rules on", 0, on.found),
+        ],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def attacked(tables: Mapping[str, pd.DataFrame], count: int, seed: int, least: int) -> Attack:
+    """Ask so many random questions, and solve for small groups."""
+    started = time.perf_counter()
+    asked = random_questions(FIELDS, count, np.random.default_rng(seed))
+    rules = StatisticsRules(min_patients=least, questions_a_day=count)
+    answers: Sequence[Answer] = ask(asked, tables, rules=rules)
+    found = groups_found(FIELDS, asked, answers, few=LEAST - 1)
+    true = pd.concat(list(tables.values())).groupby(list(FIELDS)).size()
+    small = true[true < LEAST]
+    return Attack(
+        "off" if least == 1 else f"min_patients = {least}",
+        count,
+        sum(answer.status == "answered" for answer in answers),
+        len(small),
+        int((small == 1).sum()),
+        len(found),
+        sum(true.get(group) != size for group, size in found.items()),
+        round(time.perf_counter() - started, 1),
+    )
+
+
+def hospital(seed: int, size: int) -> pd.DataFrame:
+    """Made-up records."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(0, 100, size)
+    return pd.DataFrame(
+        {
+            "text": [f"note {n} of hospital {seed} has word{n % 97}" for n in range(size)],
+            "label": rng.choice(["a", "b", "c"], size, p=[0.6, 0.35, 0.05]),
+            "sex": rng.choice(["f", "m"], size),
+            "age": age,
+            "decade": (age // 10).astype(str),
+            "days": rng.integers(1, 365, size),
+            "died": rng.integers(0, 2, size),
+        }
+    )
+
+
+def _asked(question: Question, tables: Mapping[str, Any], rules: StatisticsRules) -> Row:
+    started = time.perf_counter()
+    (answer,) = ask([question], tables, rules=rules)
+    return Row(question.name, answer.status, time.perf_counter() - started)
