@@ -24,6 +24,7 @@ WAYS = ("up", "down")
     epilog="""\b
 Example:
   secure-fl coordinate plan.toml --kit kits/hub --keys keys --out runs/study
+  secure-fl coordinate questions.toml --kit kits/hub --keys keys      docs/statistics.md
 
 It waits for the hospitals, invites them to PLAN, and leads the run to its end. Nothing that it
 sends can be read by it. Ctrl-C stops after the round; started again, the run goes on."""
@@ -77,16 +78,16 @@ def coordinate(
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.pilot.plan import load_plan, write_plan
+    from secure_fl.pilot.plan import load_proposal, write_plan
     from secure_fl.pilot.progress import named
     from secure_fl.pilot.waiting import Slow, arrived
     from secure_fl.runs.folder import RunFolder
 
-    asked = load_plan(plan)
+    asked = load_proposal(plan)
     given = load_kit(kit)
     roster, url = given.roster, listen or given.connection.url
     me = open_ring(folder, passphrase_file).identity()
-    show.warn_unprotected(show.err(), asked.protection.mode, asked.algorithm.name)
+    show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
     meter, writing = Meter(), Lock()
 
@@ -94,7 +95,7 @@ def coordinate(
         with writing:  # who is slow is noted by another thread
             run.record(event)
         meter.note(event)
-        if (line := told(event, asked.algorithm.rounds)) is not None:
+        if (line := told(event, asked.rounds)) is not None:
             log.log(WARNING if event["event"] in BAD else INFO, line)
 
     with closing(run), journal(log_format, quiet=quiet) as log:

@@ -112,7 +112,9 @@ def hospital_of(
     from secure_fl.federation.ground_rules import require_masks
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
-    from secure_fl.pilot.site import records_of, site_keys
+    from secure_fl.pilot.site import records_of, site_keys, statistics_of
+    from secure_fl.pilot.site_questions import Asked
+    from secure_fl.policy.questions import check_questions
     from secure_fl.policy.rules import Company, Plan, check
     from secure_fl.policy.size import check_size
 
@@ -127,6 +129,11 @@ def hospital_of(
         check_size(rules.policy, plan, name)
         require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
 
+    asked = Asked(
+        lambda plan: check_questions(rules.policy, plan, company),
+        lambda plan: statistics_of(rules, name, plan, keys.identity),
+    )
+
     return HospitalProcess(
         keys,
         roster,
@@ -138,6 +145,7 @@ def hospital_of(
         rules.policy.max_batch,
         rules.policy.max_growth,
         goes_back=goes_back,
+        asked=asked,
     )
 
 

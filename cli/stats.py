@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from secure_fl.statistics.answers import Answer
     from secure_fl.statistics.asking import Asked
 
-SCHEMA = "secure-fl/statistics/1"
 REFUSED = 5
-FILES = "answers.json", "answers.html"
 
 
 @click.command(
@@ -65,6 +61,7 @@ def stats(
     from secure_fl.cli import show
     from secure_fl.config.load import load, loads
     from secure_fl.statistics import asking
+    from secure_fl.statistics.pages import document_of, write_answers
     from secure_fl.statistics.questions import load as read
     from secure_fl.statistics.rules import load_rules
     from secure_fl.statistics.tables import tables_of
@@ -86,28 +83,13 @@ def stats(
         notes=notes / (corpus or settings.run.name),
     )
     if out is not None:
-        _write(out, found, settings.protection.mode)
+        write_answers(out, found, settings.protection.mode)
     if as_json:
-        show.print_json(_document(found))
+        show.print_json(document_of(found))
     else:
         _print(found)
     if any(answer.status == "refused" for answer in found):
         raise click.exceptions.Exit(REFUSED)
-
-
-def _document(answers: Sequence[Answer]) -> dict[str, object]:
-    return {"schema": SCHEMA, "answers": [answer.to_json() for answer in answers]}
-
-
-def _write(out: Path, answers: Sequence[Answer], protection: str) -> None:
-    from secure_fl.files import write_whole
-    from secure_fl.runs.folder import write_json
-    from secure_fl.statistics.pictures import answers_page
-
-    out.mkdir(parents=True, exist_ok=True)
-    document, page = (out / name for name in FILES)
-    write_json(document, _document(answers))
-    write_whole(page, answers_page(answers, protection))
 
 
 def _print(found: Asked) -> None:

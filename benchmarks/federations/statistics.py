@@ -15,9 +15,17 @@ from secure_fl.statistics.answers import Answer
 from secure_fl.statistics.asking import ask
 from secure_fl.statistics.differencing import groups_found, random_questions
 from secure_fl.statistics.questions import Question, loads
-from secure_fl.statistics.rules import StatisticsRules
+from secure_fl.statistics.rules import Kind, StatisticsRules
 
-KINDS = ("count", "categories", "histogram", "table", "vocabulary", "survival", "duplicates")
+KINDS: tuple[Kind, ...] = (
+    "count",
+    "categories",
+    "histogram",
+    "table",
+    "vocabulary",
+    "survival",
+    "duplicates",
+)
 SECONDS = 2.0  # of a question, all hospitals in one process
 LEAST = 10
 FIELDS: Mapping[str, Sequence[str]] = {

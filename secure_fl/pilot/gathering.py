@@ -15,7 +15,7 @@ from secure_fl.errors import CohortError, SecureFLError, TooFewParties, WireErro
 from secure_fl.events import EventLog
 from secure_fl.pilot.lobby import rules_of_roster, run_id
 from secure_fl.pilot.plan import write_plan
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.questions import Proposal
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
@@ -36,7 +36,7 @@ class Gathering:
     hub: HubEngine
     me: Identity
     roster: Roster
-    plan: Plan
+    plan: Proposal
     log: EventLog
 
     def links(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:

@@ -12,20 +12,24 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.roster import Roster
-from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
+from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
 from secure_fl.events import Listener
 from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
-from secure_fl.pilot.plan import read_plan
+from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.site import Memory
+from secure_fl.pilot.site_questions import Asked, SiteQuestions
 from secure_fl.pilot.site_run import Home, Records, SiteRun
+from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 from secure_fl.runs.folder import append_event
 
+Run: TypeAlias = SiteRun | SiteQuestions
 MAX_WHY = 20_000  # characters of a refusal in the site's own log
 
 Approve = Callable[[Plan], None]  # raises what the site's policy refuses
@@ -35,7 +39,7 @@ Approve = Callable[[Plan], None]  # raises what the site's policy refuses
 class Invited:
     """An invitation that was accepted, and not yet begun."""
 
-    plan: Plan
+    plan: Proposal
     text: str
     link: Link
     nonce: bytes
@@ -57,14 +61,17 @@ class HospitalProcess:
         max_growth: float | None = None,
         *,
         goes_back: bool = False,
+        asked: Asked | None = None,
     ) -> None:
         """`ledger`: where this site's budget is kept, over all runs; None: beside them.
 
         `max_batch`: how many records its policy allows in memory at once. `max_growth`: how much
         it lets grids grow in guarded runs. `goes_back`: whether finished rounds may be repeated.
+        `asked`: what it does with questions; None: none is answered.
         """
         self.name = keys.identity.name
         self._roster, self._approve, self._listen = roster, approve, listen
+        self._asked = asked
         ledger = ledger or folder / "ledger"
         self._memory = Memory(ledger)
         self._home = Home(
@@ -80,7 +87,7 @@ class HospitalProcess:
             goes_back,
         )
         self._invited: Invited | None = None
-        self._under_way: SiteRun | None = None
+        self._under_way: Run | None = None
         self._last: tuple[bytes, Frame] | None = None
         self._awaited: tuple[str, ...] | None = None  # for whom a run waits, as was noted
         self._calls: set[bytes] = set()  # invitations that were answered; one ends what runs here
@@ -140,8 +147,11 @@ class HospitalProcess:
         self.done = False
         try:
             self._memory.require_unforged(self._roster)
-            plan = read_plan(message.plan)
-            self._approve(plan)
+            plan = read_proposal(message.plan)
+            if isinstance(plan, Plan):
+                self._approve(plan)
+            else:
+                self._questions.approve(plan)
             self._require_known(message.missing)
             self._invited = Invited(plan, message.plan, link, os.urandom(NONCE))
         except Exception as error:
@@ -169,11 +179,24 @@ class HospitalProcess:
             self._check(message, invited.nonce)
             members = tuple(sorted(message.nonces))
             link = self._link(run_id(self._roster, invited.text, message.nonces))
-            self._under_way = SiteRun(self._home, invited.plan, invited.text, members, link)
+            self._under_way = self._run(invited, members, link)
         except Exception as error:
             return invited.link.pack(self._refused(error))
         self._invited = self._awaited = None
         return invited.link.pack(Gathered(link.run))
+
+    @property
+    def _questions(self) -> Asked:
+        if self._asked is None:
+            raise QuestionRefused("this site answers no questions", party=self.name)
+        return self._asked
+
+    def _run(self, invited: Invited, members: tuple[str, ...], link: Link) -> Run:
+        plan = invited.plan
+        if isinstance(plan, Plan):
+            return SiteRun(self._home, plan, invited.text, members, link)
+        site = self._questions.site(plan)
+        return SiteQuestions(self._home, plan, invited.text, members, link, site)
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
@@ -193,7 +216,7 @@ class HospitalProcess:
                 party=self.name,
             )
 
-    def _advance(self, run: SiteRun, received: Received) -> Frame:
+    def _advance(self, run: Run, received: Received) -> Frame:
         """Let the session answer; where the run ends here with less than it should, say so."""
         session = run.session
         answer = session.take(received)
@@ -203,7 +226,7 @@ class HospitalProcess:
             self.close()
         return answer if problem is None else run.link.pack(Failed(problem.code))
 
-    def _note_end(self, run: SiteRun) -> SecureFLError | None:
+    def _note_end(self, run: Run) -> SecureFLError | None:
         """Tell the site's log why its session ended, if it did; and what its end lacks."""
         session = run.session
         if session.error is not None and not session.stopped and not run.told:

@@ -24,6 +24,7 @@ from secure_fl.events import EventLog
 from secure_fl.federation.ground_rules import require_masks
 from secure_fl.pilot.gathering import Gathering, HubEngine
 from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
+from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 
@@ -54,7 +55,7 @@ class RunLeader:
         hub: HubEngine,
         me: Identity,
         roster: Roster,
-        plan: Plan,
+        plan: Proposal,
         recorder: EventLog,
         *,
         patience: float = 3600.0,
@@ -62,7 +63,8 @@ class RunLeader:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`named`: who was, before this process began."""
-        require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
+        if isinstance(plan, Plan):
+            require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         self._hub, self._roster = hub, roster
         self._plan = plan
         self.gathering = Gathering(hub, me, roster, plan, recorder)
@@ -218,8 +220,8 @@ class RunLeader:
             "schema": "secure-fl/lead/1",
             "status": "finished",
             "run": self._plan.run.name,
-            "algorithm": self._plan.algorithm.name,
-            "rounds": self._plan.algorithm.rounds,
+            "algorithm": self._plan.work,
+            "rounds": self._plan.rounds,
             "protection": self._plan.protection.mode,
             "roster": self._roster.fingerprint(),
             "gatherings": len(self._links),
@@ -259,9 +261,7 @@ class RunLeader:
     @property
     def _joinable(self) -> bool:
         """Whether the state of a run can be given to who does not have it."""
-        return not ALGORITHMS[
-            self._plan.algorithm.name
-        ].partial_sums  # by tiers: not all hold the same
+        return self._plan.joinable
 
     def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Go on without those who lack a round that nobody can give them."""

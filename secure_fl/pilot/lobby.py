@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from secure_fl.coordinator.step import Rules
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.questions import Proposal
 from secure_fl.thresholds import require_maskable
 
 NONCE = RUN = 16
@@ -32,7 +32,7 @@ def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
     return digest.digest()[:RUN]
 
 
-def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> Rules:
+def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) -> Rules:
     """Take the run's rules from the signed roster, not from the coordinator."""
     host = roster.host.name if roster.host is not None else None
     parties, least = [name for name in members if name != host], plan.protection.min_cohort

@@ -15,7 +15,9 @@ from secure_fl.config.toml import Table, Text, odd_values
 from secure_fl.errors import SettingsError
 from secure_fl.faults import sections
 from secure_fl.federation.terms import Terms
+from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
+from secure_fl.statistics.questions import of_tables
 
 DATASET = "dataset"
 
@@ -31,13 +33,21 @@ _ROW = re.compile(
 )
 
 
-def write_plan(plan: Plan) -> str:
+def write_plan(plan: Proposal) -> str:
     """As TOML, with all defaults."""
     tables = plain(plan)
     return config_toml.write({DATASET: tables.pop(DATASET), **tables}).lstrip()
 
 
 def read_plan(text: str) -> Plan:
+    """As `read_proposal`, where it must be a plan to train by."""
+    found = read_proposal(text)
+    if not isinstance(found, Plan):
+        raise SettingsError("these are questions, and no plan", fix="give a plan")
+    return found
+
+
+def read_proposal(text: str) -> Proposal:
     """The inverse, for what arrives: only the form that `write_plan` writes."""
     rows = text.split("\n")
     if len(rows) > MAX_ROWS or not all(map(_ROW.fullmatch, rows)):
@@ -45,18 +55,24 @@ def read_plan(text: str) -> Plan:
     return _checked(config_toml.parse(text, None), Text())
 
 
-def load_plan(file: Path) -> Plan:
-    """Read a plan that a person wrote: any TOML, and errors name the line."""
+def load_proposal(file: Path) -> Proposal:
+    """Read a plan or questions that a person wrote: any TOML, and errors name the line."""
     missing, instead = "check the path", "give the plan's TOML file"
     text = config_toml.read(file, "a plan", missing=missing, instead=instead)
     tables = config_toml.parse(text, str(file))
-    return _checked(tables, Text(str(file), config_toml.lines(text)))
+    where = Text(str(file), config_toml.lines(text))
+    if "question" in tables:
+        asked = of_tables(tables.pop("question"), where)
+        tables["questions"] = QuestionPlan.of(asked, dataset="any").questions
+    return _checked(tables, where)
 
 
-def _checked(tables: Table, where: Text) -> Plan:
+def _checked(tables: Table, where: Text) -> Proposal:
     """A field that is unknown, or of another type, is an error."""
     for key, found in odd_values(tables):
         raise where.error(f"{found}; no field takes that", key)
+    if "questions" in tables:
+        return _questions(tables, where)
     if unknown := sorted(set(tables) - set(Plan.model_fields)):
         raise where.error("there is no such section in a plan", (unknown[0],))
     if not isinstance(tables.get("algorithm"), dict) or not isinstance(tables.get(DATASET), str):
@@ -75,6 +91,22 @@ def _checked(tables: Table, where: Text) -> Plan:
         return Plan.model_validate(parts)
     except ValidationError as error:
         raise where.error("this is no name of records", (DATASET,)) from error
+
+
+def _questions(tables: Table, where: Text) -> QuestionPlan:
+    """Every question is checked where it was written, and again where it arrives."""
+    plan = validate(QuestionPlan, tables, (), where)
+    try:
+        if plan.asked and len({one.name for one in plan.asked}) == len(plan.asked):
+            return plan
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ) as error:  # WrongValue is a ValueError, too
+        raise where.error("these are no questions", ("questions",)) from error
+    raise where.error("there is no question, or one name twice", ("questions",))
 
 
 def terms_of(plan: Plan, ledger: Path) -> Terms:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.errors import RunError
-from secure_fl.pilot.plan import read_plan
+from secure_fl.pilot.plan import read_proposal
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
 
 NOTES = 8  # of the last events that are told
@@ -16,7 +16,7 @@ NOTES = 8  # of the last events that are told
 def progress(folder: Path) -> dict[str, Any]:
     """Rounds, who takes part, bytes, and what happened last."""
     try:
-        plan = read_plan((folder / SETTINGS).read_text())
+        plan = read_proposal((folder / SETTINGS).read_text())
         lines = (folder / EVENTS).read_text().splitlines() if (folder / EVENTS).exists() else []
     except OSError as error:
         fix = "give the folder after --out of `secure-fl coordinate`"
@@ -71,8 +71,8 @@ def progress(folder: Path) -> dict[str, Any]:
         state, waits = "finished", None
     return {
         "state": state,
-        "round": min(round, plan.algorithm.rounds),
-        "rounds": plan.algorithm.rounds,
+        "round": min(round, plan.rounds),
+        "rounds": plan.rounds,
         "members": dict(sorted(members.items())),
         "notes": notes[-NOTES:],
         "waits": waits,

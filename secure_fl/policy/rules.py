@@ -49,7 +49,7 @@ _HIDES: Mapping[str, frozenset[str]] = MappingProxyType(
         "he+secagg": frozenset({"masks", "ciphertexts"}),
     }
 )
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Plan(Section):
@@ -69,6 +69,22 @@ class Plan(Section):
         """Take a run's settings without its data and its audit policy."""
         shared = {name: getattr(settings, name) for name in cls.model_fields if name != "dataset"}
         return cls(**shared, dataset=dataset)
+
+    @property
+    def work(self) -> str:
+        """What is done."""
+        return self.algorithm.name
+
+    @property
+    def rounds(self) -> int:
+        """How often, as it is shown."""
+        return self.algorithm.rounds
+
+    @property
+    def joinable(self) -> bool:
+        """Whether the state of a run can be given to who does not have it: not by tiers."""
+        entry = _entry(self.algorithm.name)
+        return entry is None or not entry.partial_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +119,10 @@ def check(policy: SitePolicy, plan: Plan, company: Company, *, today: date | Non
 
 def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) -> Iterator[Broken]:
     """Give every rule that a plan breaks."""
-    yield from _when(policy, today)
-    yield from _who(policy, company)
+    yield from when_broken(policy, today)
+    yield from who_broken(policy, company)
     yield from _what(policy, plan)
-    yield from _sums(policy, plan.protection, company)
+    yield from sums_broken(policy, plan.protection, company)
     yield from _how_much(policy, plan.algorithm.demands(plan.training, values=0), plan)
     yield from _tier(plan.algorithm, company)
     yield from _dp(policy.dp, plan)
@@ -114,7 +130,8 @@ def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) 
     yield from _places(plan)
 
 
-def _when(policy: SitePolicy, today: date) -> Iterator[Broken]:
+def when_broken(policy: SitePolicy, today: date) -> Iterator[Broken]:
+    """Check the days on which this site takes part."""
     first, last = policy.not_before, policy.until
     if first is not None and today < first:
         fix = f"wait, or set not_before = {today} in [site]"
@@ -125,7 +142,8 @@ def _when(policy: SitePolicy, today: date) -> Iterator[Broken]:
         yield Broken("site.until", f"a run on {today}", allowed, fix)
 
 
-def _who(policy: SitePolicy, company: Company) -> Iterator[Broken]:
+def who_broken(policy: SitePolicy, company: Company) -> Iterator[Broken]:
+    """Check the roster, and who is the host."""
     yield from listed("site.rosters", company.fingerprint, policy.rosters)
     if company.me not in company.members:
         fix = "join with a roster that this site has signed"
@@ -177,7 +195,10 @@ def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
         yield Broken("site.recording", "recorded views", "none", fix)
 
 
-def _sums(policy: SitePolicy, asked: ProtectionSettings, company: Company) -> Iterator[Broken]:
+def sums_broken(
+    policy: SitePolicy, asked: ProtectionSettings, company: Company
+) -> Iterator[Broken]:
+    """Check how sums are protected, and over how many they are."""
     if not _HIDES[asked.mode] >= _HIDES[policy.protection]:
         enough = [mode for mode, hides in _HIDES.items() if hides >= _HIDES[policy.protection]]
         fix = f'set protection = "{asked.mode}" in [site]'
@@ -255,7 +276,7 @@ def _places(plan: Plan) -> Iterator[Broken]:
     dp, noise = plan.training.dp, plan.protection.noise
     named = {
         "run.folder": plan.run.folder is not None,
-        "run.name": _RUN_NAME.fullmatch(plan.run.name) is None,  # folders are called by it
+        "run.name": RUN_NAME.fullmatch(plan.run.name) is None,  # folders are called by it
         "training.dp.ledger": dp is not None and dp.ledger is not None,
         "protection.noise.ledger": noise is not None and noise.ledger is not None,
     }

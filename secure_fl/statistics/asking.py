@@ -19,7 +19,7 @@ from secure_fl.party.session import Program
 from secure_fl.settings import ProtectionSettings
 from secure_fl.statistics import exact
 from secure_fl.statistics.answers import Answer
-from secure_fl.statistics.noise import NoiseBudget
+from secure_fl.statistics.noise import NoiseBudget, unit_of
 from secure_fl.statistics.note import NOTE, Note
 from secure_fl.statistics.program import answer
 from secure_fl.statistics.questions import Question, load
@@ -76,7 +76,7 @@ def run(
     listener: Listener | None = None,
 ) -> None:
     """Lead these sites through the questions."""
-    sealed = protection.model_copy(update={"bits": exact.BITS, "noise": None})
+    sealed = exact.sealed(protection)
     names = [site.name for site in sites]
     if len(names) < sealed.min_cohort:
         raise SettingsError(
@@ -118,7 +118,6 @@ def _program(site: StatisticsSite, questions: Sequence[Question]) -> Program:
 def _site(name: str, table: Any, rules: StatisticsRules, place: Path | None) -> StatisticsSite:
     if place is None:
         return StatisticsSite(name, table, rules)
-    unit = "patient" if "patient" in table else "record"
     own = place / name
-    budget = NoiseBudget(name, "patient" if unit == "patient" else "record", open_ledger(own, name))
+    budget = NoiseBudget(name, unit_of(table), open_ledger(own, name))
     return StatisticsSite(name, table, rules, Note(own / NOTE), budget)

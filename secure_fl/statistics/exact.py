@@ -12,11 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.party.cohort import Cohort
+from secure_fl.settings import ProtectionSettings
 
 Integers = NDArray[np.int64]
 BITS = 24  # of the run's protection
 BOUND = float((1 << 23) - 1)
 BASE, PLANES = 16, 4  # 4 digits of 16 bits hold every integer of numpy's
+
+
+def sealed(protection: ProtectionSettings) -> ProtectionSettings:
+    """How sums of statistics are protected: as others, on a grid that holds integers."""
+    return protection.model_copy(update={"bits": BITS, "noise": None})
 
 
 async def exact_sum(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,11 @@ def share(release: SkellamRelease, size: int, sites: int, threshold: int) -> Int
     """One site's part of the noise: enough with the others', though some leave or collude."""
     honest = max(1, threshold - COLLUDERS) if sites > 1 else 1
     return skellam(release.mu / honest, size)
+
+
+def unit_of(table: Any) -> Unit:
+    """What noise on counts of this table protects."""
+    return "patient" if "patient" in table else "record"
 
 
 @dataclass

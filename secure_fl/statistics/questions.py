@@ -242,10 +242,14 @@ def loads(content: str, file: str | None = None) -> tuple[Question, ...]:
         if name != "question":
             fix = nearest(name, ["question"])
             raise text.error("there is no such section", (name,), fix=fix)
-    raws = tree.get("question")
+    return of_tables(tree.get("question"), text)
+
+
+def of_tables(raws: Any, text: Text) -> tuple[Question, ...]:
+    """Questions as TOML holds them; `text` is where they stand."""
     if not raws or not isinstance(raws, list) or not all(isinstance(raw, dict) for raw in raws):
         fix = 'write [[question]], and below it name = "...", kind = "..." and its fields'
-        raise SettingsError("there is no question", fix=fix, file=file, field="question")
+        raise SettingsError("there is no question", fix=fix, file=text.file, field="question")
     asked: list[Question] = []
     errors: list[SettingsError] = []
     for place, raw in enumerate(raws):

@@ -11,7 +11,7 @@ from secure_fl.errors import BudgetError, DataError, QuestionRefused, SecureFLEr
 from secure_fl.statistics.answers import Answer
 from secure_fl.statistics.columns import patients
 from secure_fl.statistics.counting import Counted, Places, count, place
-from secure_fl.statistics.noise import NoiseBudget, release_of
+from secure_fl.statistics.noise import NoiseBudget, release_of, unit_of
 from secure_fl.statistics.note import Note
 from secure_fl.statistics.questions import Question
 from secure_fl.statistics.rules import StatisticsRules
@@ -72,8 +72,7 @@ class StatisticsSite:
 
     def _reserve(self, question: Question) -> None:
         if self.budget is None:
-            unit = "patient" if self.unit == "patients" else "record"
-            self.budget = NoiseBudget(self.name, "patient" if unit == "patient" else "record")
+            self.budget = NoiseBudget(self.name, unit_of(self.table))
         self.budget.reserve(release_of(question), question, self.rules)
 
     def votes(self, question: Question) -> list[int]:

@@ -31,7 +31,7 @@ def tables_of(settings: Settings) -> dict[str, pd.DataFrame]:
     data, seed = settings.data, settings.run.seed
     if isinstance(data, PartyData):
         members = [party for party in data.party if party.role != "host"]
-        return {party.name: _of_files(party, data) for party in members}
+        return {party.name: of_files(party, data) for party in members}
     if isinstance(data, CorpusData):
         dealt = written(data, seed).parties
         made: Sequence[pd.DataFrame] = [
@@ -82,7 +82,8 @@ def finished(rows: pd.DataFrame, how: Columns) -> pd.DataFrame:
     return table
 
 
-def _of_files(party: PartyFiles, data: PartyData) -> pd.DataFrame:
+def of_files(party: PartyFiles, data: PartyData) -> pd.DataFrame:
+    """The table of one party's files, whichever split they are."""
     sources = [part for part in (party.train, party.dev, party.test) if isinstance(part, str)]
     try:
         read = [of_file(source, data.format, columns(data.columns)) for source in sources]

@@ -25,6 +25,7 @@ from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
 from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.site_questions import Asked
 from secure_fl.pilot.site_run import Records
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link
@@ -58,6 +59,7 @@ class LocalPilot:
     approve: Mapping[str, Approve] = field(default_factory=dict)
     records: Mapping[str, Records] = field(default_factory=dict)
     listeners: Mapping[str, Listener] = field(default_factory=dict)
+    asked: Mapping[str, Asked] = field(default_factory=dict)
     threshold: int | None = None
     goes_back: bool = False  # what operators say
     events: list[Event] = field(default_factory=list)
@@ -90,6 +92,7 @@ class LocalPilot:
             self.folder / name,
             self.listener(name),
             goes_back=self.goes_back,
+            asked=self.asked.get(name),
         )
 
     def listener(self, name: str) -> Listener:

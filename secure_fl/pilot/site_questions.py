@@ -1,0 +1,95 @@
+"""Questions of a coordinator at one hospital: its session, and the answers that may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from secure_fl.errors import RunError
+from secure_fl.events import Event, EventLog
+from secure_fl.federation.assembly import join_run
+from secure_fl.party.cohort import Cohort
+from secure_fl.pilot.lobby import rules_of_roster
+from secure_fl.pilot.site_run import Home
+from secure_fl.policy.questions import QuestionPlan
+from secure_fl.protocol.frames import Link
+from secure_fl.runs.folder import RunFolder
+from secure_fl.statistics.exact import sealed
+from secure_fl.statistics.pages import write_answers
+from secure_fl.statistics.program import answer
+from secure_fl.statistics.site import StatisticsSite
+
+
+class Asked(NamedTuple):
+    """What a hospital does with questions."""
+
+    approve: Callable[[QuestionPlan], None]  # raises what the site's policy refuses
+    site: Callable[[QuestionPlan], StatisticsSite]  # its records, rules and note
+
+
+class SiteQuestions:
+    """The hospital's part in being asked, in the place of a `SiteRun`."""
+
+    def __init__(
+        self,
+        home: Home,
+        plan: QuestionPlan,
+        text: str,
+        members: tuple[str, ...],
+        link: Link,
+        site: StatisticsSite,
+    ) -> None:
+        self._home, self._plan, self._site, self.link, self._closed = home, plan, site, link, False
+        self.told = self.cleared = False  # as in a `SiteRun`
+        rules = rules_of_roster(home.roster, plan, members)
+        place = home.folder / plan.run.name
+        resume = (place / "settings.toml").exists()
+        self._folder = RunFolder.open(place, text, resume=resume)
+        self.session = join_run(
+            self._program,
+            home.keys,
+            link,
+            replace(rules, goes_back=home.goes_back),
+            sealed(plan.protection),
+            recorder=EventLog(site.name, self._record),
+        )
+
+    @property
+    def name(self) -> str:
+        """The run's name in the plan."""
+        return self._folder.path.name
+
+    def finish(self) -> None:
+        """Write the answers down: they are the same at all sites."""
+        try:
+            write_answers(self._folder.path, self._site.answers, self._plan.protection.mode)
+        except OSError as error:
+            raise RunError(
+                f"the answers could not be written ({error.strerror})",
+                file=self._folder.path,
+                party=self._site.name,
+                reason="unwritable",
+            ) from error
+        for question, refusal in self._site.refusals.items():
+            self._home.listen(
+                {
+                    "event": "refused",
+                    "party": self._site.name,
+                    "code": refusal.code,
+                    "why": f"{question}: {refusal}",
+                }
+            )
+
+    def close(self) -> None:
+        """Let go of the run's folder."""
+        self._closed = True
+        self._folder.close()
+
+    async def _program(self, cohort: Cohort) -> None:
+        await answer(cohort, self._site, self._plan.asked)
+
+    def _record(self, event: Event) -> None:
+        if not self._closed:
+            self._folder.record(event)
+        self._home.listen(event)
