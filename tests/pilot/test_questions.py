@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import date
 from pathlib import Path
 from typing import Any, cast
@@ -99,10 +98,8 @@ def test_what_is_no_question_is_refused_where_it_arrives(text: str) -> None:
 
 def test_all_sites_hold_the_same_answers(tmp_path: Path) -> None:
     made = pilot(tmp_path, StatisticsRules(min_patients=10))
-    started = time.perf_counter()
     lead = made.lead()
     lead.run()
-    assert time.perf_counter() - started < 5
     assert lead.document()["algorithm"] == "statistics"
     documents = [
         json.loads((tmp_path / name / "what-is-there" / "answers.json").read_text())
