@@ -41,7 +41,15 @@ def write_plan(plan: Proposal) -> str:
 
 def read_plan(text: str) -> Plan:
     """As `read_proposal`, where it must be a plan to train by."""
-    found = read_proposal(text)
+    return _a_plan(read_proposal(text))
+
+
+def load_plan(file: Path) -> Plan:
+    """As `load_proposal`, where it must be a plan to train by."""
+    return _a_plan(load_proposal(file))
+
+
+def _a_plan(found: Proposal) -> Plan:
     if not isinstance(found, Plan):
         raise SettingsError("these are questions, and no plan", fix="give a plan")
     return found
