@@ -125,6 +125,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What a guard does against one bad hospital of eight.",
             {"sets": ("built-in ade",), "seeds": 1, "rounds": 3, "records": 240},
         ),
+        "network": Benchmark(
+            "benchmarks.federations.network",
+            "What a hospital's line costs a FedKD pilot. It needs root and iproute2.",
+            {"rounds": 4},
+        ),
         "startup": Benchmark(
             "benchmarks.micro.startup",
             "How long the import and the help text take.",
@@ -163,4 +168,4 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
     }
 )
-ALONE = frozenset({"fuzz", "storms"})  # minutes or hours: not among `all`
+ALONE = frozenset({"network", "fuzz", "storms"})  # minutes or hours: not among `all`

@@ -1,0 +1,112 @@
+"""What a hospital's line costs a FedKD pilot: rounds at 80 ms, 1 % loss and 20 Mbit/s."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.report import Report, Target, table
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.cli.pilot import PROGRAM
+from secure_fl.errors import SettingsError
+from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.settings import ModelSettings
+from secure_fl.testing.network import ADDRESS, Network, missing
+from secure_fl.testing.pilot import plan_of
+
+NAMES = ("east", "north", "west")
+COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
+DELAY, LOSS, RATE = 0.04, 0.01, 20e6 / 8  # seconds one way, share of packets, bytes a second
+LIMIT = 1.3  # of bytes over bandwidth, round trips, and training
+LONGEST = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A run over one network: medians over its rounds but the first, at one hospital."""
+
+    network: str
+    seconds: float
+    bytes: float  # both ways
+    trips: float  # exchanges
+
+
+def measure(*, rounds: int = 8, size: int = 48) -> Report:
+    """Run the same pilot over calm lines and over bad ones."""
+    if why := missing():
+        raise SettingsError(why, fix="run it as root, where iproute2 is installed")
+    started = time.perf_counter()
+    plan = plan_of(FedKD(rounds=rounds, student_layers=1), model=ModelSettings(layers=2))
+    with TemporaryDirectory() as place:
+        made = make_trial(Path(place) / "calm", NAMES, plan, port=443, size=size, hosts=[ADDRESS])
+        shutil.copytree(made.folder, Path(place) / "bad")
+        calm, bad = (_run(Trial(Path(place) / kind, made.names), kind) for kind in ("calm", "bad"))
+    expected = bad.bytes / RATE + bad.trips * 2 * DELAY + calm.seconds
+    rows = [
+        (r.network, f"{r.seconds:.2f}", f"{r.bytes / 1000:.0f}", f"{r.trips:.0f}")
+        for r in (calm, bad)
+    ]
+    return Report(
+        "network",
+        {"rounds": rounds, "size": size, "delay": DELAY, "loss": LOSS, "rate": RATE},
+        0,
+        {"rows": [asdict(calm), asdict(bad)], "expected": expected},
+        [table("a FedKD round", ("line", "seconds", "kB both ways", "exchanges"), rows)],
+        [Target("seconds over bytes, round trips and training", LIMIT, bad.seconds / expected)],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _run(trial: Trial, kind: str) -> Rounds:
+    with Network(NAMES) as network:
+        if kind == "bad":
+            for line in network.lines.values():
+                line.delay, line.loss, line.rate = DELAY, LOSS, RATE
+        processes = [_start(trial, network, name) for name in (HUB, *NAMES)]
+        try:
+            if processes[0].wait(LONGEST):
+                raise SettingsError("the pilot failed", fix="run `secure-fl pilot local`")
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    return _read(trial, kind)
+
+
+def _start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
+    lead = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--quiet"]
+    command = lead if name == HUB else ["join", "site.toml", *COMMON, "--quiet"]
+    return subprocess.Popen(
+        [*network.within(name), sys.executable, "-c", PROGRAM, *command],
+        cwd=trial.of(name),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def _read(trial: Trial, kind: str) -> Rounds:
+    events = _lines(trial.of(HUB) / "run" / "events.jsonl")
+    ends = [event["at"] for event in events if event["event"] == "round"]
+    (transcript,) = trial.of(NAMES[0]).rglob("transcript.jsonl")
+    crossings = [e for e in _lines(transcript) if e["round"] > 1]
+    numbers = {e["round"] for e in crossings}
+    sizes = [
+        sum(e["head_bytes"] + e["bulk_bytes"] for e in crossings if e["round"] == n)
+        for n in numbers
+    ]
+    trips = [sum(e["round"] == n and e["direction"] == "out" for e in crossings) for n in numbers]
+    between = [after - before for before, after in pairwise(ends[1:])]
+    return Rounds(kind, median(between), median(sizes), median(trips))
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
