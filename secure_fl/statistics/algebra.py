@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 TOLERANCE = 1e-7
-MOST_VECTORS = 3000  # that are looked at; more are refused
+MOST_VECTORS = 500  # that are looked at; more are refused
 
 
 def spans(rows: NDArray[np.int8], vector: NDArray[np.bool_]) -> bool:

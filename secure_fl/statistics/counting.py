@@ -43,10 +43,9 @@ class Counted:
     moments: Integers  # Σx and Σx² of a histogram's records, in units of its grain
 
     @property
-    def vectors(self) -> Mapping[str, Integers]:
-        """What is summed."""
-        found = {"records": self.records, "patients": self.patients}
-        return found | ({"moments": self.moments} if self.moments.size else {})
+    def counts(self) -> Mapping[str, Integers]:
+        """What is summed of cells."""
+        return {"records": self.records, "patients": self.patients}
 
 
 def cells(question: Question) -> int:

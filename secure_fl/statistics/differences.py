@@ -36,6 +36,8 @@ def tells_of_few(atoms: Atoms, least: int, *, records: int = 1) -> bool:
     """
     bar = least * records
     sizes = np.where(atoms.sizes >= least, bar, atoms.sizes)
+    if (sizes >= bar).all():
+        return False  # whatever an answer is about, it is about one of these
     old = np.concatenate(atoms.members[:-1]) if len(atoms.members) > 1 else None
     old = np.zeros((0, sizes.size), np.int8) if old is None else old
     suspicious = False
@@ -63,11 +65,11 @@ def _cut(old: NDArray[np.int8], new: NDArray[np.int8], sizes: Integers, bar: int
     both = (graph + graph.T).astype(np.int32)
     both.eliminate_zeros()
     _, component = connected_components(both, directed=False)
-    for block_ in range(1, len(new) + 1):
-        if not new[block_ - 1].any():
-            continue
-        alike = np.flatnonzero(component[: len(new) + 1] == component[block_])
-        if alike[0] != block_ and maximum_flow(both, alike[0], block_).flow_value < bar:
+    _, firm = connected_components(both >= bar, directed=False)  # that no small cut parts
+    for one in np.unique(component[: len(new) + 1]):
+        alike = np.flatnonzero(component[: len(new) + 1] == one)
+        source, *others = alike[np.unique(firm[alike], return_index=True)[1]]
+        if any(maximum_flow(both, source, other).flow_value < bar for other in others):
             return True
     return _unions(old, new, component, atom, sizes, bar)
 

@@ -96,7 +96,10 @@ async def _answer(cohort: Cohort, site: StatisticsSite, question: Question, term
         return _refused(base, LEFT)
     if question.epsilon is not None:
         return await _noised(cohort, question, counted, terms, base)
-    opened = await exact_sum(cohort, counted.vectors, together=True)
+    opened = await exact_sum(cohort, counted.counts, planes=2, together=True)
+    if opened and counted.moments.size:
+        more = await exact_sum(cohort, {"moments": counted.moments}, together=True)
+        opened = opened | more if more else {}
     if not opened:
         return _refused(base, LEFT)
     chosen = blocks(question, opened["patients"], terms.least)
@@ -130,7 +133,8 @@ async def _noised(
     """One record of each patient, and noise of which every site adds its share."""
     release = release_of(question)
     noise = share(release, counted.records.size, len(cohort.parties), cohort.threshold)
-    opened = await exact_sum(cohort, {"records": counted.records + noise}, together=True)
+    noised = {"records": counted.records + noise}
+    opened = await exact_sum(cohort, noised, planes=2, together=True)
     if not opened:
         return _refused(base, LEFT)
     records = np.maximum(opened["records"], 0)

@@ -196,7 +196,7 @@ class Survival(Question):
 class Duplicates(Question):
     """How many records of one hospital another one holds, too."""
 
-    buckets: Annotated[int, Field(ge=256, le=1 << 18)] = 1 << 16
+    buckets: Annotated[int, Field(ge=256, le=1 << 18)] = 1 << 15
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,39 @@ def test_marginals_with_a_small_cell_are_answered_and_the_cell_is_not() -> None:
 def test_few_patients_with_many_records_are_few() -> None:
     assert not judged([[1, 1, 1]], [[1, 0, 0]], sizes=[90, 6, 6])
     assert judged([[1, 1, 1]], [[1, 0, 0]], sizes=[90, 6, 6], records=2)
+
+
+def truly(rows: list[list[int]], sizes: list[int]) -> bool:
+    """By every set of atoms of too few patients: whether some combination is about them alone."""
+    matrix, atoms_of = np.array(rows, float), range(len(sizes))
+    rank = np.linalg.matrix_rank(matrix)
+    for count in range(1, len(sizes)):
+        for few in combinations(atoms_of, count):
+            rest = [atom for atom in atoms_of if atom not in few]
+            small = sum(sizes[atom] for atom in few) < 10
+            if small and np.linalg.matrix_rank(matrix[:, rest]) < rank:
+                return True
+    return False
+
+
+def test_nothing_that_tells_of_few_is_let_pass() -> None:
+    """Random answers, one after the other, against all sets of atoms: none is missed."""
+    rng, refused, passed = np.random.default_rng(3), 0, 0
+    for _ in range(60):
+        sizes = rng.choice([2, 4, 7, 12, 30], 6).tolist()
+        releases: list[list[list[int]]] = []
+        for _ in range(4):
+            at = rng.integers(0, 4, 6)  # 0: not about this atom
+            new = [(at == block).astype(int).tolist() for block in (1, 2, 3) if (at == block).any()]
+            if not new or not np.array(new).any():
+                continue
+            tells = truly([row for one in [*releases, new] for row in one], sizes)
+            said = judged(*releases, new, sizes=sizes)
+            assert said or not tells
+            refused, passed = refused + said, passed + (not said)
+            if not said:
+                releases.append(new)
+    assert refused > 20 and passed > 20
 
 
 FIELDS = {
