@@ -157,14 +157,17 @@ def evaluate_settings(
 
 def pinned(models: Sequence[Path | str], task: TaskSettings) -> Evaluate:
     """What a pilot's plan names: models with the digests of what lies here."""
-    cfg = Evaluate(models=named(models))
+    cfg = Evaluate(models=named(models, here=False))
     made = make_task(with_labels(task, cfg))
     each = (one.model_copy(update={"digest": read(one.name, made).digest()}) for one in cfg.models)
     return Evaluate(models=tuple(each))
 
 
-def named(models: Sequence[Path | str]) -> tuple[EvaluatedModel, ...]:
-    """Models with short labels: a run's or a folder's name, with a number where two are alike."""
+def named(models: Sequence[Path | str], *, here: bool = True) -> tuple[EvaluatedModel, ...]:
+    """Models with short labels: a run's or a folder's name, with a number where two are alike.
+
+    `here`: by their whole paths; for other machines, as they were given.
+    """
     found: dict[str, EvaluatedModel] = {}
     for given in models:
         place = Path(given).expanduser()
@@ -174,7 +177,7 @@ def named(models: Sequence[Path | str]) -> tuple[EvaluatedModel, ...]:
         label = OUTSIDE.sub("-", short).strip("-._")[:36] or "model"
         if label in found:
             label = f"{label}-{sum(one.startswith(label) for one in found) + 1}"
-        name = str(where.resolve()) if there else str(given)
+        name = str(where.resolve() if here and there else where if there else given)
         found[label] = EvaluatedModel(name=name, label=label)
     return tuple(found.values())
 

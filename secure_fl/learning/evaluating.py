@@ -183,7 +183,7 @@ def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDA
     def rates(counts: Counts) -> Mapping[str, float]:
         return task.pooled([counts])
 
-    moves = slopes(rates, counted, list(rates(counted)))
+    moves = slopes(rates, counted, list(rates(counted))) | task.closed_slopes(counted)
     return {
         metric: np.sum([rows[name].along(slope) for name, slope in by_name.items()], axis=0)
         for metric, by_name in moves.items()

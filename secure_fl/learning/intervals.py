@@ -20,7 +20,7 @@ from secure_fl.learning.counts import Counts, square
 
 CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-STEP = 1e-5
+STEP, FINE = 1e-5, 1e-8  # of cells; of sums, of which a spread may be a small difference
 
 Interval: TypeAlias = tuple[float, float]
 Rates: TypeAlias = Callable[[Counts], Mapping[str, float]]
@@ -35,7 +35,7 @@ def wilson(hits: float, of: float) -> Interval | None:
     middle = share + more / 2
     half = Z * math.sqrt(max(share * (1 - share), 0.0) / of + more / (4 * of))
     low, high = (middle - half) / (1 + more), (middle + half) / (1 + more)
-    return max(0.0, low), min(1.0, high)
+    return max(0.0, float(low)), min(1.0, float(high))
 
 
 def fisher(r: float, records: float) -> Interval | None:
@@ -63,7 +63,8 @@ def slopes(rates: Rates, counts: Counts, wanted: Collection[str]) -> Slopes:
         for name in wanted:
             found[name][at] = np.zeros(vector.size)
         for place in np.flatnonzero(vector).tolist():
-            step = STEP * max(1.0, abs(float(vector[place])))
+            size = abs(float(vector[place]))
+            step = FINE * size if vector.dtype.kind == "f" else STEP * max(1.0, size)
             up, down = (rates({**counts, at: _moved(vector, place, s)}) for s in (step, -step))
             for name in wanted:
                 if name in up:

@@ -84,6 +84,22 @@ def score_rates(moments: Table) -> dict[str, float]:
     return {"pearson": r, "mse": float(_ratio(xx - 2 * xy + yy, n))}
 
 
+def pearson_slope(moments: Table) -> Table:
+    """How Pearson's correlation moves with each of these moments; 0 where there is none.
+
+    In closed form: of guesses that hardly differ, quotients of differences would be noise.
+    """
+    n, x, y, xx, yy, xy = moments.astype(float)
+    r, a, b = score_rates(moments)["pearson"], n * xx - x * x, n * yy - y * y
+    if not r:
+        return np.zeros(6)
+    s = np.sqrt(a * b)
+    of_n = xy / s - r / 2 * (xx / a + yy / b)
+    return np.array(
+        [of_n, r * x / a - y / s, r * y / b - x / s, -r * n / (2 * a), -r * n / (2 * b), n / s]
+    )
+
+
 def rank_rate(cells: Table) -> dict[str, float]:
     """Spearman's correlation, of how many records have a score and a guess in each two bins."""
     table = cells.reshape(GRID, GRID).astype(float)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secure_fl.data.examples import Example
@@ -173,6 +174,10 @@ class Task(ABC):
 
     def intervals(self, counts: Counts) -> dict[str, Interval]:
         """Return 95 % intervals of metrics, where counts tell them."""
+        return {}
+
+    def closed_slopes(self, counts: Counts) -> dict[str, dict[str, NDArray[np.float64]]]:
+        """Say how metrics move with counts, where a quotient of differences would not do."""
         return {}
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:

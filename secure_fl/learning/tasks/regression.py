@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from numpy.typing import NDArray
 from torch import Tensor
 
 from secure_fl.data.examples import Example, Text
@@ -17,7 +18,14 @@ from secure_fl.errors import DataError
 from secure_fl.learning import metrics
 from secure_fl.learning.counts import Counts, Rows
 from secure_fl.learning.intervals import Interval, delta, fisher, of_squares
-from secure_fl.learning.rates import GRID, bin_of, rank_extremes, rank_rate, score_rates
+from secure_fl.learning.rates import (
+    GRID,
+    bin_of,
+    pearson_slope,
+    rank_extremes,
+    rank_rate,
+    score_rates,
+)
 from secure_fl.learning.tasks.base import Batch, Reduction, Task
 from secure_fl.learning.tasks.binned import joined
 from secure_fl.learning.tasks.table import Table
@@ -93,6 +101,10 @@ class Regression(Task):
         found = {name: interval for name, interval in by_law.items() if interval is not None}
         ranks = {RANKS: counts[RANKS]} if RANKS in counts else {}
         return found | delta(self.rates, ranks, ["spearman"], within=(-1.0, 1.0))
+
+    def closed_slopes(self, counts: Counts) -> dict[str, dict[str, NDArray[np.float64]]]:
+        """Pearson's."""
+        return {"pearson": {MOMENTS: pearson_slope(counts[MOMENTS])}}
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:
         """Of Spearman's correlation."""
