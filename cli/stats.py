@@ -105,4 +105,4 @@ def _print(found: Asked) -> None:
             console.print(f"  {said}")
         for (site, question), error in found.refusals.items():
             if question == answer.name:  # on one machine all may be told; apart, each its own
-                console.print(f"  {site}: {error.what}")
+                console.print(f"  {site}: {str(error).splitlines()[0]}")
