@@ -64,9 +64,8 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
-    assert (
-        len(packed) <= 400
-    )  # a guard: a hospital's way into a pilot, and statistics of its records
+    # A guard: grown by a way into a pilot, statistics of records, and evaluation without training.
+    assert len(packed) <= 412
 
 
 @CHECKOUT
