@@ -64,7 +64,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",
-            "Questions over ten hospitals, and a differencing attack with a thousand.",
+            "Questions over ten hospitals, and a thousand that attack.",
             {"parties": 3, "records": 100, "questions": 20},
         ),
         "wire": Benchmark(
