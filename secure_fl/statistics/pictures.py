@@ -119,4 +119,4 @@ def _share(count: int | None, total: int | None) -> str:
 
 
 def _bar(count: int | None, most: int) -> str:
-    return ("█" * round(BAR * (count or 0) / most)).ljust(BAR) if most else ""
+    return ("█" * round(BAR * (count or 0) / most)).ljust(BAR, "░") if most else ""
