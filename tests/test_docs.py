@@ -17,7 +17,7 @@ import secure_fl
 from tests.support.names import MAPPED, ROOT, exists
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-PAGES += [ROOT / "examples" / "README.md"]
+PAGES += [ROOT / "examples" / "README.md", *sorted((ROOT / "docs" / "governance").glob("*.md"))]
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # that one tells what was
 FOLDERS = ("secure_fl", "tests", "benchmarks", "docs", "examples", *MAPPED)
 DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "public",
