@@ -19,9 +19,9 @@ from tests.support.names import MAPPED, ROOT, exists
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [ROOT / "examples" / "README.md", *sorted((ROOT / "docs" / "governance").glob("*.md"))]
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # that one tells what was
-FOLDERS = ("secure_fl", "tests", "benchmarks", "docs", "examples", *MAPPED)
+FOLDERS = ("secure_fl", "tests", "benchmarks", "docs", "examples", "deploy", *MAPPED)
 DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "public",
-        "safetensors")  # fmt: skip
+        "safetensors", "yaml")  # fmt: skip
 
 
 def quoted(page: Path) -> set[str]:

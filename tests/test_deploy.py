@@ -1,0 +1,142 @@
+"""Containers and services: they call what the program has, with no more rights than it needs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from secure_fl.cli.main import STATUSES, main
+from secure_fl.cli.pilot import PROGRAM
+from tests.support import sealed_root
+from tests.support.names import ROOT
+
+yaml = pytest.importorskip("yaml")
+DEPLOY = ROOT / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+COMPOSED = {"hospital": "join", "coordinator": "coordinate"}
+CONTAINED = pytest.mark.skipif(bool(why := sealed_root.missing()), reason=why)
+
+
+def parse(words: list[str]) -> str:
+    """Take a command line as the program does, without running it; return the command's name."""
+    command: click.Command = main
+    with click.Context(main) as context:
+        while isinstance(command, click.Group):
+            _, found, words = command.resolve_command(context, words)
+            assert found is not None
+            command = found
+    command.make_context(command.name, list(words))
+    return str(command.name)
+
+
+def service(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / f"{name}.compose.yaml").read_text())
+    return dict(found["services"][name])
+
+
+def settings(unit: Path) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for line in unit.read_text().splitlines():
+        if re.match(r"\w+=", line):
+            key, _, value = line.partition("=")
+            found[key].append(value)
+    return found
+
+
+def said(file: Path) -> list[list[str]]:
+    """Commands in the comments on top of a file, after the words that stand for `secure-fl`."""
+    text = re.sub(r"\\\n#\s+", "", file.read_text())
+    lines = re.findall(r"^#   (?:hospital|hub) (.*?)(?:  +#.*)?$", text, re.M)
+    return [shlex.split(line.replace(" ...", "")) for line in lines]
+
+
+@pytest.mark.parametrize("wrong", ["jion site.toml", "join site.toml --kit-file kit", "join"])
+def test_what_the_program_lacks_is_seen(wrong: str) -> None:
+    with pytest.raises(click.UsageError):
+        parse(wrong.split())
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_a_composed_service_is_a_command_without_rights(name: str) -> None:
+    found = service(name)
+    assert parse(found["command"]) == COMPOSED[name]
+    assert found["read_only"] and found["cap_drop"] == ["ALL"] and found["init"]
+    assert found["security_opt"] == ["no-new-privileges:true"] and found["user"] == "10001:10001"
+    assert "cap_add" not in found and "privileged" not in found
+    writable = [volume for volume in found["volumes"] if not volume.endswith(":ro")]
+    assert writable == ["./state:/state"]
+    assert ("ports" in found) == (name == "coordinator")
+    assert "--passphrase-file=/run/secrets/passphrase" in found["command"]
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_the_way_that_a_compose_file_tells_is_the_programs(name: str) -> None:
+    commands = said(DEPLOY / f"{name}.compose.yaml")
+    assert len(commands) == 2
+    for words in commands:
+        parse(words)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_is_a_command_without_rights(unit: Path) -> None:
+    found = settings(unit)
+    (start,) = found["ExecStart"]
+    program, *words = start.split()
+    assert program.endswith("/secure-fl") and unit.stem == f"secure-fl-{parse(words)}"
+    assert found["User"] == ["secure-fl"] and found["CapabilityBoundingSet"] == [""]
+    assert found["ProtectSystem"] == ["strict"] and found["NoNewPrivileges"] == ["yes"]
+    assert found["LoadCredential"] and found["Restart"] == ["on-failure"]
+    (ends,) = found["RestartPreventExitStatus"]
+    assert {2, 4, 6, 7} <= {int(status) for status in ends.split()} < set(STATUSES)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+    here = tmp_path / unit.name  # the program is not in /opt here
+    here.write_text(unit.read_text().replace("/opt/secure-fl/bin/secure-fl", "/usr/bin/env"))
+    verify = ["systemd-analyze", "verify", "--man=no", str(here)]
+    done = subprocess.run(verify, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_is_made_of_what_was_checked() -> None:
+    text = re.sub(r"\\\n\s*", "", (DEPLOY / "Containerfile").read_text())
+    told = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert "ARG BASE" in told and "*@sha256:*" in text  # no default, and refused without a digest
+    (install,) = re.findall(r"pip install .*", text)
+    for wanted in ("--no-index", "--require-hashes", "--only-binary :all:"):
+        assert wanted in install
+    users = [line for line in told if line.startswith("USER")]
+    after = told[told.index(users[-1]) :]
+    assert users == ["USER 10001:10001"] and 'ENTRYPOINT ["secure-fl"]' in after
+    assert parse(re.findall(r"^RUN secure-fl (.*)$", text, re.M)) == "doctor"
+
+
+@CONTAINED
+def test_it_runs_as_nobody_with_a_root_that_cannot_be_written(tmp_path: Path) -> None:
+    for folder, written in (("/state", True), ("/tmp", False), (str(ROOT), False)):  # noqa: S108
+        tried = sealed_root.run(tmp_path, "touch", f"{folder}/written")
+        assert (tried.returncode == 0) == written, tried.stderr
+    assert (tmp_path / "state" / "written").stat().st_uid == int(sealed_root.UID)
+    for command, answer in (("--version", "secure-fl 0."), ("doctor", "everything works")):
+        done = sealed_root.run(tmp_path, sys.executable, "-c", PROGRAM, command)
+        assert done.returncode == 0 and answer in done.stdout, done.stdout + done.stderr
+
+
+@CONTAINED
+@pytest.mark.slow
+def test_a_pilot_runs_as_nobody_with_a_root_that_cannot_be_written(tmp_path: Path) -> None:
+    local = ["pilot", "local", "--rounds", "1", "--size", "16"]
+    done = sealed_root.run(tmp_path, sys.executable, "-c", PROGRAM, *local)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("state/pilot/*/runs/run/model/model.safetensors"))) == 3
