@@ -207,8 +207,9 @@ def test_it_learns_at_a_quarter_of_the_bytes() -> None:
     assert np.mean(losses[7] + losses[8]) < np.mean(losses[1]) - 0.1
     whole = small(FedAvg(rounds=8), silos=parties).run().document["bytes"]["hospital-1"]
     sent = sketched.document["bytes"]["hospital-1"]
-    assert sent["up"] == pytest.approx(whole["up"] / 4, rel=0.05)
-    assert sent["down"] == pytest.approx(whole["down"] / 4, rel=0.05)
+    # the counts of scores, two kilobytes a round, are in both
+    assert sent["up"] == pytest.approx(whole["up"] / 4, rel=0.07)
+    assert sent["down"] == pytest.approx(whole["down"] / 4, rel=0.07)
 
 
 def test_steps_train_on_that_many_batches() -> None:
