@@ -135,6 +135,32 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "How long the import and the help text take.",
             {"repeats": 3},
         ),
+        "peers": Benchmark(
+            "benchmarks.peers.compare",
+            "The same job on Flower, NVFLARE, pfl and here, side by side.",
+            {"names": ("ours", "ours-simulated"), "turns": 1, "rounds": 4, "records": 32},
+            (
+                click.Option(
+                    ["--environments"],
+                    metavar="FOLDER",
+                    help="Where `python -m benchmarks.peers.environments FOLDER` installed them."
+                    " [default: peers]",
+                ),
+                click.Option(
+                    ["--turns"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=1),
+                    help="Runs of each. [default: 5]",
+                ),
+                click.Option(
+                    ["--sites"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=3),
+                    help="[default: 4; simulated: 100]",
+                ),
+                click.Option(["--simulated"], is_flag=True, help="Many clients in one process."),
+            ),
+        ),
         "inquiry": Benchmark(
             "benchmarks.micro.inquiry",
             "What it costs to find whose tag was wrong, beside a sum.",
@@ -168,4 +194,4 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
     }
 )
-ALONE = frozenset({"network", "fuzz", "storms"})  # minutes or hours: not among `all`
+ALONE = frozenset({"fuzz", "network", "peers", "storms"})  # minutes or hours: not among `all`

@@ -1,0 +1,214 @@
+"""The same job on every system, taking turns: seconds, CPU, bytes, memory, and what was learned.
+
+A round runs from the moment at which the first site begins to train to that moment of the next
+round. The first is left out: systems load and connect in it. A system that is not installed, or
+fails, is a row with its error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.environments import missing
+from benchmarks.peers.inside.job import FINAL, TRAINED, Job, take, trained
+from benchmarks.peers.prepare import Sizes, prepare
+from benchmarks.peers.stage import FAILED, LONGEST, SAID
+from benchmarks.peers.ways import NO_SERVER, ROOT, WAYS, Way
+from benchmarks.report import Report, table
+
+NETWORKED = tuple(name for name, way in WAYS.items() if way.server != NO_SERVER)
+SIMULATED = tuple(name for name in WAYS if name not in NETWORKED)
+COLUMNS = (
+    "system",
+    "protected",
+    "s a round",
+    "CPU s",
+    "kB up + down",
+    "first round",
+    "MB server / site",
+    "score (off)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one run took."""
+
+    first: float  # seconds from the command to the first round
+    seconds: float  # of a round
+    cpu: float  # of a round, all processes
+    up: float  # bytes of a round and site
+    down: float
+    peak_server: int
+    peak_site: int
+    accuracy: float
+    off: float  # the largest difference from the weights of the job done by hand
+    rounds: int
+
+
+def measure(
+    names: Sequence[str] | None = None,
+    environments: str | Path = "peers",
+    turns: int = 5,
+    sites: int | None = None,
+    rounds: int = 4,
+    records: int | None = None,
+    model: str = "tiny",
+    data: str | Path | None = None,
+    simulated: bool = False,
+) -> Report:
+    """Run the job by every way, turn after turn; `simulated`: of many clients in one process."""
+    names = names or (SIMULATED if simulated else NETWORKED)
+    sites, records = sites or (100 if simulated else 4), records or (24 if simulated else 120)
+    started, homes = time.perf_counter(), Path(environments).absolute()
+    sizes = Sizes(sites=sites, records=records, rounds=rounds, model=model)
+    taken: dict[str, list[Turn]] = {name: [] for name in names}
+    errors: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        job = prepare(Path(folder, "job"), sizes, None if data is None else Path(data))
+        reference = by_hand(Job(job))
+        for turn in range(turns):
+            for name in names:
+                if name in errors:
+                    continue
+                found = _run(name, job, Path(folder, f"{name}-{turn}"), homes, reference)
+                if isinstance(found, str):
+                    errors[name] = found
+                else:
+                    taken[name].append(found)
+    rows = {name: _row(WAYS[name], taken[name], errors.get(name)) for name in names}
+    title = f"{sites} sites of {records} records, {rounds} rounds, {model}; median of {turns} turns"
+    shown = [_shown(row) for row in rows.values()]
+    return Report(
+        "peers",
+        {**asdict(sizes), "turns": turns},
+        sizes.seed,
+        {"rows": rows},
+        [table(title, COLUMNS, shown)],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def by_hand(job: Job) -> dict[str, Any]:
+    """The job as a loop: what all should end with."""
+    model = job.model()
+    weights = trained(model)
+    total = sum(map(job.records, job.sites))
+    for round in range(1, job.rounds + 1):
+        mean = {name: np.zeros(values.shape) for name, values in weights.items()}
+        for site in job.sites:
+            take(model, weights)
+            job.train(model, site, round)
+            for name, values in trained(model).items():
+                mean[name] += values.astype(float) * (job.records(site) / total)
+        weights = {name: values.astype(np.float32) for name, values in mean.items()}
+    return weights
+
+
+def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, Any]) -> Turn | str:
+    """One run in a process and a network of its own; or why there is none."""
+    way = WAYS[name]
+    if way.system and (why := missing(homes, way.system)):
+        return why
+    bin = homes / way.system / "bin" if way.system else Path(sys.executable).parent
+    command = [sys.executable, "-m", "benchmarks.peers.stage", *map(str, (job, out, name, bin))]
+    try:
+        done = subprocess.run(
+            ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)), *command],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=2 * LONGEST,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode:
+        failed = out / FAILED
+        return failed.read_text() if failed.exists() else done.stderr[-600:]
+    return _turn(Job(job), out, reference)
+
+
+def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn:
+    """Read what a run left."""
+    said = json.loads((out / SAID).read_text())
+    begins: dict[int, float] = {}
+    for line in (out / TRAINED).read_text().splitlines():
+        one = json.loads(line)
+        begins[one["round"]] = min(one["began"], begins.get(one["round"], one["began"]))
+    ordered = sorted(begins.values())
+    ticks = np.array(said["ticks"])
+    cpu, up, down = (np.interp(ordered[1:], ticks[:, 0], ticks[:, at]) for at in (1, 2, 3))
+    rounds = len(ordered) - 2
+    with np.load(out / FINAL) as found:
+        weights = dict(found)
+    model = job.model()
+    take(model, weights)
+    return Turn(
+        ordered[0] - said["began"],
+        (ordered[-1] - ordered[1]) / rounds,
+        float(cpu[-1] - cpu[0]) / rounds,
+        float(up[-1] - up[0]) / rounds / len(job.sites),
+        float(down[-1] - down[0]) / rounds / len(job.sites),
+        said["peak_server"],
+        said["peak_site"],
+        job.test(model),
+        max(float(np.abs(weights[name] - values).max()) for name, values in reference.items()),
+        rounds,
+    )
+
+
+def _row(way: Way, turns: Sequence[Turn], error: str | None) -> dict[str, Any]:
+    """The median of turns, and their ends."""
+    about = {
+        "system": way.mode,
+        "protected": way.protected,
+        "lines": sum(_lines(ROOT / "benchmarks/peers/inside" / file) for file in way.files),
+        "error": error,
+        "turns": len(turns),
+    }
+    if not turns:
+        return about
+    names = asdict(turns[0])
+    values = {name: [float(getattr(turn, name)) for turn in turns] for name in names}
+    return about | {name: [median(v), min(v), max(v)] for name, v in values.items()}
+
+
+def _lines(file: Path) -> int:
+    """The lines of a file that say something."""
+    if not file.exists():
+        return 0
+    return sum(bool(line.strip()) for line in file.read_text().splitlines())
+
+
+def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
+    name, protected = row["system"], "yes" if row["protected"] else "no"
+    if not row["turns"]:
+        return (name, protected, str(row["error"]).strip().splitlines()[-1][:60], *("",) * 5)
+    return (
+        name,
+        protected,
+        _spread(row["seconds"], 1),
+        _spread(row["cpu"], 1),
+        f"{row['up'][0] / 1e3:.0f} + {row['down'][0] / 1e3:.0f}",
+        f"{row['first'][0]:.1f} s",
+        f"{row['peak_server'][0] / 1e6:.0f} / {row['peak_site'][0] / 1e6:.0f}",
+        f"{row['accuracy'][0]:.3f} ({row['off'][0]:.0e})",
+    )
+
+
+def _spread(values: Sequence[float], unit: float) -> str:
+    middle, low, high = (value * unit for value in values)
+    return f"{middle:.3g} ({low:.3g}-{high:.3g})"

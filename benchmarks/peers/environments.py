@@ -1,0 +1,51 @@
+"""An environment of its own for each system: `python -m benchmarks.peers.environments FOLDER`.
+
+None is a dependency of ours. A system that cannot be installed leaves its error where its
+programs would be, and is a row with that error.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+TORCH = ("torch==2.13.0", "transformers==5.23.0")
+SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "flwr": ("flwr[simulation]==1.41.0",),  # 1.42 asks for a certifi that is not out yet
+        "nvflare": ("nvflare[HE]==2.9.0",),
+        "pfl": ("pfl[pytorch]==0.6.0",),
+    }
+)
+ERROR = "not-installed.txt"
+
+
+def install(folder: Path) -> None:
+    """Make what is missing."""
+    for system, packages in SYSTEMS.items():
+        home = folder / system
+        if home.exists() and not (home / ERROR).exists():
+            continue
+        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
+        pip: list[str | Path] = [home / "bin" / "pip", "install", "--quiet", *TORCH, *packages]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        if done.returncode:
+            (home / ERROR).write_text(done.stderr[-600:])
+        print(system, "is not installed" if done.returncode else "is installed")
+
+
+def missing(folder: Path, system: str) -> str | None:
+    """Why a system cannot run; None: it can."""
+    home = folder / system
+    if (home / ERROR).exists():
+        return (home / ERROR).read_text()
+    if not (home / "bin" / "python").exists():
+        return "not installed: python -m benchmarks.peers.environments FOLDER"
+    return None
+
+
+if __name__ == "__main__":
+    install(Path(sys.argv[1]))

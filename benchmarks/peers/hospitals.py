@@ -1,0 +1,70 @@
+"""Our own pilot over a job: hospitals that have its records, and what they ended with."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from benchmarks.peers.inside.job import FINAL, TRAINED, Job, save, trained
+from benchmarks.peers.prepare import LENGTH, RECORDS
+from benchmarks.peers.stage import PORT
+from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.config.build import RunSettings
+from secure_fl.learning.exporting import WEIGHTS
+from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.policy.rules import Plan
+from secure_fl.runs.folder import EVENTS
+
+UNUSED = re.compile(r"^(dev|test) = .*\n", re.MULTILINE)  # all of a job's records train
+
+
+def make(job: Path, out: Path) -> Trial:
+    """Hospitals with keys, kits and rules, and the coordinator's plan of the job."""
+    about = json.loads((job / "job.json").read_text())
+    plan = Plan(
+        algorithm=FedAvg(rounds=about["rounds"], epochs=1),
+        task=TaskSettings(labels=about["labels"], max_length=LENGTH),
+        model=ModelSettings(name=str(job / "model")),
+        training=TrainingSettings(
+            learning_rate=about["learning_rate"],
+            batch_size=about["batch_size"],
+            schedule="constant",
+            device="cpu",
+        ),
+        run=RunSettings(seed=about["seed"]),
+        dataset="notes",
+    )
+    trial = make_trial(out / "pilot", about["sites"], plan, port=PORT, size=8)
+    for name in trial.names:
+        here = trial.of(name)
+        (here / "train.jsonl").write_bytes((job / RECORDS / f"{name}.jsonl").read_bytes())
+        rules = (here / "site.toml").read_text()
+        (here / "site.toml").write_text(UNUSED.sub(r"\1 = 0.0\n", rules))
+    return trial
+
+
+class Rounds:
+    """Notes when the coordinator begins a round, as it happens."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._events = trial.of(HUB) / "run" / EVENTS
+        self.began: list[float] = []
+
+    def look(self) -> None:
+        """Look once."""
+        if self._events.exists():
+            known = self._events.read_text().count('"event": "round"')
+            self.began += [time.time()] * (known - len(self.began))
+
+    def collect(self, job: Path, out: Path, trial: Trial) -> None:
+        """Leave what the other systems leave: the final weights, and when rounds began."""
+        said = [{"round": n, "began": began} for n, began in enumerate(self.began, 1)]
+        (out / TRAINED).write_text("".join(json.dumps(one) + "\n" for one in said))
+        found = load_file(trial.of(trial.names[0]) / "runs" / "run" / "model" / WEIGHTS)
+        done = Job(job)
+        names = trained(done.model())
+        save(out / FINAL, {name: found[name] for name in names})

@@ -1,0 +1,1 @@
+"""The job of the comparison, as a Flower app."""

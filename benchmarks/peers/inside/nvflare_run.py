@@ -1,0 +1,44 @@
+"""The job on NVFLARE's proof-of-concept deployment: a server and a process for each site."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import tenseal
+import torch
+from job import Job
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.recipe import PocEnv
+from nvflare_model import DOT, Travelling
+
+sealed = sys.argv[1] == "he"
+job = Job()
+given = {
+    "name": "job",
+    "model": Travelling(),
+    "min_clients": len(job.sites),
+    "num_rounds": job.rounds,
+    "train_script": str(Path(__file__).parent / "nvflare_client.py"),
+}
+if sealed:
+    from nvflare.app_opt.pt.recipes.fedavg_he import FedAvgRecipeWithHE
+
+    recipe = FedAvgRecipeWithHE(**given)
+else:
+    recipe = FedAvgRecipe(**given)
+shapes = {name: values.shape for name, values in Travelling().state_dict().items()}
+run = recipe.execute(PocEnv(num_clients=len(job.sites), clients=job.sites, use_he=sealed))
+result = Path(str(run.get_result(clean_up=False)))
+(found,) = result.rglob("FL_global_model.pt")
+weights = torch.load(found, weights_only=False)["model"]
+if sealed:  # what the server kept is sealed: a site opens it
+    kit = next(Path(os.environ["NVFLARE_POC_WORKSPACE"]).rglob("client_context.tenseal"))
+    context = tenseal.context_from(kit.read_bytes())
+    weights = {
+        name: np.reshape(tenseal.ckks_vector_from(context, data).decrypt(), shapes[name])
+        for name, data in weights.items()
+    }
+job.finish({name.replace(DOT, "."): values for name, values in weights.items()})

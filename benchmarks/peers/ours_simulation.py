@@ -1,0 +1,44 @@
+"""The job in one process by our library, as `inside` has it for the others."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from benchmarks.peers.inside.job import Job, trained
+from benchmarks.peers.prepare import LENGTH, members
+from secure_fl import FedAvg, Federation, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.events import Event
+from secure_fl.settings import ProtectionSettings
+
+
+def main() -> None:
+    """Run the job that the environment names."""
+    torch.set_num_threads(1)
+    job = Job()
+    begins: list[float] = []
+
+    def listen(event: Event) -> None:
+        if event["event"] == "round" and event["party"] == job.sites[-1]:
+            begins.append(time.time())  # of the next
+
+    begins.append(time.time())
+    result = Federation(
+        members(job.folder),
+        FedAvg(rounds=job.rounds, epochs=1),
+        task=TaskSettings(labels=("ade", "no-ade"), max_length=LENGTH),
+        model=ModelSettings(name=str(job.folder / "model"), freeze_embeddings=True),
+        training=TrainingSettings(
+            learning_rate=job.learning_rate, batch_size=job.batch_size, schedule="constant"
+        ),
+        protection=ProtectionSettings(mode="none"),
+        seed=0,
+        listener=listen,
+    ).run()
+    job.finish(trained(result.model))
+    job.note_rounds(begins)
+
+
+if __name__ == "__main__":
+    main()

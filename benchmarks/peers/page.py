@@ -1,0 +1,133 @@
+"""docs/peers.md out of what was measured: `python -m benchmarks.peers.page`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results" / "peers"
+PAGE = ROOT / "docs" / "peers.md"
+TEXT = Path(__file__).with_name("page.md.j2")
+OURS = "ours"
+
+
+def write() -> str:
+    """The page."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701
+    networked, simulated = (_read(name) for name in ("networked", "simulated"))
+    return environment.from_string(TEXT.read_text()).render(
+        networked=networked,
+        simulated=simulated,
+        machine=_machine(networked),
+        table=_networked(networked["rows"]),
+        ratios=_ratios(networked["rows"]),
+        clients="\n".join(map(_simulated, simulated["rows"].values())),
+        verdict=_verdict(simulated["rows"]),
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def _machine(document: Mapping[str, Any]) -> str:
+    found = document["machine"]
+    return f"{found['processor']}, {found['cores']} cores"
+
+
+def _networked(rows: Mapping[str, Any]) -> str:
+    """A row for each system: what it took, or why it did not run."""
+    titles = (
+        *("", "server blind", "seconds of a round", "CPU s of a round", "kB up + down"),
+        *("until the first round, s", "MB server / site", "lines", "accuracy (off)"),
+    )
+    lines = [_line(titles), _line(["---", "---", *["---:"] * 7])]
+    return "\n".join(lines + [_line(_cells(row)) for row in rows.values()])
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    blind = "yes" if row["protected"] else "no"
+    if not row["turns"]:
+        return [row["system"], blind, _error(row), *[""] * 6]
+    return [
+        row["system"],
+        blind,
+        _spread(row["seconds"]),
+        _spread(row["cpu"]),
+        f"{row['up'][0] / 1e3:,.0f} + {row['down'][0] / 1e3:,.0f}",
+        f"{row['first'][0]:.0f}",
+        f"{row['peak_server'][0] / 1e6:.0f} / {row['peak_site'][0] / 1e6:.0f}",
+        str(row["lines"] or "settings"),
+        f"{row['accuracy'][0]:.3f} ({row['off'][0]:.0e})",
+    ]
+
+
+def _ratios(rows: Mapping[str, Any]) -> str:
+    """Each system's medians over ours."""
+    mine = rows[OURS]
+    return "\n".join(
+        _line(
+            [
+                row["system"],
+                _times(row["seconds"][0] / mine["seconds"][0]),
+                _times(row["cpu"][0] / mine["cpu"][0]),
+                _times((row["up"][0] + row["down"][0]) / (mine["up"][0] + mine["down"][0])),
+            ]
+        )
+        for name, row in rows.items()
+        if name != OURS and row["turns"]
+    )
+
+
+def _simulated(row: Mapping[str, Any]) -> str:
+    if not row["turns"]:
+        return _line([row["system"], _error(row), *[""] * 4])
+    middle, low, high = (60 / seconds for seconds in row["seconds"])
+    return _line(
+        [
+            row["system"],
+            f"{middle:.1f} ({high:.1f}-{low:.1f})",
+            _spread(row["cpu"]),
+            f"{row['peak_site'][0] / 1e6:.0f}",
+            f"{row['first'][0]:.0f} s",
+            f"{row['accuracy'][0]:.3f} ({row['off'][0]:.0e})",
+        ]
+    )
+
+
+def _verdict(rows: Mapping[str, Any]) -> str:
+    """How our rounds a minute compare."""
+    mine = rows["ours-simulated"]["seconds"][0]
+    said = [
+        f"{row['seconds'][0] / mine:.2f} times those of {row['system'].split(',')[0]}"
+        for name, row in rows.items()
+        if name != "ours-simulated" and row["turns"]
+    ]
+    return f"there are {' and '.join(said)}."
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return str(row["error"]).strip().splitlines()[-1][:120].replace("|", "/")
+
+
+def _spread(values: list[float]) -> str:
+    middle, low, high = values
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x"
+
+
+def _line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(write())

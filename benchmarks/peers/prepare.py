@@ -1,0 +1,95 @@
+"""Make a job's folder: equal weights, records, orders of batches and optimiser for every system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import checkpoint, collection
+from benchmarks.datasets import Spread, silos
+from benchmarks.peers.inside.job import save
+from secure_fl.data.examples import Example
+from secure_fl.data.silo import Silo
+from secure_fl.data.splits import write
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import Task, make_task
+from secure_fl.seeds import seed_for
+from secure_fl.settings import ModelSettings, TaskSettings
+
+RECORDS = "records"  # the sites' texts, as our own command reads them
+LENGTH = 48  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large a job is."""
+
+    sites: int = 4
+    records: int = 120  # of each site
+    test: int = 400
+    rounds: int = 10
+    batch_size: int = 16
+    learning_rate: float = 1e-3
+    model: str = "tiny"
+    seed: int = 0
+
+
+def prepare(folder: Path, sizes: Sizes, data: Path | None = None) -> Path:
+    """Write the job of these sizes: of real records where they are, else of built-in ones."""
+    found = collection.find(data)
+    name = "built-in ade" if found is None else "ade_cls"
+    spread = Spread((name,), sizes.sites, sizes.records * sizes.sites, test=sizes.test)
+    parties = silos(spread, found, sizes.seed)
+    task = make_task(TaskSettings(labels=collection.SETS[name].labels, max_length=LENGTH))
+    model = ModelSettings(name=checkpoint.find(sizes.model).name)
+    tokenizer = load_tokenizer(model)
+    _write_model(folder / "model", model, task, tokenizer, sizes.seed)
+    (folder / "sites").mkdir()
+    for party in parties:
+        save(folder / "sites" / f"{party.name}.npz", _columns(task, tokenizer, party.train))
+        (folder / RECORDS).mkdir(exist_ok=True)
+        write(party.train, folder / RECORDS / f"{party.name}.jsonl")
+    tests = [text for party in parties for text in party.test]
+    save(folder / "test.npz", _columns(task, tokenizer, tests))
+    about = {
+        "sites": [party.name for party in parties],
+        "rounds": sizes.rounds,
+        "batch_size": sizes.batch_size,
+        "learning_rate": sizes.learning_rate,
+        # where our own sites begin to draw their orders from
+        "seeds": {party.name: seed_for(sizes.seed, party.name) for party in parties},
+        "seed": sizes.seed,
+        "labels": list(task.labels),
+        "records": name,
+    }
+    (folder / "job.json").write_text(json.dumps(about, indent=1))
+    return folder
+
+
+def members(folder: Path) -> list[Silo]:
+    """The job's sites, as our own library takes them."""
+    from secure_fl.data import load
+
+    about = json.loads((folder / "job.json").read_text())
+    return [
+        Silo(site, tuple(load(folder / RECORDS / f"{site}.jsonl", "classification")))
+        for site in about["sites"]
+    ]
+
+
+def _write_model(folder: Path, model: ModelSettings, task: Task, tokenizer: Any, seed: int) -> None:
+    """A checkpoint with its head; without dropout, so that equal batches give equal weights."""
+    made: Any = load_model(model, task, tokenizer, seed)
+    for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        setattr(made.config, field, 0.0)
+    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _columns(task: Task, tokenizer: Any, texts: Sequence[Example]) -> dict[str, Any]:
+    """The records as tables, padded to the longest."""
+    (batch,) = task.encode(texts, tokenizer).batches(len(texts))
+    return {name: column.numpy() for name, column in batch.items()}

@@ -1,0 +1,196 @@
+"""One run of a system, in a process and a network of its own, with clocks.
+
+The network has a loopback interface and nothing else, on which bytes are counted. Processes are
+counted by looking at all that are in it, five times a second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+import psutil
+
+from benchmarks.peers.wire import Wire
+
+Env: TypeAlias = Mapping[str, str]
+NONE: Env = MappingProxyType({})
+PORT = 8002  # of every system's server
+STEP = 0.2  # seconds between two looks
+LONGEST = 600.0  # seconds that a run may take
+FAILED = "failed.txt"
+SAID = "meter.json"
+
+
+@dataclass
+class Meter:
+    """What all processes of a run have spent so far, and the most memory of each."""
+
+    server: re.Pattern[str]  # in the command line of whatever belongs to the server
+    wire: Wire
+    ticks: list[tuple[float, float, int, int]] = field(
+        default_factory=list
+    )  # time, CPU s, up, down
+    spent: dict[int, float] = field(default_factory=dict)
+    memory: dict[int, int] = field(default_factory=dict)
+    servers: set[int] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Look once."""
+        for process in started():
+            with suppress(psutil.Error):
+                times, pid = process.cpu_times(), process.pid
+                self.spent[pid] = times.user + times.system
+                self.memory[pid] = max(self.memory.get(pid, 0), process.memory_info().rss)
+                if self.server.search(" ".join(process.cmdline())):
+                    self.servers.add(pid)
+        cpu = sum(self.spent.values())
+        self.ticks.append((time.time(), cpu, self.wire.up, self.wire.down))
+
+    def watch(self, over: threading.Event) -> None:
+        """Look until it is over."""
+        while not over.wait(STEP):
+            self.look()
+
+
+@dataclass
+class Place:
+    """Where a run happens, and what it may start."""
+
+    job: Path
+    out: Path
+    bin: Path  # of the system's own environment
+    inside: Path
+    stack: ExitStack
+
+    @property
+    def sites(self) -> list[str]:
+        """The job's sites."""
+        found: list[str] = json.loads((self.job / "job.json").read_text())["sites"]
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """One thread, the job's places, and the system's own programs first."""
+        return os.environ | {
+            "PEERS_JOB": str(self.job),
+            "PEERS_OUT": str(self.out),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(self.inside),
+            "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def start(
+        self, log: str, command: Sequence[str], more: Env = NONE, cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Begin a process of the run; it ends with the run."""
+        file = self.stack.enter_context((self.out / f"{log}.log").open("wb"))
+        process = subprocess.Popen(
+            command,
+            cwd=cwd or self.out,
+            env={**self.environment(), **more},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        self.stack.callback(process.kill)
+        return process
+
+    def do(
+        self, log: str, command: Sequence[str], more: Env = NONE, cwd: Path | None = None
+    ) -> None:
+        """Run a command to its end."""
+        if code := self.start(log, command, more, cwd).wait(LONGEST):
+            tail = (self.out / f"{log}.log").read_text(errors="replace")[-600:]
+            raise RuntimeError(f"{command[0]} ended with {code}: {tail}")
+
+    def until(self, what: str, there: Callable[[], bool]) -> None:
+        """Wait for something."""
+        end = time.time() + LONGEST
+        while not there():
+            if time.time() > end:
+                raise TimeoutError(f"{what} did not come")
+            time.sleep(STEP)
+
+    def until_open(self, port: int) -> None:
+        """Wait until somebody listens."""
+
+        def listens() -> bool:
+            with socket.socket() as end:
+                return end.connect_ex(("127.0.0.1", port)) == 0
+
+        self.until(f"a server on port {port}", listens)
+
+
+def started() -> Iterator[psutil.Process]:
+    """All processes in this network but this one: also those that left their parents."""
+    here = os.readlink("/proc/self/ns/net")
+    for process in psutil.process_iter():
+        with suppress(OSError):
+            if process.pid != os.getpid() and os.readlink(f"/proc/{process.pid}/ns/net") == here:
+                yield process
+
+
+def raise_loopback() -> None:
+    """Switch the network's own loopback on."""
+    get, put, up = 0x8913, 0x8914, 0x1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        asked = struct.pack("16sh", b"lo", 0)
+        flags = struct.unpack("16sh", fcntl.ioctl(end, get, asked)[:18])[1]
+        fcntl.ioctl(end, put, struct.pack("16sh", b"lo", flags | up))
+
+
+def main(job: str, out: str, name: str, bin: str) -> None:
+    """Run one way, and write down what it took, or why it failed."""
+    from benchmarks.peers.ways import WAYS
+
+    way, place = WAYS[name], Path(out)
+    place.mkdir(parents=True)
+    raise_loopback()
+    over, wire = threading.Event(), Wire(PORT)
+    meter = Meter(re.compile(way.server), wire)
+    watches = [threading.Thread(target=one.watch, args=(over,)) for one in (meter, wire)]
+    began = time.time()
+    for watch in watches:
+        watch.start()
+    try:
+        with ExitStack() as stack:
+            way.run(Place(Path(job), place, Path(bin), Path(__file__).parent / "inside", stack))
+            ended = time.time()
+            meter.look()
+    except Exception as error:  # whatever happens to a peer is its row of the table
+        (place / FAILED).write_text(f"{type(error).__name__}: {error}")
+        raise SystemExit(1) from error
+    finally:
+        over.set()
+        for watch in watches:
+            watch.join()
+        for process in started():
+            with suppress(psutil.Error):
+                process.kill()
+    said = {
+        "began": began,
+        "ended": ended,
+        "ticks": meter.ticks,
+        "peak_server": max((meter.memory[pid] for pid in meter.servers), default=0),
+        "peak_site": max((m for p, m in meter.memory.items() if p not in meter.servers), default=0),
+    }
+    (place / SAID).write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

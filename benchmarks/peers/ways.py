@@ -1,0 +1,184 @@
+"""How each system runs the job: the commands that its own documentation gives."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from benchmarks.peers import certificates, hospitals
+from benchmarks.peers.inside.job import FINAL
+from benchmarks.peers.stage import PORT, Place
+from secure_fl.pilot.trial import HUB
+
+HERE = f"127.0.0.1:{PORT}"
+ROOT = Path(__file__).parents[2]
+OWN = {"PYTHONPATH": str(ROOT)}
+PROGRAM = "from secure_fl.cli.main import main; main()"
+FLARE_SERVER = r"server_train|runner_process"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0"}
+NO_SERVER = "(?!)"  # a simulation has none
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One system in one mode."""
+
+    system: str  # whose environment it needs
+    mode: str  # as the table says it
+    protected: bool  # whether the server cannot read a site's update
+    run: Callable[[Place], None]
+    server: str  # what is in the command lines of the server's processes
+    files: tuple[str, ...]  # that a user writes, under `inside`
+
+
+def flower(component: str) -> Callable[[Place], None]:
+    """Flower's deployment engine: a SuperLink, a SuperNode for each site, and the app."""
+
+    def run(place: Place) -> None:
+        home, app = place.out / "home", flower_app(place)
+        project = app / "pyproject.toml"
+        project.write_text(project.read_text().replace("app.plain", f"app.{component}"))
+        ca, certificate, key = certificates.write(place.out)
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "job"\n[superlink.job]\naddress = "{HERE}"\n'
+            f'root-certificates = "{ca}"\n'
+        )
+        settings = {"FLWR_HOME": str(home), **QUIET}
+        tls = ("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key)
+        place.start("server", ("flower-superlink", "--port", str(PORT), *map(str, tls)), settings)
+        place.until_open(PORT)
+        for number, site in enumerate(place.sites):
+            to = ("--root-certificates", str(ca), "--superlink", HERE)
+            own = ("--port", str(9200 + number), "--node-config", f"partition-id={number}")
+            place.start(site, ("flower-supernode", *to, *own), settings)
+        place.do("submit", ("flwr", "run", str(app), "job"), settings)
+        place.until("the final model", (place.out / FINAL).exists)
+
+    return run
+
+
+def flower_app(place: Place) -> Path:
+    """The app's folder: what a user writes, and the job beside it."""
+    app = place.out / "app"
+    shutil.copytree(place.inside / "flower", app)
+    shutil.copy(place.inside / "job.py", app / "app")
+    return app
+
+
+def simulated_by_flower(place: Place) -> None:
+    """Flower's simulation engine: clients as tasks of Ray's workers."""
+    script, app = place.inside / "flower_simulation.py", flower_app(place)
+    settings = {"FLWR_HOME": str(place.out / "home"), "PYTHONPATH": str(app), **QUIET}
+    place.do("run", ("python", str(script)), settings)
+
+
+def flare(mode: str) -> Callable[[Place], None]:
+    """NVFLARE's proof-of-concept deployment: mutual TLS, a server, a process for each site."""
+
+    def run(place: Place) -> None:
+        space = {"NVFLARE_POC_WORKSPACE": str(place.out / "poc"), "HOME": str(place.out)}
+        script = place.inside / "nvflare_run.py"
+        place.do("run", ("python", str(script), mode), space)
+
+    return run
+
+
+def ours(place: Place) -> None:
+    """A pilot: a process for each hospital, with keys, kit and rules of its own, and the hub."""
+    trial = hospitals.make(place.job, place.out)
+    common = ("--kit", "kit", "--passphrase-file", "passphrase")
+    program = (sys.executable, "-c", PROGRAM)
+    lead = ("coordinate", "plan.toml", *common, "--out", "run")
+    hub = place.start("server", (*program, *lead), OWN, trial.of(HUB))
+    for name in trial.names:
+        place.start(name, (*program, "join", "site.toml", *common), OWN, trial.of(name))
+    rounds = hospitals.Rounds(trial)
+
+    def ended() -> bool:
+        rounds.look()
+        return hub.poll() is not None
+
+    place.until("the end of the run", ended)
+    if hub.returncode:
+        raise RuntimeError((place.out / "server.log").read_text()[-600:])
+    rounds.collect(place.job, place.out, trial)
+
+
+def simulated_here(place: Place) -> None:
+    """A `Federation` in one process, nothing sealed."""
+    place.do("run", (sys.executable, "-m", "benchmarks.peers.ours_simulation"), OWN)
+
+
+def simulated_by_pfl(place: Place) -> None:
+    """Pfl's simulated backend, in one process."""
+    place.do("run", ("python", str(place.inside / "pfl_simulation.py")))
+
+
+WAYS: Mapping[str, Way] = MappingProxyType(
+    {
+        "ours": Way(
+            "",
+            "ours, sealed and masked, TLS",
+            True,
+            ours,
+            "coordinate",
+            (),  # a plan, and rules at each site: TOML
+        ),
+        "ours-simulated": Way(
+            "",
+            "ours, simulated, in the clear",
+            False,
+            simulated_here,
+            NO_SERVER,
+            ("../ours_simulation.py",),
+        ),
+        "flower-simulated": Way(
+            "flwr",
+            "Flower, simulated (Ray)",
+            False,
+            simulated_by_flower,
+            NO_SERVER,
+            ("flower/pyproject.toml", "flower/app/plain.py", "flower_simulation.py"),
+        ),
+        "pfl-simulated": Way(
+            "pfl", "pfl, simulated", False, simulated_by_pfl, NO_SERVER, ("pfl_simulation.py",)
+        ),
+        "nvflare": Way(
+            "nvflare",
+            "NVFLARE, TLS",
+            False,
+            flare("plain"),
+            FLARE_SERVER,
+            ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
+        ),
+        "nvflare-he": Way(
+            "nvflare",
+            "NVFLARE, HE, TLS",
+            True,
+            flare("he"),
+            FLARE_SERVER,
+            ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
+        ),
+        "flower": Way(
+            "flwr",
+            "Flower, TLS",
+            False,
+            flower("plain"),
+            "superlink|serverapp|superexec.*serverapp",
+            ("flower/pyproject.toml", "flower/app/plain.py"),
+        ),
+        "flower-secagg": Way(
+            "flwr",
+            "Flower, SecAgg+, TLS",
+            True,
+            flower("secagg"),
+            "superlink|serverapp",
+            ("flower/pyproject.toml", "flower/app/secagg.py"),
+        ),
+    }
+)

@@ -1,0 +1,84 @@
+"""The comparison with other systems: what is counted, and that none is left out in silence."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import page
+from benchmarks.peers.compare import measure
+from benchmarks.peers.ways import ROOT, WAYS
+from benchmarks.peers.wire import Wire
+
+PORT = 8002
+
+
+def own_network() -> bool:
+    """Whether a process may have a network of its own here, and read its packets."""
+    code = "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)"
+    tried = ["unshare", "--net", "--map-root-user", "python3", "-c", code]
+    try:
+        return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+needs_network = pytest.mark.skipif(not own_network(), reason="no network of one's own here")
+
+
+def packet(source: int, target: int, *, six: bool, tcp: bool = True) -> memoryview:
+    kind, start = 6 if tcp else 17, 40 if six else 20
+    head = bytearray(start + 20)
+    head[0], head[6 if six else 9] = (0x60 if six else 0x45), kind
+    struct.pack_into("!HH", head, start, source, target)
+    return memoryview(head)
+
+
+@pytest.mark.parametrize("six", [False, True])
+def test_bytes_to_and_from_the_port_are_told_apart(six: bool) -> None:
+    wire = Wire.__new__(Wire)
+    wire._port, wire.up, wire.down = PORT, 0, 0
+    wire.count(packet(40_000, PORT, six=six), 1_000)
+    wire.count(packet(PORT, 40_000, six=six), 70)
+    wire.count(packet(40_000, 9_000, six=six), 5)  # inside a site
+    wire.count(packet(40_000, PORT, six=six, tcp=False), 5)
+    assert (wire.up, wire.down) == (1_000, 70)
+
+
+def test_a_system_that_is_not_there_is_a_row_with_its_error(tmp_path: Path) -> None:
+    report = measure(names=("flower",), environments=tmp_path, turns=1, sites=3, records=4)
+    row = report.document()["rows"]["flower"]
+    assert row["turns"] == 0
+    assert "not installed" in row["error"]
+
+
+@pytest.mark.slow
+@needs_network
+def test_a_simulated_job_ends_with_the_weights_of_the_job_by_hand() -> None:
+    report = measure(names=("ours-simulated",), turns=1, sites=3, rounds=3, records=16)
+    row = report.document()["rows"]["ours-simulated"]
+    assert row["error"] is None
+    assert row["off"][0] < 1e-4
+    assert row["seconds"][0] > 0 < row["cpu"][0]
+
+
+@pytest.mark.slow
+@needs_network
+def test_a_pilot_does_the_same_job_to_its_grid() -> None:
+    report = measure(names=("ours",), turns=1, sites=3, rounds=3, records=32)
+    row = report.document()["rows"]["ours"]
+    assert row["error"] is None
+    assert row["off"][0] < 1e-2
+    assert row["up"][0] > 138_178 < row["down"][0]  # a byte a value at the least
+
+
+def test_what_users_would_write_is_there() -> None:
+    for way in WAYS.values():
+        assert all((ROOT / "benchmarks/peers/inside" / file).exists() for file in way.files), way
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    assert page.PAGE.read_text() == page.write(), "python -m benchmarks.peers.page"
