@@ -50,7 +50,6 @@ class Better:
     others: tuple[Arm, ...]
     by: float = 0.0
     reason: str = ""  # likely, of a failure; shown only then
-    whole: bool = False  # over each arm's own parties: the same records, dealt to more or fewer
     figure: Literal["score", "loss"] = "score"  # loss: lower is better, in hundredths of a nat
 
 
@@ -131,7 +130,7 @@ class Bench:
                 verdict, bounds = told(paired, claim.by)
                 yield verdict, f"loss of {other.title} - {claim.arm.title}, x 100: {bounds}"
                 continue
-            parties = set() if claim.whole else self._common(row, claim.arm, against, other)
+            parties = self._common(row, claim.arm, against, other)
             if not parties and (claim.arm.tier or other.tier):
                 yield "not run", f"{claim.arm.title} and {other.title} share no such hospital"
                 continue

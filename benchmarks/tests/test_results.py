@@ -146,15 +146,6 @@ def test_only_common_seeds_are_paired() -> None:
     assert judged.figures == ("Local - FedAvg: +19.0, one seed",)
 
 
-def test_more_hospitals_of_the_same_records_are_compared_whole() -> None:
-    few, many = cell("FedAvg", 0), cell("FedAvg", 0, group="many")
-    found = outcome(many, 0.9)
-    found["metrics"]["last"]["party"]["hospital-0"]["test"] = {"accuracy": 0.1}
-    bench = Bench(rows([(few, outcome(few, 0.8)), (many, found)], None), "many", "ade")
-    claim = Better("", FEDAVG, (replace(FEDAVG, group=""),), whole=True)
-    assert bench.judge(claim).figures == ("FedAvg - FedAvg: +10.0, one seed",)
-
-
 def test_a_tier_is_compared_on_the_same_hospitals() -> None:
     def scored(one: Cell, scores: Sequence[float]) -> tuple[Cell, dict[str, Any]]:
         found = outcome(one, fmean(scores))
