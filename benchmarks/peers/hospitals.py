@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -47,24 +46,12 @@ def make(job: Path, out: Path) -> Trial:
     return trial
 
 
-class Rounds:
-    """Notes when the coordinator begins a round, as it happens."""
-
-    def __init__(self, trial: Trial) -> None:
-        self._events = trial.of(HUB) / "run" / EVENTS
-        self.began: list[float] = []
-
-    def look(self) -> None:
-        """Look once."""
-        if self._events.exists():
-            known = self._events.read_text().count('"event": "round"')
-            self.began += [time.time()] * (known - len(self.began))
-
-    def collect(self, job: Path, out: Path, trial: Trial) -> None:
-        """Leave what the other systems leave: the final weights, and when rounds began."""
-        said = [{"round": n, "began": began} for n, began in enumerate(self.began, 1)]
-        (out / TRAINED).write_text("".join(json.dumps(one) + "\n" for one in said))
-        found = load_file(trial.of(trial.names[0]) / "runs" / "run" / "model" / WEIGHTS)
-        done = Job(job)
-        names = trained(done.model())
-        save(out / FINAL, {name: found[name] for name in names})
+def collect(job: Path, out: Path, trial: Trial) -> None:
+    """Leave what the other systems leave: the final weights, and when rounds began."""
+    events = map(json.loads, (trial.of(HUB) / "run" / EVENTS).read_text().splitlines())
+    rounds = [e for e in events if e["event"] == "round"]
+    said = [{"round": e["round"], "began": e["at"]} for e in rounds]
+    (out / TRAINED).write_text("".join(json.dumps(one) + "\n" for one in said))
+    found = load_file(trial.of(trial.names[0]) / "runs" / "run" / "model" / WEIGHTS)
+    names = trained(Job(job).model())
+    save(out / FINAL, {name: found[name] for name in names})

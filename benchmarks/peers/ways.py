@@ -97,16 +97,10 @@ def ours(place: Place) -> None:
     hub = place.start("server", (*program, *lead), OWN, trial.of(HUB))
     for name in trial.names:
         place.start(name, (*program, "join", "site.toml", *common), OWN, trial.of(name))
-    rounds = hospitals.Rounds(trial)
-
-    def ended() -> bool:
-        rounds.look()
-        return hub.poll() is not None
-
-    place.until("the end of the run", ended)
+    place.until("the end of the run", lambda: hub.poll() is not None)
     if hub.returncode:
         raise RuntimeError((place.out / "server.log").read_text()[-600:])
-    rounds.collect(place.job, place.out, trial)
+    hospitals.collect(place.job, place.out, trial)
 
 
 def simulated_here(place: Place) -> None:
