@@ -44,7 +44,8 @@ def test_lines_have_times_and_levels_and_are_not_repeated() -> None:
         *(f"frame {n - 1} is bad ({n} times so far)" for n in (2, 4, 8)),
     ]
     grpc = [one for one in told if "Handshake" in one]
-    assert grpc[0] == "Handshake failed: no CA0" and len(grpc) == 4
+    # a line that is on its way when the program ends may be overtaken
+    assert "Handshake failed: no CA0" in grpc and len(grpc) == 4
     assert "Traceback of a thread" in err  # what is not gRPC's passes as it is
     assert told[-2:] == ["nobody came", "  -> wait"]
 
