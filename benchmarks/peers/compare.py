@@ -25,11 +25,11 @@ from benchmarks.peers.environments import missing
 from benchmarks.peers.inside.job import FINAL, TRAINED, Job, take, trained
 from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.stage import FAILED, LONGEST, SAID
-from benchmarks.peers.ways import NO_SERVER, ROOT, WAYS, Way
+from benchmarks.peers.ways import NO_SERVER, ROOT, WAYS, WITHOUT_MASKS, Way
 from benchmarks.report import Report, table
 
-NETWORKED = tuple(name for name, way in WAYS.items() if way.server != NO_SERVER)
-SIMULATED = tuple(name for name in WAYS if name not in NETWORKED)
+SIMULATED = tuple(name for name, way in WAYS.items() if way.server == NO_SERVER)
+NETWORKED = tuple(name for name in WAYS if name not in {*SIMULATED, WITHOUT_MASKS})
 COLUMNS = (
     "system",
     "protected",

@@ -17,11 +17,12 @@ from secure_fl.learning.exporting import WEIGHTS
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.runs.folder import EVENTS
+from secure_fl.settings import Protection, ProtectionSettings
 
 UNUSED = re.compile(r"^(dev|test) = .*\n", re.MULTILINE)  # all of a job's records train
 
 
-def make(job: Path, out: Path) -> Trial:
+def make(job: Path, out: Path, mode: Protection = "he+secagg") -> Trial:
     """Hospitals with keys, kits and rules, and the coordinator's plan of the job."""
     about = json.loads((job / "job.json").read_text())
     plan = Plan(
@@ -35,6 +36,7 @@ def make(job: Path, out: Path) -> Trial:
             device="cpu",
         ),
         run=RunSettings(seed=about["seed"]),
+        protection=ProtectionSettings(mode=mode),
         dataset="notes",
     )
     trial = make_trial(out / "pilot", about["sites"], plan, port=PORT, size=8)
@@ -42,6 +44,7 @@ def make(job: Path, out: Path) -> Trial:
         here = trial.of(name)
         (here / "train.jsonl").write_bytes((job / RECORDS / f"{name}.jsonl").read_bytes())
         rules = (here / "site.toml").read_text()
+        rules = rules.replace("[site]\n", f'[site]\nprotection = "{mode}"\n', 1)
         (here / "site.toml").write_text(UNUSED.sub(r"\1 = 0.0\n", rules))
     return trial
 

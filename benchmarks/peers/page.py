@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.peers import outcomes
+from benchmarks.peers.compare import NETWORKED
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "peers"
@@ -19,7 +22,8 @@ def write() -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701
-    networked, simulated = (_read(name) for name in ("networked", "simulated"))
+    networked, simulated, breaking = map(_read, ("networked", "simulated", "breaking"))
+    shown = {name: row for name, row in breaking["rows"].items() if "error" not in row}
     return environment.from_string(TEXT.read_text()).render(
         networked=networked,
         simulated=simulated,
@@ -28,7 +32,17 @@ def write() -> str:
         ratios=_ratios(networked["rows"]),
         clients="\n".join(map(_simulated, simulated["rows"].values())),
         verdict=_verdict(simulated["rows"]),
+        breaking=breaking,
+        broken=_grid(shown, outcomes.broken({n: r for n, r in shown.items() if n in NETWORKED})),
+        learnt=_grid(shown, outcomes.learning(shown)),
     )
+
+
+def _grid(systems: Mapping[str, Any], rows: Sequence[list[str]]) -> str:
+    """A table with a column for each system."""
+    names = [row["system"].removesuffix(", TLS") for row in systems.values()]
+    titles = ["", *names[: len(rows[0]) - 1]]
+    return "\n".join([_line(titles), _line(["---"] * len(titles)), *map(_line, rows)])
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -25,13 +25,14 @@ from typing import TypeAlias
 
 import psutil
 
+from benchmarks.peers.inside.job import MISHAP
 from benchmarks.peers.wire import Wire
 
 Env: TypeAlias = Mapping[str, str]
 NONE: Env = MappingProxyType({})
 PORT = 8002  # of every system's server
 STEP = 0.2  # seconds between two looks
-LONGEST = 600.0  # seconds that a run may take
+LONGEST = float(os.environ.get("PEERS_LONGEST", "600"))  # seconds that a run may take
 FAILED = "failed.txt"
 SAID = "meter.json"
 
@@ -76,6 +77,9 @@ class Place:
     bin: Path  # of the system's own environment
     inside: Path
     stack: ExitStack
+    mishap: str = ""  # what goes wrong, and where, as `PEERS_MISHAP` says it
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    begun: dict[str, tuple[Sequence[str], Env, Path | None]] = field(default_factory=dict)
 
     @property
     def sites(self) -> list[str]:
@@ -83,11 +87,20 @@ class Place:
         found: list[str] = json.loads((self.job / "job.json").read_text())["sites"]
         return found
 
+    @property
+    def reads(self) -> bool:
+        """Whether the server lies in this run."""
+        from benchmarks.peers.mishaps import MISHAPS
+
+        name = self.mishap.split(" ")[0]
+        return bool(name) and MISHAPS[name].reads
+
     def environment(self) -> dict[str, str]:
         """One thread, the job's places, and the system's own programs first."""
         return os.environ | {
             "PEERS_JOB": str(self.job),
             "PEERS_OUT": str(self.out),
+            MISHAP: self.mishap,
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(self.inside),
@@ -98,7 +111,7 @@ class Place:
         self, log: str, command: Sequence[str], more: Env = NONE, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
         """Begin a process of the run; it ends with the run."""
-        file = self.stack.enter_context((self.out / f"{log}.log").open("wb"))
+        file = self.stack.enter_context((self.out / f"{log}.log").open("ab"))
         process = subprocess.Popen(
             command,
             cwd=cwd or self.out,
@@ -108,7 +121,12 @@ class Place:
             stderr=subprocess.STDOUT,
         )
         self.stack.callback(process.kill)
+        self.running[log], self.begun[log] = process, (command, more, cwd)
         return process
+
+    def again(self, log: str) -> None:
+        """Begin a process again that ended."""
+        self.start(log, *self.begun[log])
 
     def do(
         self, log: str, command: Sequence[str], more: Env = NONE, cwd: Path | None = None
@@ -154,8 +172,9 @@ def raise_loopback() -> None:
         fcntl.ioctl(end, put, struct.pack("16sh", b"lo", flags | up))
 
 
-def main(job: str, out: str, name: str, bin: str) -> None:
-    """Run one way, and write down what it took, or why it failed."""
+def main(job: str, out: str, name: str, bin: str, mishap: str = "") -> None:
+    """Run one way, and write down what it took, or why it failed; something may go wrong."""
+    from benchmarks.peers.mishaps import happen
     from benchmarks.peers.ways import WAYS
 
     way, place = WAYS[name], Path(out)
@@ -169,7 +188,10 @@ def main(job: str, out: str, name: str, bin: str) -> None:
         watch.start()
     try:
         with ExitStack() as stack:
-            way.run(Place(Path(job), place, Path(bin), Path(__file__).parent / "inside", stack))
+            inside = Path(__file__).parent / "inside"
+            here = Place(Path(job), place, Path(bin), inside, stack, mishap)
+            happen(here, way, over)
+            way.run(here)
             ended = time.time()
             meter.look()
     except Exception as error:  # whatever happens to a peer is its row of the table

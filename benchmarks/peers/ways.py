@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.peers import certificates, hospitals
 from benchmarks.peers.inside.job import FINAL
+from benchmarks.peers.mishaps import start_flare
 from benchmarks.peers.stage import PORT, Place
 from secure_fl.pilot.trial import HUB
+from secure_fl.settings import Protection
 
 HERE = f"127.0.0.1:{PORT}"
 ROOT = Path(__file__).parents[2]
 OWN = {"PYTHONPATH": str(ROOT)}
+SITE = "PEERS_SITE"  # the environment variable that says whose process it is
 PROGRAM = "from secure_fl.cli.main import main; main()"
 FLARE_SERVER = r"server_train|runner_process"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0"}
+WITHOUT_MASKS = "ours-he"  # a control: what one learns of a site where half of it is off
 NO_SERVER = "(?!)"  # a simulation has none
 
 
@@ -33,6 +39,7 @@ class Way:
     run: Callable[[Place], None]
     server: str  # what is in the command lines of the server's processes
     files: tuple[str, ...]  # that a user writes, under `inside`
+    again: Callable[[Place, str], None] = Place.again  # starts what was killed
 
 
 def flower(component: str) -> Callable[[Place], None]:
@@ -41,7 +48,10 @@ def flower(component: str) -> Callable[[Place], None]:
     def run(place: Place) -> None:
         home, app = place.out / "home", flower_app(place)
         project = app / "pyproject.toml"
-        project.write_text(project.read_text().replace("app.plain", f"app.{component}"))
+        text = project.read_text().replace("app.plain", f"app.{component}")
+        if place.reads:
+            text = text.replace(f"app.{component}:server", f"app.lying:{component}")
+        project.write_text(text)
         ca, certificate, key = certificates.write(place.out)
         home.mkdir()
         (home / "config.toml").write_text(
@@ -84,23 +94,31 @@ def flare(mode: str) -> Callable[[Place], None]:
         space = {"NVFLARE_POC_WORKSPACE": str(place.out / "poc"), "HOME": str(place.out)}
         script = place.inside / "nvflare_run.py"
         place.do("run", ("python", str(script), mode), space)
+        if mode == "he" and place.reads:
+            place.do("open", ("python", str(place.inside / "nvflare_open.py"), str(place.out)))
 
     return run
 
 
-def ours(place: Place) -> None:
+def ours(place: Place, mode: Protection = "he+secagg") -> None:
     """A pilot: a process for each hospital, with keys, kit and rules of its own, and the hub."""
-    trial = hospitals.make(place.job, place.out)
+    trial = hospitals.make(place.job, place.out, mode)
     common = ("--kit", "kit", "--passphrase-file", "passphrase")
-    program = (sys.executable, "-c", PROGRAM)
+    program = ("-m", "benchmarks.peers.ours_lying") if place.mishap else ("-c", PROGRAM)
     lead = ("coordinate", "plan.toml", *common, "--out", "run")
-    hub = place.start("server", (*program, *lead), OWN, trial.of(HUB))
-    for name in trial.names:
-        place.start(name, (*program, "join", "site.toml", *common), OWN, trial.of(name))
-    place.until("the end of the run", lambda: hub.poll() is not None)
-    if hub.returncode:
+    for log, name in (("server", HUB), *((name, name) for name in trial.names)):
+        what = lead if name == HUB else ("join", "site.toml", *common)
+        command = (sys.executable, *program, *what)
+        place.start(log, command, OWN | {SITE: name}, trial.of(name))
+    place.until("the end of the run", lambda: ended(place))
+    if place.running["server"].returncode:
         raise RuntimeError((place.out / "server.log").read_text()[-600:])
     hospitals.collect(place.job, place.out, trial)
+
+
+def ended(place: Place) -> bool:
+    """Whether the server's process is done: not killed, to be started again."""
+    return place.running["server"].poll() not in (None, -signal.SIGKILL)
 
 
 def simulated_here(place: Place) -> None:
@@ -122,6 +140,14 @@ WAYS: Mapping[str, Way] = MappingProxyType(
             ours,
             "coordinate",
             (),  # a plan, and rules at each site: TOML
+        ),
+        WITHOUT_MASKS: Way(
+            "",
+            "ours without its masks, TLS",
+            True,
+            partial(ours, mode="he"),
+            "coordinate",
+            (),
         ),
         "ours-simulated": Way(
             "",
@@ -149,6 +175,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
             flare("plain"),
             FLARE_SERVER,
             ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
+            start_flare,
         ),
         "nvflare-he": Way(
             "nvflare",
@@ -157,6 +184,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
             flare("he"),
             FLARE_SERVER,
             ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
+            start_flare,
         ),
         "flower": Way(
             "flwr",

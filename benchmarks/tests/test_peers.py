@@ -6,9 +6,12 @@ import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks.peers import page
+from benchmarks.peers import outcomes, page
+from benchmarks.peers.breaking import CALM, learnt
+from benchmarks.peers.breaking import measure as break_runs
 from benchmarks.peers.compare import measure
 from benchmarks.peers.ways import ROOT, WAYS
 from benchmarks.peers.wire import Wire
@@ -82,3 +85,53 @@ def test_what_users_would_write_is_there() -> None:
 
 def test_the_page_is_that_of_the_results() -> None:
     assert page.PAGE.read_text() == page.write(), "python -m benchmarks.peers.page"
+
+
+def test_what_a_server_holds_in_the_clear_is_a_sites_update_and_noise_is_not(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    got = {"a": rng.normal(size=(40, 50)), "b": rng.normal(size=300)}
+    sent = {name: values + 0.01 * rng.normal(size=values.shape) for name, values in got.items()}
+    for folder, held in {
+        "clear": {name: 60.0 * values for name, values in sent.items()},
+        "noise": {name: rng.normal(size=values.shape) for name, values in sent.items()},
+        "before": got,
+    }.items():
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "1-0.npz", allow_pickle=False, **held)
+    truths = [(1, got, sent)]
+    assert learnt(truths, tmp_path / "clear") > 0.99
+    assert learnt(truths, tmp_path / "noise") < 0.1
+    assert learnt(truths, tmp_path / "before") < 0.1
+    assert learnt(truths, tmp_path / "nothing was kept") == 0.0
+
+
+def test_outcomes_are_told_from_what_was_measured() -> None:
+    calm = {"ended": True, "finite": True, "off": 1e-3, "said": [], "why": None}
+    row = {
+        CALM: calm,
+        "nan": calm | {"finite": False},
+        "model": calm | {"off": 40.0, "said": ["warning"]},
+        "kill": calm | {"off": 1.2e-3},
+        "again": calm | {"off": 3e-2, "said": ["warning"]},
+        "stop": calm | {"ended": False, "why": "TimeoutExpired: x"},
+        "alone": calm | {"ended": False, "learnt_from_model": 0.0},
+    }
+    assert outcomes.ending(row, "nan") == "**model ruined**; says nothing"
+    assert outcomes.ending(row, "model") == "**model ruined**; says so"
+    assert outcomes.ending(row, "kill") == "ends, the same model; says nothing"
+    assert outcomes.ending(row, "again") == "ends, without it; says so"
+    assert outcomes.ending(row, "stop") == "does not end; says nothing"
+    assert outcomes.ending(row, "kill-server") == "not run"
+    assert outcomes.known(row, "alone", "learnt_from_model") == "refused"
+
+
+@pytest.mark.slow
+@needs_network
+def test_a_site_that_sends_nan_is_left_out_here_and_named(tmp_path: Path) -> None:
+    report = break_runs(names=("ours",), mishaps=("nan",), records=32, work=tmp_path / "work")
+    row = report.document()["rows"]["ours"]
+    assert row[CALM]["ended"]
+    assert row["nan"]["ended"] and row["nan"]["finite"]
+    assert any(row["nan"]["where"] in line for line in row["nan"]["said"])

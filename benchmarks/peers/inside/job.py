@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,15 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
+Array = np.ndarray[Any, Any]
 FOLDER = "PEERS_JOB"  # the environment variable that names the job's folder
 TRAINED = "trained.jsonl"  # who trained when, in the job's `out` folder
 FINAL = "final.npz"  # the weights that a system ended with
 SIZE = 64  # records that are only looked at, together
+MISHAP = "PEERS_MISHAP"  # the environment variable that says what goes wrong, and at which site
+KEPT = "kept"  # what each site got and sent, in the `out` folder, where something goes wrong
+TAPPED = "tapped"  # what a server that listens held
+FIRST_BAD = 2  # the round from which on something is wrong
 
 
 class Job:
@@ -35,6 +40,12 @@ class Job:
         self.batch_size: int = about["batch_size"]
         self.learning_rate: float = about["learning_rate"]
         self.seeds: dict[str, int] = about["seeds"]
+        self.wrong, self.where = [*os.environ.get(MISHAP, "").split(), "", ""][:2]
+
+    @property
+    def enough(self) -> int:
+        """How many sites a round needs, at each system that lets one say so: all but one."""
+        return len(self.sites) - bool(self.wrong)
 
     def model(self) -> torch.nn.Module:
         """The model that all begin with; its embeddings are not trained."""
@@ -59,6 +70,7 @@ class Job:
     def train(self, model: torch.nn.Module, site: str, round: int) -> float:
         """One pass over a site's records by a fresh AdamW; the mean loss."""
         began, spent = time.time(), time.process_time()
+        self.keep("got", site, round, trained(model))
         rows = self._rows(f"sites/{site}.npz")
         moving = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(moving, lr=self.learning_rate, weight_decay=0.01, fused=True)
@@ -80,6 +92,30 @@ class Job:
             }
         )
         return float(np.mean(losses))
+
+    def sent(self, model: torch.nn.Module, site: str, round: int) -> dict[str, Array]:
+        """What a site sends once it has trained, with what is to be wrong about it."""
+        weights = trained(model)
+        self.keep("sent", site, round, weights)
+        if self.wrong in SPOILT and site == self.where and round >= FIRST_BAD:
+            return SPOILT[self.wrong](weights, self.kept("sent", site, round - 1))
+        return weights
+
+    def keep(self, what: str, site: str, round: int, weights: Mapping[str, Array]) -> None:
+        """Keep what a site got or sent, where something goes wrong."""
+        if self.wrong:
+            (self.out / KEPT).mkdir(parents=True, exist_ok=True)
+            save(self.out / KEPT / f"{what}-{site}-{round}.npz", weights)
+
+    def tap(self, round: int, number: int, held: Mapping[str, Array]) -> None:
+        """Keep what a server that listens holds of one site."""
+        (self.out / TAPPED).mkdir(parents=True, exist_ok=True)
+        save(self.out / TAPPED / f"{round}-{number}.npz", held)
+
+    def kept(self, what: str, site: str, round: int) -> dict[str, Array]:
+        """What was kept."""
+        with np.load(self.out / KEPT / f"{what}-{site}-{round}.npz") as found:
+            return dict(found)
 
     def note_rounds(self, begins: list[float]) -> None:
         """Note when rounds began, where no site says so."""
@@ -106,7 +142,7 @@ class Job:
         """Where a run's results lie."""
         return Path(os.environ.get("PEERS_OUT", self.folder / "out"))
 
-    def _rows(self, name: str) -> Mapping[str, np.ndarray[Any, Any]]:
+    def _rows(self, name: str) -> Mapping[str, Array]:
         with np.load(self.folder / name) as found:
             return dict(found)
 
@@ -121,7 +157,7 @@ def save(file: Path, arrays: Mapping[str, Any]) -> None:
     np.savez(file, allow_pickle=False, **{name: np.asarray(a) for name, a in arrays.items()})
 
 
-def batch(rows: Mapping[str, np.ndarray[Any, Any]], picked: torch.Tensor) -> dict[str, Any]:
+def batch(rows: Mapping[str, Array], picked: torch.Tensor) -> dict[str, Any]:
     """These records, as wide as the longest of them."""
     index = picked.numpy()
     wide = int(rows["attention_mask"][index].sum(1).max())
@@ -131,7 +167,7 @@ def batch(rows: Mapping[str, np.ndarray[Any, Any]], picked: torch.Tensor) -> dic
     }
 
 
-def trained(model: torch.nn.Module) -> dict[str, np.ndarray[Any, Any]]:
+def trained(model: torch.nn.Module) -> dict[str, Array]:
     """The weights that travel."""
     return {
         name: p.detach().cpu().numpy().copy()
@@ -146,3 +182,16 @@ def take(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     parameters = dict(model.named_parameters())
     for name, values in weights.items():
         parameters[name].copy_(torch.as_tensor(np.asarray(values)))
+
+
+def wider(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Every array with one column more: what a model of another width has."""
+    return {n: np.concatenate([w, w[..., -1:]], axis=-1) for n, w in weights.items()}
+
+
+# What may be wrong about what a site sends: of its weights, and of those that it sent before.
+SPOILT: Mapping[str, Callable[[Mapping[str, Array], Mapping[str, Array]], dict[str, Array]]] = {
+    "nan": lambda now, before: {n: np.full_like(w, np.nan) for n, w in now.items()},
+    "model": lambda now, before: wider(now),
+    "again": lambda now, before: dict(before),
+}

@@ -19,7 +19,7 @@ job = Job()
 given = {
     "name": "job",
     "model": Travelling(),
-    "min_clients": len(job.sites),
+    "min_clients": job.enough,
     "num_rounds": job.rounds,
     "train_script": str(Path(__file__).parent / "nvflare_client.py"),
 }
@@ -29,6 +29,10 @@ if sealed:
     recipe = FedAvgRecipeWithHE(**given)
 else:
     recipe = FedAvgRecipe(**given)
+if job.wrong in ("tap", "alone"):
+    from nvflare_server import Lying
+
+    recipe.add_server_input_filter(Lying(), tasks=["train"])
 shapes = {name: values.shape for name, values in Travelling().state_dict().items()}
 run = recipe.execute(PocEnv(num_clients=len(job.sites), clients=job.sites, use_he=sealed))
 result = Path(str(run.get_result(clean_up=False)))

@@ -25,10 +25,11 @@ def train(message: Message, context: Context) -> Message:
     site, model = site_of(job, context), job.model()
     given = message.content["arrays"].to_numpy_ndarrays()
     take(model, dict(zip(trained(model), given, strict=True)))
-    loss = job.train(model, site, int(message.content["config"]["server-round"]))
+    round = int(message.content["config"]["server-round"])
+    loss = job.train(model, site, round)
     content = RecordDict(
         {
-            "arrays": ArrayRecord(list(trained(model).values())),
+            "arrays": ArrayRecord(list(job.sent(model, site, round).values())),
             "metrics": MetricRecord({"loss": loss, "num-examples": job.records(site)}),
         }
     )
@@ -38,9 +39,18 @@ def train(message: Message, context: Context) -> Message:
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Lead the rounds."""
+    lead(grid, FedAvg)
+
+
+def lead(grid: Grid, kind: type[FedAvg]) -> None:
+    """Lead the rounds by a strategy of this kind, and keep what they end with."""
     job = Job()
     model = job.model()
-    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=len(job.sites))
+    strategy = kind(
+        fraction_evaluate=0.0,
+        min_train_nodes=job.enough,
+        min_available_nodes=job.enough,
+    )
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(list(trained(model).values())),

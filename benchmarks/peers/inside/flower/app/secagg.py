@@ -25,8 +25,13 @@ class Site(NumPyClient):
         """Train on this site's records."""
         model = self._job.model()
         take(model, dict(zip(trained(model), parameters, strict=True)))
-        self._job.train(model, self._site, int(config["round"]))
-        return list(trained(model).values()), self._job.records(self._site), {}
+        round = int(config["round"])
+        self._job.train(model, self._site, round)
+        return (
+            list(self._job.sent(model, self._site, round).values()),
+            self._job.records(self._site),
+            {},
+        )
 
 
 def make_site(context: Context):
@@ -54,6 +59,11 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Lead the rounds."""
+    lead(grid, context, SecAggPlusWorkflow)
+
+
+def lead(grid: Grid, context: Context, kind: type[SecAggPlusWorkflow]) -> None:
+    """Lead the rounds by a workflow of this kind, and keep what they end with."""
     job = Job()
     model, sites = job.model(), len(job.sites)
     strategy = Kept(
@@ -66,9 +76,7 @@ def main(grid: Grid, context: Context) -> None:
     legacy = LegacyContext(
         context=context, config=ServerConfig(num_rounds=job.rounds), strategy=strategy
     )
-    shares = SecAggPlusWorkflow(
-        num_shares=sites, reconstruction_threshold=sites - 1, clipping_range=RANGE
-    )
+    shares = kind(num_shares=sites, reconstruction_threshold=sites - 1, clipping_range=RANGE)
     DefaultWorkflow(fit_workflow=shares)(grid, legacy)
     made = parameters_to_ndarrays(strategy.made)
     job.finish(dict(zip(trained(model), made, strict=True)))

@@ -1,0 +1,246 @@
+"""What breaks a run, and who learns what of a site, on every system: one mishap at a time.
+
+A run ends, or it does not, within `LONGEST` seconds; its model is compared with that of the run in
+which nothing goes wrong; the server's lines that the calm run lacks are kept. What somebody
+learns of a site is the largest correlation between anything that it holds and what any site's
+weights did in a round: 1 is all of it, and some hundredths are chance.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from benchmarks.peers.compare import NETWORKED, by_hand
+from benchmarks.peers.environments import missing
+from benchmarks.peers.inside.job import FINAL, KEPT, TAPPED, Array, Job, take
+from benchmarks.peers.mishaps import MISHAPS, SERVER
+from benchmarks.peers.prepare import Sizes, prepare
+from benchmarks.peers.stage import FAILED, SAID
+from benchmarks.peers.ways import ROOT, WAYS, WITHOUT_MASKS
+from benchmarks.report import Report, table
+
+CALM = "nothing"
+RAN = "ran.json"  # how a run ended
+LONGEST = 420  # seconds that a run may take: many times a calm one of all but SecAgg+
+TELLING = re.compile(
+    r"error|warn|fail|lost|left out|refus|reject|named|drop|abort|mismatch|disconnect|restart", re.I
+)
+CHANGES = re.compile(r"[0-9a-f]{6,}|\d+")  # what differs between runs of the same story
+MOST_LINES = 8
+COLUMNS = ("system", "mishap", "ends", "s", "accuracy", "off", "server says", "learnt")
+
+
+def measure(
+    names: Sequence[str] = (*NETWORKED, WITHOUT_MASKS),
+    mishaps: Sequence[str] = tuple(MISHAPS),
+    environments: str | Path = "peers",
+    rounds: int = 3,
+    records: int = 60,
+    work: str | Path | None = None,
+) -> Report:
+    """Let each mishap happen to each system; `work`: where what each run left is kept."""
+    started, homes = time.perf_counter(), Path(environments).absolute()
+    sizes = Sizes(sites=4, records=records, rounds=rounds)
+    rows: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(work or temporary).absolute()
+        job = folder / "job"
+        if not job.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            prepare(job, sizes)
+        reference = by_hand(Job(job))
+        for name in names:
+            way = WAYS[name]
+            rows[name] = {"system": way.mode, "protected": way.protected}
+            if way.system and (why := missing(homes, way.system)):
+                rows[name]["error"] = why
+                continue
+            for mishap in (CALM, *(m for m in mishaps if fits(name, m))):
+                out = folder / f"{name}-{mishap}"
+                ran = out / RAN
+                if not ran.exists():
+                    said = _run(name, mishap, job, out, homes)
+                    out.mkdir(exist_ok=True)
+                    ran.write_text(json.dumps(said, indent=1))
+                calm = folder / f"{name}-{CALM}"
+                judged = judge(Job(job), out, reference, mishap, calm)
+                rows[name][mishap] = json.loads(ran.read_text()) | judged
+    title = f"4 sites, {rounds} rounds; one mishap a run, from the second round on"
+    shown = [
+        _shown(row["system"], mishap, row[mishap])
+        for row in rows.values()
+        for mishap in row
+        if isinstance(row[mishap], dict)
+    ]
+    sizes_of = {"sites": 4, "rounds": rounds, "records": records}
+    return Report(
+        "breaking",
+        sizes_of,
+        sizes.seed,
+        {"rows": rows},
+        [table(title, COLUMNS, shown)],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def fits(name: str, mishap: str) -> bool:
+    """Whether a system has what the mishap is about: only some hand out keys in a run."""
+    if name == WITHOUT_MASKS:  # a control
+        return mishap == "tap"
+    return mishap != "keys" or name in {"ours", "flower-secagg"}
+
+
+def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str, Any]:
+    """One run, in a process and a network of its own."""
+    way, sites = WAYS[name], Job(job).sites
+    bin = homes / way.system / "bin" if way.system else Path(sys.executable).parent
+    found = MISHAPS.get(mishap)
+    where = SERVER if found and found.signal and found.who == SERVER else sites[1]
+    told = f"{mishap} {where}" if found else ""
+    command = [sys.executable, "-m", "benchmarks.peers.stage"]
+    command += [*map(str, (job, out, name, bin)), told]
+    began = time.time()
+    done = subprocess.run(
+        ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)), *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PEERS_LONGEST": str(LONGEST)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed = out / FAILED
+    why = failed.read_text() if failed.exists() else done.stderr[-600:]
+    return {
+        "where": where if found else None,
+        "ended": done.returncode == 0 and (out / SAID).exists(),
+        "why": why if done.returncode else None,
+        "seconds": time.time() - began,
+    }
+
+
+def judge(
+    job: Job, out: Path, reference: Mapping[str, Array], mishap: str, calm: Path
+) -> dict[str, Any]:
+    """What the run's model is worth, what the server's side says, and what was learnt."""
+    row: dict[str, Any] = {"said": said_anew(out, calm) if mishap != CALM else []}
+    if (out / FINAL).exists():
+        with np.load(out / FINAL) as found:
+            weights = dict(found)
+        model = job.model()
+        take(model, weights)
+        row["finite"] = all(bool(np.isfinite(values).all()) for values in weights.values())
+        row["accuracy"] = job.test(model)
+        row["off"] = max(float(np.abs(weights[n] - v).max()) for n, v in reference.items())
+    if mishap in MISHAPS and MISHAPS[mishap].reads:
+        truths = list(_truths(out))
+        row["truths"] = len(truths)
+        row["learnt"] = learnt(truths, out / TAPPED)
+        row["learnt_with_a_site"] = learnt(truths, out / f"{TAPPED}-with-a-site")
+        row["learnt_from_model"] = _from_model(out, truths)
+    return row
+
+
+def said_anew(out: Path, calm: Path) -> list[str]:
+    """Telling lines of the server's logs that the calm run's do not have."""
+    known = {CHANGES.sub("#", line) for line in _lines(calm)}
+    found: dict[str, str] = {}
+    for line in _lines(out):
+        plain = CHANGES.sub("#", line)
+        if plain not in known and TELLING.search(line) and "waits for" not in line:
+            found.setdefault(plain, line.strip()[:240])
+    return list(found.values())[:MOST_LINES]
+
+
+def _lines(out: Path) -> Iterator[str]:
+    logs = [out / "server.log", out / "submit.log", out / "run.log"]
+    logs += [f for f in out.rglob("log.txt") if "/server/" in str(f)]
+    for log in logs:
+        if log.exists():
+            yield from log.read_text(errors="replace").splitlines()
+
+
+Arrays = Mapping[str, Array]
+Truth = tuple[int, Arrays, Arrays]  # the round, what a site got, what it sent
+
+
+def _truths(out: Path) -> Iterator[Truth]:
+    for file in sorted((out / KEPT).glob("sent-*.npz")):
+        got = file.with_name(file.name.replace("sent-", "got-", 1))
+        yield int(file.stem.rsplit("-", 1)[1]), _arrays(got), _arrays(file)
+
+
+def learnt(truths: Sequence[Truth], folder: Path) -> float:
+    """The best correlation of anything held with what any site's training changed."""
+    best = 0.0
+    for file in sorted(folder.glob("*.npz")) if folder.exists() else ():
+        with suppress(BadZipFile):  # whoever wrote it was stopped
+            held = _arrays(file)
+            best = max([best, *(likeness(held, truth) for truth in truths)])
+    return best
+
+
+def likeness(held: Arrays, truth: Truth) -> float:
+    """How much of a site's change is in these values, whatever the weights before explain."""
+    _, got, sent = truth
+    names = list(sent) if held.keys() == sent.keys() else list(held)
+    seen = np.resize(_flat(held, names), _flat(sent).size).astype(float)
+    before, change = _flat(got), _flat(sent) - _flat(got)
+    return abs(_correlation(_without(seen, before), _without(change, before)))
+
+
+def _from_model(out: Path, truths: Sequence[Truth]) -> float:
+    """How much of one site's last change is in the final model: what every site learns."""
+    last = max((round for round, *_ in truths), default=0)
+    if not (out / FINAL).exists():
+        return 0.0
+    final = _arrays(out / FINAL)
+    return max((likeness(final, t) for t in truths if t[0] == last), default=0.0)
+
+
+def _without(values: Array, other: Array) -> Array:
+    """What is left of values when these others and their mean have explained what they can."""
+    values, other = values - values.mean(), other - other.mean()
+    square = float(other @ other)
+    return values - other * (float(values @ other) / square) if square else values
+
+
+def _correlation(one: Array, other: Array) -> float:
+    norm = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / norm if np.isfinite(norm) and norm else 0.0
+
+
+def _arrays(file: Path) -> Arrays:
+    with np.load(file) as found:
+        return {name.replace("__", "."): found[name] for name in found.files}
+
+
+def _flat(arrays: Arrays, names: Sequence[str] | None = None) -> Array:
+    return np.concatenate([np.ravel(arrays[n]).astype(float) for n in names or list(arrays)])
+
+
+def _shown(system: str, mishap: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    learnt = ""
+    if "learnt" in row:
+        learnt = f"{row['learnt']:.2f} / {row['learnt_with_a_site']:.2f}"
+    return (
+        system,
+        mishap,
+        "yes" if row["ended"] else "no",
+        f"{row['seconds']:.0f}",
+        f"{row['accuracy']:.3f}" if "accuracy" in row else "",
+        f"{row['off']:.0e}" if "off" in row else "",
+        (row["said"] or [""])[0][:60],
+        learnt,
+    )

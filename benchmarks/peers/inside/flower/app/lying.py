@@ -1,0 +1,99 @@
+"""Flower's own servers with a lie: they listen, or add one site alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.common import bytes_to_ndarray
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from app.between import Between
+from app.job import Job
+from app.plain import lead as lead_plain
+from app.secagg import lead as lead_secagg
+
+plain = ServerApp()
+secagg = ServerApp()
+
+
+class LyingFedAvg(FedAvg):
+    """Keeps each site's weights as they come; where it is to, it takes one site's for all."""
+
+    def aggregate_train(self, server_round, replies):
+        """Look at each before they are added."""
+        job, replies = Job(), list(replies)
+        for number, reply in enumerate(replies):
+            arrays = reply.content["arrays"].to_numpy_ndarrays()
+            job.tap(server_round, number, {str(at): values for at, values in enumerate(arrays)})
+        return super().aggregate_train(server_round, replies[: 1 if job.wrong == "alone" else None])
+
+
+class Listening:
+    """A grid that keeps the masked vectors which pass it."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._job = grid, Job()
+
+    def __getattr__(self, name):
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages, **rest):
+        """Look at what comes back."""
+        replies = list(self._grid.send_and_receive(messages, **rest))
+        for number, reply in enumerate(replies):
+            if (held := masked(reply)) is not None:
+                round = int(reply.metadata.group_id)
+                self._job.tap(round, number, {str(at): v for at, v in enumerate(held)})
+        return replies
+
+
+def masked(reply: Message) -> list[np.ndarray] | None:
+    """The masked vectors of a reply, without the first: it is the site's weight."""
+    if reply.has_error() or RECORD_KEY_CONFIGS not in reply.content.config_records:
+        return None
+    found = reply.content.config_records[RECORD_KEY_CONFIGS].get(Key.MASKED_PARAMETERS)
+    return None if found is None else [bytes_to_ndarray(data) for data in found][1:]
+
+
+class FirstAlone:
+    """A grid from which only one site's answer comes back."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def send_and_receive(self, messages, **rest):
+        """Forget all answers but one."""
+        return list(self._grid.send_and_receive(messages, **rest))[:1]
+
+
+class LyingSecAgg(SecAggPlusWorkflow):
+    """Listens; where it is to, it says that all sites but one are gone, and goes on."""
+
+    def __call__(self, grid, context):
+        """Run the protocol over a grid that listens, or that puts itself between the sites."""
+        super().__call__((Between if Job().wrong == "keys" else Listening)(grid), context)
+
+    def collect_masked_vectors_stage(self, grid, context, state):
+        """Take the masked vector of one site for the sum."""
+        if Job().wrong != "alone":
+            return super().collect_masked_vectors_stage(grid, context, state)
+        super().collect_masked_vectors_stage(FirstAlone(grid), context, state)
+        return True
+
+    def _check_threshold(self, state):
+        return True if Job().wrong == "alone" else super()._check_threshold(state)
+
+
+@plain.main()
+def main_plain(grid: Grid, context: Context) -> None:
+    """Lead the rounds."""
+    lead_plain(grid, LyingFedAvg)
+
+
+@secagg.main()
+def main_secagg(grid: Grid, context: Context) -> None:
+    """Lead the rounds."""
+    lead_secagg(grid, context, LyingSecAgg)

@@ -1,0 +1,195 @@
+"""Our own command with a lie built in: what a member with a changed program does.
+
+Tests have more lies; these are the ones that the other systems are told, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from torch import Tensor, full_like
+
+from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
+from benchmarks.peers.ways import SITE
+from secure_fl.algorithms import fedavg, updates
+from secure_fl.coordinator import step, steps
+from secure_fl.coordinator.step import Reply, SumStep
+from secure_fl.crypto import secret
+from secure_fl.crypto.masking import public_key
+from secure_fl.crypto.public import to_parts
+from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.learning.models import trainable
+from secure_fl.protocol.frames import Bulk, Frame, Link, cut
+from secure_fl.protocol.messages import SumInput, Unmask
+
+UPLOADS = "uploads"  # what the hub kept of each, for a site that works with it
+SMALL = 10_000  # slots: sums of counts and scores are of no interest
+
+Update = dict[str, Tensor]
+
+
+def spoil(how: Callable[[Update], Update]) -> None:
+    """Spoil what this site trained, after some rounds."""
+    train = updates.local_update
+
+    def spoilt(*args: Any, **rest: Any) -> Update:
+        Δ = train(*args, **rest)
+        return how(Δ) if args[3].number >= FIRST_BAD else Δ
+
+    fedavg.local_update = spoilt  # type: ignore[attr-defined]
+
+
+def send_again() -> None:
+    """Send the sealed bytes of an earlier round once more."""
+    pack, kept = Link.pack, list[Frame]()
+
+    def packing(self: Link, message: Any, bulk: Bulk | None = None) -> Frame:
+        frame = pack(self, message, bulk)
+        if isinstance(message, SumInput) and max(s.slots for s in message.segments) > SMALL:
+            if self.round >= FIRST_BAD and kept:
+                return kept[0]
+            kept.append(frame)
+        return frame
+
+    Link.pack = packing  # type: ignore[method-assign]
+
+
+def note() -> None:
+    """Keep what this site trained, for who judges what the others learnt of it."""
+    job, train = Job(), updates.local_update
+
+    def noting(*args: Any, **rest: Any) -> Update:
+        Δ = train(*args, **rest)
+        site, round, weights = os.environ[SITE], args[3].number, trainable(args[1])
+        got = {name: weights[name].detach().numpy() for name in Δ}
+        job.keep("got", site, round, got)
+        job.keep("sent", site, round, {name: got[name] + Δ[name].numpy() for name in Δ})
+        return Δ
+
+    fedavg.local_update = noting  # type: ignore[attr-defined]
+
+
+def listen() -> None:
+    """Keep every upload as it comes to the hub."""
+    job, take = Job(), SumStep.take
+    (job.out / UPLOADS).mkdir(exist_ok=True)
+
+    def taking(self: SumStep, party: str, message: Any, bulk: bytes) -> None:
+        if max(segment.slots for segment in message.segments) > SMALL:
+            number = len(list((job.out / UPLOADS).iterdir()))
+            round = self.context.offered.number
+            job.tap(round, number, {"bytes": np.frombuffer(bulk, np.uint8)})
+            sizes = [segment.size for segment in message.segments]
+            upload = max(cut(bulk, sizes), key=len)
+            (job.out / UPLOADS / f"{number}-{party}").write_bytes(upload)
+        take(self, party, message, bulk)
+
+    SumStep.take = taking  # type: ignore[method-assign]
+
+
+def open_alone() -> None:
+    """Open, by a site's own key, what the hub kept of single sites."""
+    job, real, seen = Job(), SumUnderWay.open, set[Path]()
+
+    def opening(self: SumUnderWay, *args: Any, **rest: Any) -> Mapping[str, Any]:
+        (part,) = self._parts[:1]
+        key = self._context.keys.cohort
+        if part.layout.values > SMALL and key is not None:
+            for file in sorted(set((job.out / UPLOADS).iterdir()) - seen):
+                seen.add(file)
+                parts = to_parts(file.read_bytes())
+                slots = secret.open(key, parts, part.layout.slots + 1, 1)[:-1]
+                values, _ = part.layout.decode(slots, 1)
+                values.pop("records", None)
+                folder = job.out / f"{TAPPED}-with-a-site"
+                folder.mkdir(exist_ok=True)
+                save(folder / f"{file.name}.npz", values)
+        return real(self, *args, **rest)
+
+    SumUnderWay.open = opening  # type: ignore[method-assign, assignment]
+
+
+def add_one() -> None:
+    """Tell all that only the first site is left."""
+    reply, take = SumStep.reply, SumStep.take
+    large = set[int]()
+
+    def taking(self: SumStep, party: str, message: Any, bulk: bytes) -> None:
+        if max(segment.slots for segment in message.segments) > SMALL:
+            large.add(id(self))
+        take(self, party, message, bulk)
+
+    def replying(self: SumStep, members: tuple[str, ...]) -> Reply:
+        said = reply(self, members)
+        if id(self) not in large:
+            return said
+        alone, rest = members[:1], members[1:]
+        self.survivors = alone
+        messages = {
+            to: Unmask(alone, rest) if isinstance(message, Unmask) else message
+            for to, message in said.messages.items()
+        }
+        return said._replace(messages=messages)
+
+    SumStep.take = taking  # type: ignore[method-assign]
+    SumStep.reply = replying  # type: ignore[method-assign]
+
+
+def hand_keys() -> None:
+    """Give every site masks' keys of the hub's own for all others."""
+    mine = public_key(bytes(16))
+    real = step.offers_to
+
+    def handing(member: str, offers: Any) -> Any:
+        told = real(member, offers)
+        return {name: msgspec.structs.replace(offer, public=mine) for name, offer in told.items()}
+
+    step.offers_to = steps.offers_to = handing  # type: ignore[attr-defined]
+
+
+def nan(Δ: Update) -> Update:
+    """Training that went wrong."""
+    return {name: full_like(change, float("nan")) for name, change in Δ.items()}
+
+
+def wider(Δ: Update) -> Update:
+    """What a model of another width has."""
+    from torch import cat
+
+    return {name: cat([change, change[..., -1:]], dim=-1) for name, change in Δ.items()}
+
+
+SITES: Mapping[str, Callable[[], None]] = {
+    "nan": partial(spoil, nan),
+    "model": partial(spoil, wider),
+    "again": send_again,
+}
+
+
+def lie(wrong: str, site: str, where: str) -> None:
+    """Change this process as its role in the mishap wants it."""
+    if site == "hub":
+        hub = {"tap": [listen], "alone": [listen, add_one], "keys": [listen, hand_keys]}
+        for change in hub.get(wrong, []):
+            change()
+        return
+    if wrong in {"tap", "alone", "keys"}:
+        note()
+        if site == where:
+            open_alone()
+    elif site == where and wrong in SITES:
+        SITES[wrong]()
+
+
+if __name__ == "__main__":
+    job = Job()
+    lie(job.wrong, os.environ[SITE], job.where)
+    from secure_fl.cli.main import main
+
+    main()
