@@ -120,6 +120,8 @@ def key_of(cell: Cell, place: Place) -> str:
     everything["protection"] |= {"host_sums": "masks"}
     if algorithm.name == "inclusivefl":
         everything["algorithm"] |= {"mix": "tiers"}
+    if everything["task"].get("score_range", ...) is None:
+        everything["task"].pop("score_range")
     if not cell.spread.each_tier:
         everything["spread"].pop("each_tier")
     flags = ("audited", "control", "decomposed")

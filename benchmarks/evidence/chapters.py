@@ -96,6 +96,6 @@ def chapter(paper: Paper, evidence: Evidence) -> Chapter:
         judged: list[Judgement] = []
         if section is not None:
             bench = Bench(listed, group, data, section.which)
-            judged = [bench.judge(claim) for claim in section.claims]
+            judged = list(bench.judge_all(section.claims))
         parts.append(Part(group, data, here, missing, section, judged))
     return Chapter(paper, evidence, parts)

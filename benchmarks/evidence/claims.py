@@ -4,7 +4,9 @@ Scores are compared in pairs: the same seed gives both methods the same records.
 mean difference d with its standard deviation s has the one-sided 95 % bounds d ± t·s/√n, t the
 95 % quantile of Student's distribution with n - 1 degrees of freedom. A claim "above by m" holds
 if the lower bound is above m, does not hold if the upper one is below m, and cannot be told from
-these runs in between, or with one seed. Bytes hardly vary with the seed: their means are compared.
+these runs in between, or with one seed. Where the whole model is not shown to be above the small
+one, no claim is made about what lies between the two: there is no head-room. Bytes hardly vary
+with the seed: their means are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from benchmarks.evidence.summary import Row, three
 
 Which: TypeAlias = Literal["last", "best"]
-Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told", "not run"]
+Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told", "no head-room", "not run"]
 
 CONFIDENCE = 0.95
 # Of several comparisons in one claim: one that fails refutes it, and all must hold.
@@ -51,6 +53,7 @@ class Better:
     by: float = 0.0
     reason: str = ""  # likely, of a failure; shown only then
     figure: Literal["score", "loss"] = "score"  # loss: lower is better, in hundredths of a nat
+    screens: bool = False  # unless it holds, the claims about scores after it are not made
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,18 @@ class Bench:
         verdict = min((verdict for verdict, _ in found), key=WORST.index)
         figures = tuple(dict.fromkeys(figure for _, figure in found))
         return Judgement(claim, verdict, figures, tuple(halves))
+
+    def judge_all(self, claims: Sequence[Claim]) -> Iterator[Judgement]:
+        """Judge a section's claims: those about scores where its control left room for them."""
+        room = True
+        for claim in claims:
+            judged = self.judge(claim)
+            about_scores = isinstance(claim, Better) and claim.figure == "score"
+            if about_scores and not room:
+                judged = Judgement(claim, "no head-room", judged.figures)
+            if isinstance(claim, Better) and claim.screens:
+                room = judged.verdict == "holds"
+            yield judged
 
     def find(self, arm: Arm) -> Row | None:
         """The row of an arm, if it has been run."""

@@ -12,13 +12,14 @@ from benchmarks.evidence.markdown import grid
 from benchmarks.evidence.sealing import differences, pairs
 from benchmarks.evidence.sheets import SIGNS, sheet
 
-VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "cannot be told", "not run")
+COUNTED: tuple[Verdict, ...] = ("holds", "does not hold", "cannot be told")
 OPENING = """\
 Our figures beside the paper's, written by `python -m benchmarks results` from the cells beside this
 page; [results.md](../results.md) sums them up and says how claims are judged. Scores are main
 metrics on test records x 100, mean ± sd over seeds. *Of fp32 FedAvg*: the part of what the whole
 model's updates would take, up and down, as 32-bit floats. Signs: ✓ holds, ✗ does not hold, ? cannot
-be told from these runs, – not run. A score without a deviation is one seed's."""
+be told from these runs, ○ not claimed, for the whole model is not shown to be better than the small
+one here, – not run. A score without a deviation is one seed's."""
 APART = """\
 The same cells with and without protection: test score after the last round, sealed less clear, in
 points. *Models apart*: the norm of the difference of the trained values over that of the values,
@@ -44,10 +45,10 @@ def _overview(one: Chapter) -> Iterator[str]:
     for judgement in one.judged:
         found.setdefault(judgement.claim.what, Counter())[judgement.verdict] += 1
     lines = [
-        [what, *(str(counted[verdict] or "") for verdict in VERDICTS[:3])]
+        [what, *(str(counted[verdict] or "") for verdict in COUNTED)]
         for what, counted in found.items()
     ]
-    yield from grid(["claim, in so many settings", *(SIGNS[v] for v in VERDICTS[:3])], lines)
+    yield from grid(["claim, in so many settings", *(SIGNS[v] for v in COUNTED)], lines)
 
 
 def _conditions(evidence: Evidence) -> Iterator[str]:

@@ -23,6 +23,7 @@ SIGNS: dict[Verdict, str] = {
     "holds": "✓",
     "does not hold": "✗",
     "cannot be told": "?",
+    "no head-room": "○",
     "not run": "–",
 }
 ROUNDS: dict[Which, str] = {"last": "the last round", "best": "the best round on dev"}

@@ -50,6 +50,7 @@ SCORES: tuple[Claim, ...] = (
         "There is head-room: FedAvg of the whole model is above its first two layers.",
         WHOLE,
         (SHALLOW,),
+        screens=True,
     ),
     Better(
         "FedKD's teachers, by which the paper infers, are better than local training.",

@@ -33,7 +33,9 @@ FULL, LARGE, SMALL, HETERO, LOCAL = (
     Arm(name) for name in ("InclusiveFL", "AllLarge", "AllSmall", "HeteroFL", "Local")
 )
 NEAR = "InclusiveFL comes near AllLarge (we say: at most two points behind; in Table 3: 1.6)."
+ROOM = "There is head-room: AllLarge is above AllSmall."
 NER_CLAIMS: tuple[Claim, ...] = (
+    Better(ROOM, LARGE, (SMALL,), screens=True),
     Better(
         "InclusiveFL is best of all that run on such devices (Local, AllSmall, HeteroFL).",
         FULL,
@@ -51,6 +53,7 @@ def strong(method: str) -> Arm:
 
 
 CLAIMS: tuple[Claim, ...] = (
+    Better(ROOM, strong("AllLarge"), (strong("AllSmall"),), screens=True),
     Better(
         "InclusiveFL's large model is better than AllSmall's, ExclusiveFL's and HeteroFL's.",
         strong("InclusiveFL"),
