@@ -10,16 +10,22 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from benchmarks.report import Report, table
 from secure_fl import corpora
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.anatomy import freeze_embeddings
 from secure_fl.learning.dp.account import DpAccount
+from secure_fl.learning.dp.model import Bounds, privately
+from secure_fl.learning.dp.randomness import Coins, PoissonBatches
 from secure_fl.learning.dp.scope import sampling_units
 from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
-from secure_fl.learning.tasks import make_task
+from secure_fl.learning.tasks import Batch, make_task
+from secure_fl.learning.training import Optimizer, make_optimizer
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 
 BATCH = 32
@@ -41,8 +47,11 @@ class Row:
     over_plain: float
 
 
-def measure(*, records: int = 480, repeats: int = 5, seed: int = 0) -> Report:
-    """Train an epoch in each way, in turns; the built-in model, torch on one thread."""
+def measure(*, records: int = 480, repeats: int = 5, layers: int = 4, seed: int = 0) -> Report:
+    """Train an epoch of the built-in model in each way, in turns, torch on one thread.
+
+    And make steps of so many layers of ModernBERT-base's shape.
+    """
     started, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -51,6 +60,7 @@ def measure(*, records: int = 480, repeats: int = 5, seed: int = 0) -> Report:
             for weights, model in MODELS.items()
             for row in rows(weights, model, records, repeats)
         ]
+        found += steps(layers, repeats)
     finally:
         torch.set_num_threads(threads)
     cells = [(r.weights, r.way, f"{r.cpu_seconds:.3f}", f"{r.over_plain:.2f}") for r in found]
@@ -59,7 +69,11 @@ def measure(*, records: int = 480, repeats: int = 5, seed: int = 0) -> Report:
         {"records": records, "batch": BATCH, "repeats": repeats},
         seed,
         {"rows": [asdict(row) for row in found]},
-        [table("an epoch by DP-SGD", ("trained", "way", "CPU s", "over plain"), cells)],
+        [
+            table(
+                "an epoch, and a step, by DP-SGD", ("trained", "way", "CPU s", "over plain"), cells
+            )
+        ],
         seconds=time.perf_counter() - started,
     )
 
@@ -75,6 +89,49 @@ def rows(weights: str, model: ModelSettings, records: int, repeats: int) -> list
             site.fit(models[way], 1, ALONE)
             if turn:  # the first turn warms up
                 taken[way].append(time.process_time() - before)
+    return _rows(weights, taken)
+
+
+def steps(layers: int, repeats: int, texts: int = 8, tokens: int = 128) -> list[Row]:
+    """Steps of ModernBERT-base's layers at random, all but embeddings trained, on random tokens."""
+    from transformers import ModernBertConfig, ModernBertForSequenceClassification
+
+    special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    config = ModernBertConfig(num_hidden_layers=layers, vocab_size=1000, num_labels=2, **special)
+    model = ModernBertForSequenceClassification(config).train()
+    freeze_embeddings(model)
+    ids, labels = torch.randint(1, 1000, (texts, tokens)), torch.randint(0, 2, (texts,))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    optimizer = make_optimizer(model, TrainingSettings(device="cpu"))
+    taken: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(repeats + 1):
+        for way, fields in WAYS.items():
+            before = time.process_time()
+            _step(model, optimizer, batch, fields)
+            if turn:
+                taken[way].append(time.process_time() - before)
+    return _rows(f"{layers} layers of ModernBERT-base", taken)
+
+
+def _step(
+    model: nn.Module, optimizer: Optimizer, batch: Batch, fields: Mapping[str, Any] | None
+) -> None:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return cross_entropy(logits, batch["labels"], reduction="none")
+
+    if fields is not None:
+        batches = PoissonBatches(10 * len(batch["labels"]), 10, Coins.secret())
+        with privately(model, optimizer, loss, Bounds(1.0, 1.0, **fields), batches) as private:
+            private.step(batch, None)
+        return
+    optimizer.zero_grad(set_to_none=True)
+    loss(model, batch).mean().backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def _rows(weights: str, taken: Mapping[str, list[float]]) -> list[Row]:
     plain = taken["plain"]
     return [
         Row(

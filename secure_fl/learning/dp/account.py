@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from secure_fl.crypto.accounting import Event, calibrate, decode_event, encode_event, epsilon
 from secure_fl.crypto.events import DpSgdSteps
 from secure_fl.crypto.ledger import Account, Budget, Ledger, events_of, load_chain
-from secure_fl.errors import BudgetError, SettingsError, TamperError
+from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
+
+if TYPE_CHECKING:
+    from secure_fl.learning.dp.kept import Trainings
 
 ADJACENCY: Literal["add-remove"] = "add-remove"  # what sampling is accounted for
 
@@ -55,6 +58,8 @@ class DpAccount:
         self.steps_per_pass = -(-len(units) // batch_size)
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
+        self.trainings: Trainings | None = None  # that a repeated round sends again; None: none
+        self._trained = (0, 0)  # the round of the last training, and how many it has had
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._noise = settings.noise_multiplier
         self._planned: float | None = None
@@ -103,11 +108,25 @@ class DpAccount:
             reservation = self.ledger.reserve(
                 event, self.account, self.budget, run=self.run, round=round
             )
-            self.ledger = replace(self.ledger, pinned=load_chain(self.ledger.path).head)
+            self.ledger = self.ledger.at_head()
         self._mine.append(event)
         yield Spending(event, spent, planned)
         if self.ledger is not None and reservation is not None:
             self.ledger.commit(reservation)
+        self._done += passes
+
+    def trained_in(self, round: int) -> tuple[int, int]:
+        """Count one more training of a round: this round, and the number of the training in it."""
+        before, count = self._trained
+        self._trained = (round, count + 1 if round == before else 1)
+        return self._trained
+
+    def spent_before(self, state: Mapping[str, Any], passes: int) -> None:
+        """Count passes as done that a session before spent and made; refuse an older ledger."""
+        if self.ledger is not None and (head := state.get("head")) is not None:
+            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
+            self._held()
+        self.opacus = state["opacus"]
         self._done += passes
 
     def statement(self) -> dict[str, Any]:
@@ -205,17 +224,9 @@ class DpAccount:
     def _held(self) -> list[Event]:
         if self.ledger is None:
             return list(self._mine)
-        if not self.ledger.path.exists():
-            if self.ledger.pinned is None:
-                return []
-            raise TamperError(
-                "the ledger is gone, and this run has spent from it",
-                fix="release nothing more from this silo; restore the newest copy",
-                file=self.ledger.path,
-                reason="older-copy",
-            )
-        chain = load_chain(self.ledger.path)
-        chain.check(self.ledger.identity.public, pinned=self.ledger.pinned)
+        chain = self.ledger.held()
+        if chain is None:
+            return []
         return events_of(chain, self.account.dataset, self.account.unit)
 
     def _mine_in_ledger(self) -> list[Event]:

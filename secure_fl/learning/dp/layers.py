@@ -77,8 +77,7 @@ def _fill_ids(module: nn.Module) -> Callable[[], None]:
 def tidy(model: nn.Module) -> None:
     """Remove what Opacus leaves behind, most of all when a step was interrupted."""
     for module in model.modules():
-        for name in ("activations", "max_batch_len"):
-            module.__dict__.pop(name, None)
+        module.__dict__.pop("ft_compute_sample_grad", None)
     for parameter in model.parameters():
         parameter.grad = None
         parameter.__dict__.pop("summed_grad", None)

@@ -2,7 +2,8 @@
 
 Nothing here depends on the run's seed, which every party knows: with it, others could repeat the
 sampling (and amplification by sampling would be gone) and the noise. So neither does a resumed run
-repeat it, on purpose: its models differ from those of a run that was never interrupted.
+draw the same again: what it has not kept (`kept`) differs from that of a run that was never
+interrupted.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.learning.dp.kept import Training
 from secure_fl.learning.dp.model import Bounds, Clipping, PrivateModel, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches, secret_dropout
 from secure_fl.learning.dp.sound import sound
@@ -50,8 +51,9 @@ def fit_privately(
     `objective`: what is minimised, in place of the task's loss; one value per record, from that
     record alone. Returns NaN: no ε covers the loss, so nothing that is sent may depend on it. The
     party's own log has it. An optimiser may outlive the round: all that it remembers are gradients
-    with their noise, so its state costs no ε; nor do rates, which follow from public progress. A
-    generator makes noise that can be repeated, which is for tests only.
+    with their noise, so its state costs no ε; nor do rates, which follow from public progress. In a
+    round that is repeated it takes what it came to before (`kept`). A generator makes noise that
+    can be repeated, which is for tests only.
     """
     privacy = site.privacy
     if steps is not None:
@@ -68,21 +70,30 @@ def fit_privately(
             party=site.name,
             field="training.dp",
         )
+    number = site.recorder.round
+    training = Training.of(privacy, model, epochs, number)
+    if training is not None and training.taken(model, optimizer, epochs):
+        site.recorder.event("resent", round=number)
+        return math.nan
+    lasting = optimizer
     coins = Coins.secret() if generator is None else Coins.of(generator)
     batches = PoissonBatches(len(privacy.units), privacy.steps_per_pass, coins)
     dp, loss = privacy.settings, objective or task_loss(site)
-    with privacy.spend(epochs, site.recorder.round) as spending:
+    with privacy.spend(epochs, number) as spending:
         _announce(site, spending, dp.delta)
         optimizer = optimizer or make_optimizer(model, site.training)
         model.train()
         with secret_dropout(coins, site.device):
-            σ, clipping = spending.event.noise_multiplier, _sound(site, model, loss, dp.clipping)
+            wanted: Clipping = "per_sample" if dp.unit == "patient" else dp.clipping
+            σ, clipping = spending.event.noise_multiplier, _sound(site, model, loss, wanted)
             bounds = Bounds(dp.max_grad_norm, σ, dp.accountant, clipping)
             made = privately(model, optimizer, loss, bounds, batches, state=privacy.opacus)
             with made as private:
                 _run(site, private, epochs, round, privacy)
                 privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
     _require_finite(model, site)
+    if training is not None:
+        training.keep(model, lasting)
     return math.nan
 
 
