@@ -1,4 +1,4 @@
-"""Audits of the code that a run used: its noise, its clipping, its masks, and its refusals."""
+"""Audits of the code that a run used: its noise, clipping, masks and refusals, what it is asked."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from secure_fl.audits import asking_trials
 from secure_fl.audits.base import Finding, Trial
 from secure_fl.audits.roles import CODE
-from secure_fl.audits.shipped import composition, masks, mechanism, recorded, tampering
+from secure_fl.audits.shipped import composition, differences, masks, mechanism, recorded, tampering
 from secure_fl.audits.shipped.composition_subjects import composition_trials
 from secure_fl.audits.shipped.mask_trials import mask_trials
 from secure_fl.audits.shipped.mechanism import mechanism_trials
@@ -25,6 +26,8 @@ ABOUT: Mapping[str, str] = {
     masks.NAME: masks.ABOUT,
     tampering.NAME: tampering.ABOUT,
     recorded.NOISE: recorded.ABOUT_NOISE,
+    differences.NAME: differences.ABOUT,
+    **asking_trials.ABOUT,
 }
 
 
@@ -38,6 +41,8 @@ def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[Trial]]]]:
     noise = audit.result.get("noise") or {}
     std = noise.get("std_guaranteed")
     yield recorded.NOISE, lambda: recorded.noise_trials(audit.run, prior, std)
+    yield from asking_trials.steps(prior, audit.mode, audit.place)
+    yield differences.NAME, lambda: of_code(differences.difference_trials(prior, quick))
 
 
 def noise_of(audit: Audit) -> SkellamNoise | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from secure_fl.audits.attacks import membership, metadata, predictions, reading
+from secure_fl.audits.attacks import counts, membership, metadata, predictions, reading
 from secure_fl.audits.base import Trial, Verdict
 from secure_fl.audits.document import Access, CellPart, RowPart
 from secure_fl.audits.roles import CODE, PUBLIC
@@ -26,6 +26,14 @@ class Row:
     promised: bool = True  # that nobody sees it under he+secagg, alone or with some others
     from_updates: bool = False  # it could only be found in an update that was read
     required: bool = True  # that an attack of it comes to a verdict, if it is promised
+
+
+def _asked(what: str, name: str) -> tuple[Row, Row]:
+    """What hospitals count when they are asked: each one's counts, and those of several."""
+    return (
+        Row(f"one hospital's counts in {what}", (f"{name}: {counts.ONE}",)),
+        Row(f"sums of counts in {what}", (f"{name}: {counts.SUM}",), "of a sum", promised=False),
+    )
 
 
 MEMBERSHIP = (membership.LIRA, membership.RMIA, predictions.MEMBERSHIP)
@@ -50,6 +58,8 @@ ROWS = (
         promised=False,
     ),
     Row("the label histogram", (predictions.LABELS,), promised=False),
+    *_asked("a question about records", counts.QUESTIONS),
+    *_asked("an evaluation", counts.EVALUATION),
 )
 
 

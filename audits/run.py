@@ -114,7 +114,7 @@ def _trial(trial: Trial, about: Mapping[str, str]) -> TrialPart:
         attack=trial.attack,
         role=trial.role,
         verdict=trial.verdict.value,
-        about=about.get(trial.attack.partition(":")[0], ""),
+        about=about.get(trial.attack) or about.get(trial.attack.partition(":")[0], ""),
         control=_finding(trial.control),
         deployed=_finding(trial.deployed),
         null=_finding(trial.null),

@@ -98,6 +98,8 @@ def _run(document: AuditDocument) -> Iterable[str]:
     yield "### Differential privacy"
     yield from map(_privacy, document.privacy)
     yield "" if document.privacy else text(sentences.NO_PRIVACY)
+    yield "### Questions and evaluations"
+    yield from _asked(document)
     yield "### Accuracy beside leakage"
     yield text(sentences.measured(document))
     yield table(tables.points(document.points)) or sentences.WITHOUT["accuracy"]
@@ -110,6 +112,12 @@ def _run(document: AuditDocument) -> Iterable[str]:
     yield table(tables.facts("Policy", document.policy))
     yield table(tables.sources(document))
     yield fenced(document.run.settings)
+
+
+def _asked(document: AuditDocument) -> Iterable[str]:
+    found = table(tables.asked(document))
+    yield text(sentences.ASKED) if found else ""
+    yield found or sentences.WITHOUT["asked"]
 
 
 def _matrix(document: AuditDocument) -> str:

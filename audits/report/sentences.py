@@ -22,6 +22,12 @@ UNPROTECTED = (
     "This run was not protected. It exists to be compared with: nothing in it was hidden from the "
     "coordinator."
 )
+ASKED = (
+    "Hospitals made up by the audit were asked about their records and evaluated a model, with the "
+    "protection of this run. Counts of one hospital are to be read by nobody else; hospitals are "
+    "meant to read sums. Differences are what answers tell when they are subtracted: unprotected "
+    "means that the rules for small numbers were off."
+)
 CONTRADICTION = "This document contradicts itself. Do not rely on it before this is explained:"
 ALL_TESTED = (
     "The audit lists nothing as untested. No audit tests everything: an attack that is not among "
@@ -35,6 +41,7 @@ SIDE_BY_SIDE = (
 )
 WITHOUT = {
     "accuracy": "Accuracy and leakage were not measured together, so there is no plot.",
+    "asked": "This audit asked nothing: it left out what does not depend on the run.",
     "roc": "No membership attack gave a curve, so there is no plot.",
     "budget": "No ledger recorded any spending over rounds, so there is no plot.",
     "traffic": "Bytes were not recorded by round, so there is no plot.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
 from secure_fl.audits.document import AuditDocument, FindingPart, PointPart, RocPart, TrialPart
 from secure_fl.audits.report.curves import area, needed, rate_at, resolution
 from secure_fl.audits.report.sentences import verdict
@@ -54,11 +55,25 @@ def trials(document: AuditDocument) -> Table:
 
 
 def _trial(trial: TrialPart) -> tuple[str, ...]:
-    found = (trial.control, trial.deployed, trial.null)
     chance = trial.deployed or trial.control or trial.null
-    said = [value(finding) for finding in found]
+    said = map(value, _three(trial))
     guess = number(chance.chance) if chance else "none"
     return (trial.attack, trial.role, VERDICTS[verdict(trial)].word, *said, guess)
+
+
+def asked(document: AuditDocument) -> Table:
+    """What roles read of questions and evaluations, and what answers tell when subtracted."""
+    mine = [t for t in document.trials if t.attack.partition(":")[0] in (QUESTIONS, EVALUATION)]
+    rows = [
+        (one.attack, one.role, VERDICTS[verdict(one)].word, *map(value, _three(one)))
+        for one in mine
+    ]
+    header = ("Looked for", "By whom", "Verdict", "Unprotected", "Here", "Null")
+    return Table("Questions and evaluations at made-up hospitals", header, rows)
+
+
+def _three(trial: TrialPart) -> tuple[FindingPart | None, ...]:
+    return (trial.control, trial.deployed, trial.null)
 
 
 def value(finding: FindingPart | None) -> str:
@@ -70,7 +85,7 @@ def value(finding: FindingPart | None) -> str:
 
 def findings(trial: TrialPart) -> Table:
     """Control, deployed and null of one trial, side by side."""
-    three = (trial.control, trial.deployed, trial.null)
+    three = _three(trial)
     lines: dict[str, Callable[[FindingPart], str]] = {
         "About": lambda f: f.target,
         "Measure": lambda f: f.measure,

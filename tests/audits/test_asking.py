@@ -1,0 +1,97 @@
+"""Questions and evaluations under attack: read in the clear, and by nobody when sealed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from secure_fl.audits import asking_trials
+from secure_fl.audits.attacks.counts import EVALUATION, ONE, QUESTIONS, SUM
+from secure_fl.audits.base import Prior, Trial, Verdict
+from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.matrix import ROWS, promised
+from secure_fl.audits.report import markdown, render
+from secure_fl.audits.report.sentences import ASKED, WITHOUT
+from secure_fl.audits.run import ABOUT, _trial
+from secure_fl.audits.shipped import differences
+from secure_fl.settings import Protection
+from tests.support.documents import document
+
+COORDINATOR, HOSPITAL, BOTH = "coordinator", "one hospital", "coordinator + 1 hospital"
+MODES: tuple[Protection, ...] = ("none", "he", "he+secagg")
+
+
+class Seeded:
+    """Of what an attacker knows, the randomness."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def rng(self, *names: object) -> np.random.Generator:
+        return np.random.default_rng([self.seed, len(str(names))])
+
+
+PRIOR = cast(Prior, Seeded(0))
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Trial, ...]]:
+    """All trials under each protection; what is made for one serves the next."""
+    place = tmp_path_factory.mktemp("asked")
+    found: dict[str, tuple[Trial, ...]] = {mode: all_of(mode, place) for mode in MODES}
+    assert all_of("he+secagg", place) == found["he+secagg"]  # what lies there is attacked again
+    return found
+
+
+def all_of(mode: Protection, place: Path) -> tuple[Trial, ...]:
+    steps = asking_trials.steps(PRIOR, mode, place)
+    return tuple(trial for _, step in steps for trial in step())
+
+
+@pytest.mark.parametrize("asked", [QUESTIONS, EVALUATION])
+def test_in_the_clear_counts_are_read_and_sealed_they_are_not(
+    asked: str, tried: dict[str, tuple[Trial, ...]]
+) -> None:
+    def of(mode: str, what: str) -> dict[str, str]:
+        name = f"{asked}: {what}"
+        return {t.role: t.verdict.value for t in tried[mode] if t.attack == name}
+
+    assert of("none", ONE) == {COORDINATOR: "leaks", HOSPITAL: "holds", BOTH: "leaks"}
+    assert of("he", ONE) == {COORDINATOR: "holds", HOSPITAL: "holds", BOTH: "leaks"}
+    assert of("he+secagg", ONE) == {COORDINATOR: "holds", HOSPITAL: "holds", BOTH: "holds"}
+    # Hospitals are meant to read sums, and with their keys so does the coordinator.
+    assert of("he+secagg", SUM) == {COORDINATOR: "holds", HOSPITAL: "leaks", BOTH: "leaks"}
+
+
+def test_sums_are_no_breach_and_single_counts_are(tried: dict[str, tuple[Trial, ...]]) -> None:
+    for trial in tried["none"]:
+        assert promised(trial, {}) == trial.attack.endswith(ONE)
+    assert {a for row in ROWS for a in row.attacks} >= {trial.attack for trial in tried["none"]}
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+)
+def test_differences_tell_of_few_only_where_the_rules_are_off(seed: int) -> None:
+    (trial,) = differences.difference_trials(cast(Prior, Seeded(seed)), quick=True)
+    assert trial.control is not None and trial.control.details["single patients"] >= 1
+    assert trial.verdict is Verdict.HOLDS and trial.null is not None and trial.null.value == 0
+
+
+def test_the_report_has_a_section(tried: dict[str, tuple[Trial, ...]]) -> None:
+    shown = with_trials(document(), tried["he+secagg"])
+    page, text = render([shown]), markdown([shown])
+    for words in ("Questions and evaluations", ASKED.split(".")[0], f"{QUESTIONS}: {SUM}"):
+        assert words in page and words in text
+    assert 'href="#run1-asked"' in page
+    assert WITHOUT["asked"] in markdown([document()]) and WITHOUT["asked"] in render([document()])
+
+
+def with_trials(made: AuditDocument, trials: tuple[Trial, ...]) -> AuditDocument:
+    found = tuple(_trial(trial, ABOUT) for trial in trials)
+    assert all(part.about for part in found)
+    return msgspec.structs.replace(made, trials=(*made.trials, *found))
