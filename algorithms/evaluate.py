@@ -98,8 +98,28 @@ async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
             {"label": one.label, "name": one.name, "digest": digests[one.label]}
             for one in cfg.models
         ]
+        site.findings["shared"] = await share_own(cohort, site, rows)
         if len(models) > 1:
             site.findings["compared"] = await compare(cohort, site, rows, totals)
+
+
+async def share_own(
+    cohort: Cohort, site: Site, rows: Mapping[str, Mapping[str, Rows]]
+) -> dict[str, dict[str, float]]:
+    """The main metric at each hospital whose own rules share it, which it tells members itself.
+
+    All others send that they do not; the coordinator cannot tell who is who.
+    """
+    told = [np.nan] * len(rows)
+    if site.share_scores:
+        totals = ({name: one.total() for name, one in found.items()} for found in rows.values())
+        told = [site.task.pooled([counts]).get(site.task.metric, np.nan) for counts in totals]
+    said = await cohort.share({"own": np.array(told, np.float64)})
+    return {
+        name: dict(zip(rows, map(float, values["own"]), strict=True))
+        for name, values in sorted(said.items())
+        if values["own"].shape == (len(rows),) and np.isfinite(values["own"]).all()
+    }
 
 
 async def compare(

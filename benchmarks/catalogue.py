@@ -23,6 +23,7 @@ class Benchmark:
     options: tuple[click.Option, ...] = ()
 
 
+SEED = click.Option(["--seed"], type=int, help="Which of them. [default: 0]")
 SCALES = click.Choice(["1", "2", "4", "8", "16", "32"])
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -55,7 +56,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "dp": Benchmark(
             "benchmarks.micro.dp",
             "What DP-SGD costs over plain training.",
-            {"records": 96, "repeats": 1},
+            {"records": 96, "repeats": 1, "layers": 1},
         ),
         "savings": Benchmark(
             "benchmarks.micro.savings",
@@ -130,6 +131,16 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What a hospital's line costs a FedKD pilot. It needs root and iproute2.",
             {"rounds": 4},
         ),
+        "crowd": Benchmark(
+            "benchmarks.federations.crowd",
+            "A pilot of thirty hospital processes on one machine: memory, CPU, rounds.",
+            {"hospitals": 4, "rounds": 2},
+        ),
+        "blackouts": Benchmark(
+            "benchmarks.federations.blackouts",
+            "Pilots over blackouts of many minutes. It needs root and iproute2.",
+            {"short": 0.5, "long": 0.7},
+        ),
         "startup": Benchmark(
             "benchmarks.micro.startup",
             "How long the import and the help text take.",
@@ -161,6 +172,24 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                 click.Option(["--simulated"], is_flag=True, help="Many clients in one process."),
             ),
         ),
+        "breaking": Benchmark(
+            "benchmarks.peers.breaking",
+            "What kills, lies and taps do to runs, on Flower, NVFLARE and here.",
+            {"names": ("ours",), "mishaps": ("nan",), "records": 32},
+            (
+                click.Option(
+                    ["--environments"],
+                    metavar="FOLDER",
+                    help="Where `python -m benchmarks.peers.environments FOLDER` installed them."
+                    " [default: peers]",
+                ),
+                click.Option(
+                    ["--work"],
+                    metavar="FOLDER",
+                    help="Keeps what runs leave here; those that it holds are not run again.",
+                ),
+            ),
+        ),
         "inquiry": Benchmark(
             "benchmarks.micro.inquiry",
             "What it costs to find whose tag was wrong, beside a sum.",
@@ -177,6 +206,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                     type=click.IntRange(min=1),
                     help="So many. [default: 300]",
                 ),
+                SEED,
             ),
         ),
         "fuzz": Benchmark(
@@ -190,8 +220,10 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                     type=click.IntRange(min=1),
                     help="At least so many. [default: 1000000]",
                 ),
+                SEED,
             ),
         ),
     }
 )
-ALONE = frozenset({"fuzz", "network", "peers", "storms"})  # minutes or hours: not among `all`
+# Minutes or hours: not among `all`.
+ALONE = frozenset({"blackouts", "breaking", "crowd", "fuzz", "network", "peers", "storms"})

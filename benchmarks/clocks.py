@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Listener
+from secure_fl.federation import federation, prepared
 
 T = TypeVar("T")
 
@@ -14,8 +16,20 @@ T = TypeVar("T")
 class CpuRecorder(EventLog):
     """A recorder whose phases are CPU seconds: other jobs on the machine do not count."""
 
-    def __init__(self, party: str) -> None:
-        super().__init__(party, clock=time.process_time)
+    def __init__(self, party: str, listener: Listener | None = None) -> None:
+        super().__init__(party, listener, clock=time.process_time)
+
+
+@contextmanager
+def cpu_seconds() -> Iterator[None]:
+    """While it lasts, federations in this process record CPU seconds."""
+    for module in (federation, prepared):
+        setattr(module, "EventLog", CpuRecorder)  # noqa: B010 - a class, for a while
+    try:
+        yield
+    finally:
+        for module in (federation, prepared):
+            setattr(module, "EventLog", EventLog)  # noqa: B010
 
 
 class Clocked(Generic[T]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from logging import Logger
 from pathlib import Path
@@ -16,6 +16,7 @@ from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE
 
 if TYPE_CHECKING:
+    from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import Kit
@@ -51,6 +52,8 @@ says that the run is over, or on Ctrl-C. Start it again at any time: it goes on 
     is_flag=True,
     help="Let finished rounds be repeated: somebody lost what it had. DP budget is spent again.",
 )
+@click.option("--through", metavar="FOLDER", type=FILE,
+              help="No network here: a `secure-fl courier FOLDER` elsewhere talks.")  # fmt: skip
 @log_option
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def join(
@@ -60,12 +63,11 @@ def join(
     out: Path,
     metrics: int | None,
     go_back: bool,
+    through: Path | None,
     log_format: str,
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
-    from secure_fl.engines.flare.diagnosis import explaining
-    from secure_fl.engines.flare.party import FlareParty
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.policy.file import load_site
@@ -79,22 +81,46 @@ def join(
         _show(event, log)
 
     hospital = hospital_of(rules, given, passphrase_file, out, heard, goes_back=go_back)
-    name, hub, url = hospital.name, given.connection.hub, given.connection.url
     with journal(log_format, quiet=quiet) as log, closing(hospital):
         for line in describe(rules.policy):
             log.info(line)
         for warning in given.warnings():
             log.warning(warning)
-        party = FlareParty(name, url, given.tls, hub=hub, refusing=turned_away(log))
-        with party as end, serving(meter, metrics):
-            meter.connected = lambda: {hub: end.is_connected()}
+        answering = dialling(given, log) if through is None else posting(through, given, log)
+        with answering as party, serving(meter, metrics):
+            meter.connected = lambda: {given.connection.hub: party.is_connected()}
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: end.stop())
-            log.info(f"{name} waits for {url}")
-            unconnected = partial(log.warning, "not connected, still dialling: %s")
-            with explaining(end.is_connected, url, given.tls, unconnected):
-                end.serve(hospital.step)
-        log.info(f"{name} has left; its runs are in {out}")
+                signal.signal(number, lambda *_: party.stop())
+            party.serve(hospital.step)
+        log.info(f"{hospital.name} has left; its runs are in {out}")
+
+
+@contextmanager
+def dialling(kit: Kit, log: Logger) -> Iterator[Responder]:
+    """A hospital's end that has a connection of its own."""
+    from secure_fl.engines.flare.diagnosis import explaining
+    from secure_fl.engines.flare.party import FlareParty
+
+    name, hub, url = kit.connection.name, kit.connection.hub, kit.connection.url
+    with FlareParty(name, url, kit.tls, hub=hub, refusing=turned_away(log)) as party:
+        log.info(f"{name} waits for {url}")
+        unconnected = partial(log.warning, "not connected, still dialling: %s")
+        with explaining(party.is_connected, url, kit.tls, unconnected):
+            yield party
+
+
+@contextmanager
+def posting(folder: Path, kit: Kit, log: Logger) -> Iterator[Responder]:
+    """A hospital's end without network: what it says lies in a folder until a courier takes it."""
+    from secure_fl.cli.courier import EVERY, noting
+    from secure_fl.engines.flare.diagnosis import looking
+    from secure_fl.engines.folder.letter import letter_key
+    from secure_fl.engines.folder.party import FolderParty
+
+    key = letter_key(kit.tls)
+    with FolderParty(folder, key, refusing=turned_away(log)) as party:
+        with looking(noting(party.end, folder, log), EVERY):
+            yield party
 
 
 def hospital_of(
@@ -109,7 +135,10 @@ def hospital_of(
     """What answers for this site, whichever engine carries its frames."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.cli.keyring import open_ring
+    from secure_fl.crypto.ledger import Ledger
     from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.learning.dp.scope import LEDGER
+    from secure_fl.pilot.approving import Approving
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site import records_of, site_keys, statistics_of
@@ -134,6 +163,8 @@ def hospital_of(
         lambda plan: statistics_of(rules, name, plan, keys.identity),
     )
 
+    ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
+    approving = Approving(rules, keys.identity.public)
     return HospitalProcess(
         keys,
         roster,
@@ -146,6 +177,8 @@ def hospital_of(
         rules.policy.max_growth,
         goes_back=goes_back,
         asked=asked,
+        approvals=lambda plan: approving.require(ledger, plan),
+        share_scores=rules.policy.share_scores,
     )
 
 
@@ -171,7 +204,8 @@ def _show(event: dict[str, Any], log: Logger) -> None:
 
     match event["event"]:
         case "invited":
-            log.info(f"invited to {event['run']}: this site's rules allow it")
+            by = f", and {' and '.join(event['approved'])} approved it" * bool(event["approved"])
+            log.info(f"invited to {event['run']}: this site's rules allow it{by}")
         case "waiting":
             whom = ", ".join(event["parties"]) or "answers of others"
             log.warning(f"{event['run']} waits for {whom}; the coordinator asks again until then")

@@ -44,9 +44,10 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
     """  # noqa: D301
     from dataclasses import asdict
 
-    from secure_fl.crypto.ledger_view import totals
+    from secure_fl.crypto.ledger_view import notes, totals
 
-    found = totals(_load(file, card, head))
+    chain = _load(file, card, head)
+    found = totals(chain)
     if as_json:
         click.echo(json.dumps([asdict(total) for total in found], indent=2))
         return
@@ -57,6 +58,8 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
         )
     if not found:
         click.echo("nothing is spent")
+    for line in notes(chain):
+        click.echo(line)
 
 
 @ledger.command()

@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "pilot": Lazy("secure_fl.cli.pilot", "pilot", "Kits for a pilot across hospitals."),
         "coordinate": Lazy("secure_fl.cli.coordinate", "coordinate", "Lead a pilot."),
         "join": Lazy("secure_fl.cli.join", "join", "Take part in a pilot, as a hospital."),
+        "courier": Lazy("secure_fl.cli.courier", "courier", "Talk for a trainer without network."),
         "status": Lazy("secure_fl.cli.coordinate", "status", "Say how far a pilot is."),
         "docs": Lazy("secure_fl.cli.docs", "docs", "Read the pages, as installed."),
         "doctor": Lazy("secure_fl.cli.doctor", "doctor", "Check this installation."),

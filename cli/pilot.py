@@ -15,6 +15,7 @@ from secure_fl.cli.keyring import FILE, keys_option
 
 if TYPE_CHECKING:
     from secure_fl.pilot.trial import Trial
+    from secure_fl.policy.questions import QuestionPlan
 
 PROGRAM = "from secure_fl.cli.main import main; main()"
 START = 60.0  # seconds until everybody has to be there
@@ -107,13 +108,15 @@ def init(
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--size", type=click.IntRange(min=8), default=120, show_default=True,
               help="Training notes of each hospital.")  # fmt: skip
+@click.option("--questions", type=FILE, help="Ask these in place of training: as for `stats`.")
 @click.option("--out", type=FILE, default=Path("pilot"), show_default=True)
-def local(parties: int, rounds: int, size: int, out: Path) -> None:
+def local(parties: int, rounds: int, size: int, questions: Path | None, out: Path) -> None:
     """Run a pilot on this machine: a process for each hospital, TLS between them.
 
     Each gets a folder with its own keys, kit, records and rules; the commands are those of a real
     pilot, and are printed.
     """
+    asked = None if questions is None else _asked(questions)
     from secure_fl.algorithms.fedavg import FedAvg
     from secure_fl.errors import RunError
     from secure_fl.pilot.trial import HUB, make_trial
@@ -133,7 +136,7 @@ def local(parties: int, rounds: int, size: int, out: Path) -> None:
     )
     names = [f"hospital-{number}" for number in range(1, parties + 1)]
     click.echo("making identities, a roster, keys, certificates and records ...")
-    made = make_trial(out, names, plan, port=_free_port(), size=size)
+    made = make_trial(out, names, plan, port=free_port(), size=size, questions=asked)
     processes = {name: _start(made, name) for name in (HUB, *made.names)}
     try:
         status = processes[HUB].wait()
@@ -144,8 +147,28 @@ def local(parties: int, rounds: int, size: int, out: Path) -> None:
     finally:
         for process in processes.values():
             process.terminate()
+    if asked is not None:
+        click.echo(f"\nfrom the begin of the run to the last answer: {_took(made):.1f} s")
     click.echo(f"\nwhat a hospital has: {made.of(made.names[0])}/runs")
     click.echo(f"what the coordinator saw: secure-fl status {made.of(HUB)}/run")
+
+
+def _asked(file: Path) -> QuestionPlan:
+    """Questions as `stats` takes them, or as a pilot's coordinator does."""
+    from secure_fl.policy.questions import QuestionPlan
+    from secure_fl.statistics.questions import load
+
+    return QuestionPlan.of(load(file), dataset="notes")
+
+
+def _took(made: Trial) -> float:
+    """Seconds from a hospital's begin of the run to its answers, without the processes' start."""
+    from secure_fl.runs.folder import SETTINGS
+    from secure_fl.statistics.pages import DOCUMENT
+
+    runs = [made.of(name) / "runs" / "run" for name in made.names]
+    begun = min((run / SETTINGS).stat().st_mtime for run in runs)
+    return max((run / DOCUMENT).stat().st_mtime for run in runs) - begun
 
 
 def _start(made: Trial, name: str) -> subprocess.Popen[bytes]:
@@ -159,13 +182,23 @@ def _start(made: Trial, name: str) -> subprocess.Popen[bytes]:
         else ["join", "site.toml", *common, "--quiet"]
     )
     click.echo(f"{made.of(name)}$ secure-fl {' '.join(arguments)}")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | this_code()
     return subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-c", PROGRAM, *arguments], cwd=made.of(name), env=environment
     )
 
 
-def _free_port() -> int:
+def this_code() -> dict[str, str]:
+    """What makes a child process run the code that this one runs, wherever it lies."""
+    import secure_fl
+
+    here = str(Path(secure_fl.__file__).parent.parent)
+    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -92,6 +92,28 @@ def describe(roster: Roster) -> dict[str, object]:
     }
 
 
+def changes(before: Roster, after: Roster) -> list[str]:
+    """Say in what a roster differs from the one before it, for who is to approve it."""
+    old, new = ({m.name: m for m in one.members} for one in (before, after))
+    found = [
+        f"{name} is new: {new[name].identity.fingerprint()}" for name in new.keys() - old.keys()
+    ]
+    found += [f"{name} has left" for name in old.keys() - new.keys()]
+    for name in new.keys() & old.keys():
+        if old[name].identity != new[name].identity:
+            found.append(f"OTHER KEYS under the name {name}: {new[name].identity.fingerprint()}")
+        for what in ("role", "tier"):
+            then, now = getattr(old[name], what), getattr(new[name], what)
+            if then != now:
+                found.append(f"{name} has the {what} {now}, and had {then}")
+    if before.coordinator != after.coordinator:
+        card = after.coordinator
+        found.append(f"ANOTHER COORDINATOR: {card.name}  {card.fingerprint()}")
+    if before.t != after.t:
+        found.append(f"a sum needs {after.t} hospitals, and needed {before.t}")
+    return sorted(found)
+
+
 def as_text(facts: Mapping[str, object]) -> str:
     """Lay facts out, a line each; lists are indented below their name."""
     shown = {

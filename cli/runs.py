@@ -95,6 +95,7 @@ def list_(folder: Path, as_json: bool) -> None:
 def show_(run: Path, as_json: bool) -> None:
     """Show the result of RUN, or how far it is."""
     from secure_fl.cli import show
+    from secure_fl.display.results import approved
     from secure_fl.errors import RunError
 
     if not (run / "settings.toml").is_file():
@@ -121,6 +122,8 @@ def show_(run: Path, as_json: bool) -> None:
         console.print(noise)
     if document.get("model_round"):
         console.print(f"what was learned up to round {document['model_round']} is kept")
+    for line in approved(document).splitlines():
+        console.print(line)
     console.print(versions, style="dim")
 
 
@@ -131,32 +134,21 @@ def show_(run: Path, as_json: bool) -> None:
 @click.option("--checkpoints", is_flag=True, help="Remove only what a run could go on from.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(folders: tuple[Path, ...], checkpoints: bool, yes: bool) -> None:
-    """Remove the runs in FOLDERS, but none that is under way, and no ledger of privacy."""
-    import shutil
+    """Remove the runs in FOLDERS, but none that is under way, and no ledger of privacy.
 
+    Over whom a hospital's sums were opened is kept beside its ledger.
+    """
     from secure_fl.cli import show
-    from secure_fl.errors import RunError
+    from secure_fl.runs.erasing import erase, parts, require_erasable, size
 
     for folder in folders:
-        if not (folder / "settings.toml").is_file():
-            fix = "secure-fl runs FOLDER lists the runs of a folder"
-            raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
-        if _locked(folder):
-            fix = "wait until it has ended, or stop it"
-            raise RunError("the run is under way", fix=fix, file=folder, reason="in-use")
-        if not checkpoints and any(folder.glob("**/ledger*.sqlite")):
-            fix = "move the ledger first, or add --checkpoints"
-            what = "a ledger lies in it: what was spent of a privacy budget must not be forgotten"
-            raise RunError(what, fix=fix, file=folder, reason="exists")
-    rounds = "parties/*/checkpoints/round-*"  # over whom sums were opened is kept beside them
-    held = [p for f in folders for p in (f.glob(rounds) if checkpoints else [f])]
-    freed = sum(p.stat().st_size for one in held for p in one.rglob("*") if p.is_file())
-    names = ", ".join(map(str, folders))
+        require_erasable(folder, checkpoints=checkpoints)
+    held = [part for folder in folders for part in parts(folder, checkpoints=checkpoints)]
+    freed, names = size(held), ", ".join(map(str, folders))
     what = f"remove {'the checkpoints of ' if checkpoints else ''}{names} ({show.size(freed)})?"
     if not yes and not click.confirm(what, err=True):
         return
-    for one in held:
-        shutil.rmtree(one)
+    erase(held)
     click.echo(f"removed: {show.size(freed)}")
 
 
@@ -172,6 +164,7 @@ def find(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
 def summary(folder: Path) -> Run:
     """Tell what a run's folder holds, whole or not."""
     from secure_fl.cli import show
+    from secure_fl.runs.erasing import in_use
 
     asked = _settings(folder)
     document = read_json(folder / "result.json")
@@ -186,7 +179,7 @@ def summary(folder: Path) -> Run:
     changed = max((p.stat().st_mtime for p in folder.iterdir()), default=0.0)
     return Run(
         folder=str(folder),
-        status="finished" if document else "running" if _locked(folder) else "stopped",
+        status="finished" if document else "running" if in_use(folder) else "stopped",
         algorithm=str(asked.get("algorithm", {}).get("name", "?")),
         protection=str(asked.get("protection", {}).get("mode", "?")),
         round=document.get("metrics", {}).get("last", {}).get("round", reached),
@@ -214,17 +207,3 @@ def _settings(folder: Path) -> Mapping[str, Any]:
         return tomllib.loads((folder / "settings.toml").read_text())
     except (OSError, ValueError):
         return {}  # a run whose settings are broken is still listed
-
-
-def _locked(folder: Path) -> bool:
-    """Whether a process works in this run now."""
-    import fcntl
-
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False

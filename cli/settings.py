@@ -27,8 +27,9 @@ of keys where `--keys` is not given, `SECURE_FL_DEBUG=1` shows tracebacks, and
 SITE = """\
 # A site's policy
 
-A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)); `[site.dp]`,
-`[site.noise]` and `[site.statistics]` ([statistics.md](statistics.md)) stand below `[site]`."""
+A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)); `[site.dp]`, `[site.noise]`,
+`[site.statistics]` ([statistics.md](statistics.md)) and `[site.approval]`
+([pilot.md](pilot.md#approvals-on-record)) stand below `[site]`."""
 
 
 def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
@@ -62,6 +63,7 @@ def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
         "site.dp": site_policy.DPLimits,
         "site.noise": site_policy.NoiseLimits,
         "site.statistics": StatisticsRules,
+        "site.approval": site_policy.ApprovalRule,
         "[data.set]": site_policy.DataSet,
         "keys": site_policy.KeysSettings,
     }

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
 from secure_fl.cli.keyring import FILE, open_ring
+from secure_fl.cli.site_decisions import approve, erase
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keyring import KeyRing
+    from secure_fl.crypto.roster import Roster
     from secure_fl.pilot.kits import Kit
 
 DAYS = 180  # that new rules allow runs
@@ -27,6 +30,10 @@ def site() -> None:
     north$ secure-fl site check site.toml --kit north.kit   when the coordinator sent it
     north$ secure-fl join site.toml
     """  # noqa: D301
+
+
+site.add_command(approve)
+site.add_command(erase)
 
 
 @site.command(
@@ -113,19 +120,24 @@ def check(
     """Open this site's kit, approve the roster, and see whether all is ready to join."""
     from secure_fl.cli.doctor import show_checks
     from secure_fl.cli.site_check import examine
-    from secure_fl.pilot.kit_files import open_kit
+    from secure_fl.pilot.kit_files import open_kit, put_in_place
     from secure_fl.pilot.kits import ROSTER, load_kit, require_own
     from secure_fl.pilot.site_file import set_roster
     from secure_fl.policy.file import load_site
 
     rules = load_site(file)
     ring = open_ring(rules.keys, passphrase_file)
-    folder = kit if kit.is_dir() else open_kit(kit, ring.identity(), file.parent / "kit")
+    with TemporaryDirectory(dir=file.absolute().parent, prefix=".kit-") as place:
+        folder = kit if kit.is_dir() else open_kit(kit, ring.identity(), Path(place) / "kit")
+        given = load_kit(folder)
+        require_own(given, ring.identity())
+        ring.require_newer(given.roster)
+        inuse = file.parent / "kit"
+        _approve(folder / ROSTER, ring, told, _approved_before(inuse / ROSTER, ring))
+        _accept(load_kit(folder), ring)
+        if folder != kit:  # a kit that was refused has replaced nothing
+            folder = put_in_place(folder, inuse)
     given = load_kit(folder)
-    require_own(given, ring.identity())
-    _approve(folder / ROSTER, ring, told)
-    given = load_kit(folder)
-    _accept(given, ring)
     set_roster(file, given.roster.fingerprint())
     checks = list(examine(load_site(file), given, rehearse=rehearse))
     healthy = show_checks(checks)
@@ -135,13 +147,29 @@ def check(
     ctx.exit(0 if healthy else 1)
 
 
-def _approve(file: Path, ring: KeyRing, told: str | None) -> None:
-    """Sign the roster, if a person says that it is the one that was read out."""
-    from secure_fl.cli.rosters import approved
+def _approved_before(file: Path, ring: KeyRing) -> Roster | None:
+    """The roster of the kit in use, if this site has signed it."""
     from secure_fl.crypto.roster_files import load_roster
     from secure_fl.errors import KeyringError
 
-    found = load_roster(file).fingerprint()
+    try:
+        before = load_roster(file)
+        before.verify(me=ring.identity().public, now=before.created)
+    except KeyringError:
+        return None
+    return before
+
+
+def _approve(file: Path, ring: KeyRing, told: str | None, before: Roster | None) -> None:
+    """Sign the roster, if a person says that it is the one that was read out."""
+    from secure_fl.cli.rosters import approved, changes
+    from secure_fl.crypto.roster_files import load_roster
+    from secure_fl.errors import KeyringError
+
+    new = load_roster(file)
+    found = new.fingerprint()
+    for line in [] if before is None else changes(before, new):
+        click.echo(f"since the roster that was approved here: {line}")
     if told is not None and told.split() != found.split():
         raise KeyringError(
             f"this kit's roster has the fingerprint {found}",
@@ -160,4 +188,5 @@ def _accept(kit: Kit, ring: KeyRing) -> None:
     held, file = ring.held(), kit.folder / BUNDLE
     if held is None or held.roster != kit.roster.digest():
         held = ring.accept(kit.roster, read_bounded(file))
+    click.echo(f"cohort's keys: dealt by {held.dealer}")
     click.echo(f"cohort fingerprint, to compare by telephone: {held.fingerprint()}")

@@ -12,6 +12,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
+from secure_fl.pilot.approving import Approving
 from secure_fl.pilot.kit_files import PLAN
 from secure_fl.pilot.kits import Kit
 from secure_fl.pilot.plan import read_plan
@@ -30,12 +31,17 @@ def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     yield _clock(kit)
     yield check_disk(rules.file.absolute().parent)
     yield _line(kit)
-    plan = _plan(kit)
+    try:
+        plan = _plan(kit)
+    except (SecureFLError, UnicodeDecodeError) as error:  # it is the coordinator's text
+        yield Check("plan", "problem", f"the kit's plan cannot be read: {error}", "ask for another")
+        return
     if plan is None:
         fix = "ask the coordinator for `pilot init --plan`, or see what `join` says"
         yield Check("plan", "note", "none came with the kit: not held against the rules", fix)
         return
     yield _allowed(rules, kit, plan)
+    yield from _approved(rules, kit, plan)
     yield from _records(rules, kit, plan, rehearsal=rehearse)
 
 
@@ -70,6 +76,19 @@ def _allowed(rules: SiteFile, kit: Kit, plan: Plan) -> Check:
         return Check("plan", "problem", error.what, error.fix)
     what = f"{plan.run.name}: {plan.algorithm.name}, {plan.algorithm.rounds} rounds; allowed"
     return Check("plan", "ok", what)
+
+
+def _approved(rules: SiteFile, kit: Kit, plan: Plan) -> Iterator[Check]:
+    me = kit.roster.member(kit.connection.name).identity
+    try:
+        lacking = list(Approving(rules, me).missing(plan))
+    except SecureFLError as error:
+        yield Check("approval", "problem", error.what, error.fix)
+        return
+    if lacking:
+        what = f"{lacking[0].asked}; needed: {lacking[0].allowed}"
+        fix = f"secure-fl site approve {rules.file} --plan {kit.folder / PLAN} --keys KEYS"
+        yield Check("approval", "note", what, fix)
 
 
 def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:

@@ -58,17 +58,19 @@ def stats(
     as_json: bool,
 ) -> None:
     """Ask the questions in the file QUESTIONS of all hospitals, in this process."""
+    from secure_fl.statistics.questions import load as read
+    from secure_fl.statistics.rules import load_rules
+
+    if (plan is None) == (corpus is None):
+        raise click.UsageError("give --plan or --corpus, one of both")
+    asked, own = read(questions), None if rules is None else load_rules(rules)
+    # Whoever mistyped a file need not wait for torch.
     from secure_fl.cli import show
     from secure_fl.config.load import load, loads
     from secure_fl.statistics import asking
     from secure_fl.statistics.pages import document_of, write_answers
-    from secure_fl.statistics.questions import load as read
-    from secure_fl.statistics.rules import load_rules
     from secure_fl.statistics.tables import tables_of
 
-    if (plan is None) == (corpus is None):
-        raise click.UsageError("give --plan or --corpus, one of both")
-    asked = read(questions)
     settings = (
         load(plan)
         if plan is not None
@@ -78,7 +80,7 @@ def stats(
     found = asking.ask(
         asked,
         tables_of(settings),
-        rules=None if rules is None else load_rules(rules),
+        rules=own,
         protection=settings.protection,
         notes=notes / (corpus or settings.run.name),
     )

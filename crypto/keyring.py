@@ -109,16 +109,16 @@ class KeyRing:
             if old.roster == keys.roster and old.fingerprint() == keys.fingerprint():
                 return
             if roster.version <= old.version:
-                raise KeyringError(
-                    f"this site already holds keys of roster version {old.version}, and these are "
-                    f"for version {roster.version}",
-                    file=path,
-                    fix="a new ceremony needs a roster with a higher version: "
-                    "`secure-fl keys roster --after OLD`",
-                    reason="held",
-                )
+                raise _not_newer(roster, old, path)
             self._archive(path, f"cohort-{old.version}.key")
         save(path, Kind.COHORT, encode_keys(keys), self.passphrase, self.cost)
+
+    def require_newer(self, roster: Roster) -> None:
+        """Refuse a roster that neither is the one of the keys here, nor follows it."""
+        held = self.held()
+        if held is None or held.roster == roster.digest() or roster.version > held.version:
+            return
+        raise _not_newer(roster, held, self._file("cohort.key"))
 
     def _dealt(self, roster: Roster, dealer: Identity) -> CohortKeys | None:
         keys = self.held()
@@ -151,6 +151,17 @@ class KeyRing:
                 reason="unwritable",
             ) from None
         check_private(folder, 0o700)
+
+
+def _not_newer(roster: Roster, held: CohortKeys, path: Path) -> KeyringError:
+    return KeyringError(
+        f"this site already holds keys of roster version {held.version}, and these are "
+        f"for version {roster.version}",
+        file=path,
+        fix="leave an old kit or bundle alone; a new ceremony needs a roster with a higher "
+        "version: `secure-fl keys roster --after OLD`",
+        reason="held",
+    )
 
 
 def _check_cohort(keys: CohortKeys, roster: Roster, path: Path, now: datetime | None) -> CohortKeys:

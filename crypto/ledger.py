@@ -31,10 +31,11 @@ from secure_fl.crypto.ledger_store import (
     read_chain,
     transaction,
 )
-from secure_fl.errors import BudgetError
+from secure_fl.errors import BudgetError, TamperError
 
 Unit = Literal["record", "patient", "hospital"]
 Adjacency = Literal["add-remove", "replace-one"]
+Note = Literal["approved", "erased"]  # of a plan and the rules, by a person; of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,43 @@ class Ledger:
             )
             self._append(db, row, chain)
 
+    def note(self, kind: Note, text: str, *, run: str) -> None:
+        """Write down among the rows what was decided about a run; it spends nothing."""
+        row = Entry(0, _now(), kind, "", "", "", text, None, None, run, None, None)
+        with connected(self.path, create=True) as db, transaction(db):
+            chain = read_chain(db) or self._begin(db)
+            chain.check(self.identity.public, pinned=self.pinned)
+            self._append(db, row, chain)
+
+    def require_sound(self) -> None:
+        """Refuse a ledger that is not as it was written; one that was never begun is sound."""
+        if self.path.exists():
+            load_chain(self.path).check(self.identity.public, pinned=self.pinned)
+
     def spent(self, account: Account, delta: float) -> float:
         """Recompose ε of everything this account ever reserved; 0 if it never did."""
-        if not self.path.exists():
-            return 0.0
-        chain = load_chain(self.path)
-        chain.check(self.identity.public, pinned=self.pinned)
-        held = events_of(chain, account.dataset, account.unit)
+        chain = self.held()
+        held = [] if chain is None else events_of(chain, account.dataset, account.unit)
         return epsilon(held, delta) if held else 0.0
+
+    def held(self) -> Chain | None:
+        """All rows, checked; None: nothing was ever spent. One that is gone is refused."""
+        if self.path.exists():
+            chain = load_chain(self.path)
+            chain.check(self.identity.public, pinned=self.pinned)
+            return chain
+        if self.pinned is None:
+            return None
+        raise TamperError(
+            "the ledger is gone, and this run has spent from it",
+            fix="release nothing more from this silo; restore the newest copy",
+            file=self.path,
+            reason="older-copy",
+        )
+
+    def at_head(self) -> Ledger:
+        """The same, which from now on must hold what it holds now."""
+        return replace(self, pinned=load_chain(self.path).head)
 
     def _begin(self, db: sqlite3.Connection) -> Chain:
         for statement in SCHEMA:

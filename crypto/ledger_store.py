@@ -49,11 +49,11 @@ class Entry:
 
     sequence: int
     time: str  # ISO 8601, UTC
-    state: str  # opened (row 0), reserved or committed
+    state: str  # opened (row 0), reserved or committed; approved, erased: notes
     dataset: str
     unit: str
     adjacency: str
-    event: str  # canonical JSON; row 0: the owner's public identity
+    event: str  # canonical JSON; row 0: the owner's public identity; a note's own text
     epsilon: float | None  # the budget under which it was reserved
     delta: float | None
     run: str

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
+from typing import get_args
 
 from secure_fl.crypto.accounting import epsilon
 from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.ledger import events_of
-from secure_fl.crypto.ledger_store import FORMAT, Chain
+from secure_fl.crypto.ledger import Note, events_of
+from secure_fl.crypto.ledger_store import FORMAT, Chain, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,17 @@ def totals(chain: Chain) -> list[Total]:
         )
         found.append(total)
     return found
+
+
+def notes(chain: Chain) -> list[str]:
+    """What was decided about runs, a line each."""
+    kinds = get_args(Note)
+    return [f"{e.time}: {e.state} {e.run}{_by(e)}" for e in chain.entries if e.state in kinds]
+
+
+def _by(entry: Entry) -> str:
+    said = json.loads(entry.event)
+    return f" by {said['who']}" if "who" in said else f" ({said['why']})"
 
 
 def export(chain: Chain) -> dict[str, object]:

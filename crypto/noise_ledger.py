@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from secure_fl.crypto.accounting import Event, epsilon
 from secure_fl.crypto.ensemble_noise import Sized, planned, sized
 from secure_fl.crypto.events import SkellamRelease, decode_event
-from secure_fl.crypto.ledger import Account, Adjacency, Budget, Ledger, Unit, load_chain
+from secure_fl.crypto.ledger import Account, Adjacency, Budget, Ledger, Unit
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.errors import BudgetError
 from secure_fl.protocol.ports import Noise
@@ -74,6 +75,7 @@ class NoiseLedger:
         account = Account(self.account.dataset, UNIT, noise.adjacency)
         if self.ledger is not None:
             self.ledger.reserve(event, account, self.budget, run=self.run, round=round or None)
+            self.ledger = self.ledger.at_head()
             return
         if account != self.account:
             raise BudgetError(
@@ -96,6 +98,17 @@ class NoiseLedger:
             "releases": sum(event.count for event in mine if isinstance(event, SkellamRelease)),
             "durable": self.ledger is not None,
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """For checkpoints: the ledger's head, by which an older copy of it is known."""
+        head = self.ledger.pinned if self.ledger is not None else None
+        return {"head": None if head is None else head.hex()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; refuse a ledger that lacks what was spent when it was saved."""
+        if self.ledger is not None and (head := state.get("head")) is not None:
+            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
+            self.ledger.held()
 
     def _require_room(self, noise: SkellamNoise, releases: int) -> None:
         """Refuse a run that could not be finished, before anything of it is sent."""
@@ -129,10 +142,9 @@ class NoiseLedger:
         """All that was reserved for this account, or by one run."""
         if self.ledger is None:
             return list(self._unkept)
-        if not self.ledger.path.exists():
+        chain = self.ledger.held()
+        if chain is None:
             return []
-        chain = load_chain(self.ledger.path)
-        chain.check(self.ledger.identity.public, pinned=self.ledger.pinned)
         mine = ("reserved", self.account.dataset, UNIT)
         return [
             decode_event(e.event)

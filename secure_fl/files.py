@@ -34,14 +34,14 @@ def read_bounded(file: Path, limit: int) -> bytes:
     return data
 
 
-def replace_whole(file: Path, data: bytes, *, mode: int = 0o644) -> None:
+def replace_whole(file: Path, *pieces: bytes, mode: int = 0o644) -> None:
     """Write all or nothing: a temporary file beside it, fsync, rename, fsync of the folder."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            stream.writelines(pieces)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(file)

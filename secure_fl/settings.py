@@ -150,7 +150,8 @@ class DPSettings(Section):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0  # C, of one unit's gradient
     unit: Literal["record", "patient"] = "record"  # patient: what Example.id says before "/"
     accountant: Literal["rdp", "prv"] = "prv"  # prv is tighter; the ledger checks by both
-    clipping: Literal["per_sample", "ghost"] = "per_sample"  # ghost: less memory
+    clipping: Literal["per_sample", "ghost"] = "ghost"  # ghost: less memory, for norms and
+    # sums of large layers follow without a gradient of each record; patients are always per_sample
     physical_batch: Positive | None = None  # units held in memory at once; None: all of a batch
     ledger: Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)] | None = None
     # a folder that outlives runs, with PARTY/ledger.sqlite; None: the run's own parties/
@@ -169,8 +170,6 @@ class DPSettings(Section):
                 raise ValueError("one of noise_multiplier and target_epsilon, not both")
             if self.target_epsilon > self.epsilon:
                 raise ValueError("a target_epsilon up to the budget epsilon")
-        if self.unit == "patient" and self.clipping == "ghost":
-            raise ValueError("clipping per_sample for patients: ghost norms are of single records")
         return self
 
 

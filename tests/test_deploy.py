@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,45 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
     verify = ["systemd-analyze", "verify", "--man=no", str(here)]
     done = subprocess.run(verify, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+BATCH = DEPLOY / "secure-fl-join.sbatch"
+
+
+def test_a_slurm_job_is_a_trainer_without_network() -> None:
+    text = BATCH.read_text()
+    (words,) = re.findall(r"secure-fl}\" (join .*) &$", text, re.M)
+    assert parse(shlex.split(words)) == "join" and "--through letters" in words
+    (told,) = re.findall(r"^#   (courier .*)$", text, re.M)
+    assert parse(shlex.split(told)) == "courier"
+    given = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M))
+    assert text.count("#SBATCH") == len(given) and given.keys() >= {"requeue", "time", "signal"}
+    assert given["signal"].startswith("B:TERM@")  # to the script, which passes it on
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends", "again"), [(True, 0, True), (True, 4, False), (False, 0, False)]
+)
+def test_a_slurm_job_goes_back_to_the_queue_if_it_was_asked_to_leave(
+    tmp_path: Path, asked: bool, ends: int, again: bool
+) -> None:
+    stands_for = {
+        "trainer": f"trap 'exit {ends}' TERM; touch began; while {'true' if asked else 'false'};"
+        f" do sleep 0.02; done; exit {ends}",
+        "scontrol": 'echo "$@" > queued',
+    }
+    for name, text in stands_for.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    found = {"SECURE_FL": str(tmp_path / "trainer"), "SLURM_JOB_ID": "7"}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(["bash", str(BATCH)], cwd=tmp_path, env=found | path) as job:
+        while not (tmp_path / "began").exists():
+            time.sleep(0.01)
+        if asked:
+            job.terminate()
+        assert job.wait(20) == ends
+    assert (tmp_path / "queued").exists() == again
 
 
 def test_the_image_is_made_of_what_was_checked() -> None:

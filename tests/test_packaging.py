@@ -64,8 +64,9 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
-    # A guard: grown by a way into a pilot, statistics of records, and evaluation without training.
-    assert len(packed) <= 412
+    # A guard: grown by a way into a pilot, statistics of records, evaluation without training, and
+    # a courier for trainers without network.
+    assert len(packed) <= 425
 
 
 @CHECKOUT

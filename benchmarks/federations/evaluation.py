@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks import checkpoint
-from benchmarks.report import Report, table
+from benchmarks.clocks import cpu_seconds
+from benchmarks.report import Report, Target, table
 from secure_fl import corpora
 from secure_fl.algorithms.evaluate import Evaluate
 from secure_fl.data.examples import Text
@@ -26,11 +27,12 @@ from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 LABELS, TOKENS, NOTES = ("ade", "no-ade"), 128, 6  # a record: so many built-in notes
 BEFORE = ("load model", "tokenise")  # whoever evaluates at home needs them, too
 FORWARD = "evaluate"
+SHARE = 0.02  # of the forward passes, for all else
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Seconds of one evaluation, over all hospitals."""
+    """CPU seconds of one evaluation, over all hospitals."""
 
     models: int
     forward: float
@@ -51,7 +53,7 @@ def measure(
     torch.set_num_threads(1)
     about = checkpoint.find(model)
     try:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, cpu_seconds():
             rows = _rows(Path(folder), about.name, _silos(parties, records, seed), repeats, seed)
     finally:
         torch.set_num_threads(threads)
@@ -70,7 +72,8 @@ def measure(
         },
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [table("an evaluation", ("models", "forward s", "all else s", "of forward"), cells)],
+        [table("an evaluation, CPU", ("models", "forward s", "all else s", "of forward"), cells)],
+        [Target(f"all else over forward, {r.models} model(s)", SHARE, r.share) for r in rows],
         seconds=time.perf_counter() - started,
     )
 
@@ -93,7 +96,7 @@ def _rows(folder: Path, name: str, silos: list[Silo], repeats: int, seed: int) -
 
 
 def _once(places: list[Path], silos: list[Silo]) -> tuple[float, float]:
-    """Seconds of forward passes, and of all else once the models are read."""
+    """CPU seconds of forward passes, and of all else once the models are read."""
     federation = Federation(
         silos,
         Evaluate(models=named(places)),

@@ -72,7 +72,7 @@ def _run(trial: Trial, kind: str) -> Rounds:
         if kind == "bad":
             for line in network.lines.values():
                 line.delay, line.loss, line.rate = DELAY, LOSS, RATE
-        processes = [_start(trial, network, name) for name in (HUB, *NAMES)]
+        processes = [start(trial, network, name) for name in (HUB, *NAMES)]
         try:
             if processes[0].wait(LONGEST):
                 raise SettingsError("the pilot failed", fix="run `secure-fl pilot local`")
@@ -83,7 +83,8 @@ def _run(trial: Trial, kind: str) -> Rounds:
     return _read(trial, kind)
 
 
-def _start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
+def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
+    """Start a hospital's or the coordinator's process where it lives in the network."""
     lead = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--quiet"]
     command = lead if name == HUB else ["join", "site.toml", *COMMON, "--quiet"]
     return subprocess.Popen(

@@ -91,7 +91,7 @@ class PartyFiles(Section):
     """One party's files."""
 
     name: PartyName
-    train: Source
+    train: Source | None = None  # left out: it has test records alone, and can be evaluated
     dev: Source | Fraction = 0.1  # a file, or a share of the training records
     test: Source | Fraction = 0.2
     role: Literal["party", "host"] = "party"
@@ -171,6 +171,8 @@ def _member_fault(data: PartyData) -> Fault:
     for index, party in enumerate(data.party):
         if party.name in known:
             return ("party", index, "name"), f"found {party.name!r} a second time"
+        if party.train is None and not isinstance(party.test, str):
+            return ("party", index, "train"), "left out, and so is a file of test records; give one"
         if party.role == "host" and party.name != hosts[0]:
             return ("party", index, "role"), f"found a second host; {hosts[0]} is one already"
         known.add(party.name)

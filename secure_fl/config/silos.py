@@ -167,7 +167,10 @@ def _party(party: PartyFiles, data: PartyData, kind: Kind, seed: int) -> Splits:
 
     dev = party.dev if isinstance(party.dev, float) else 0.0
     test = party.test if isinstance(party.test, float) else 0.0
-    parts = split(file(party.train), dev=dev, test=test, seed=seed, by=grouped(data.columns))
+    if party.train is None:  # there is nothing to take a share of
+        parts = Splits((), (), ())
+    else:
+        parts = split(file(party.train), dev=dev, test=test, seed=seed, by=grouped(data.columns))
     if isinstance(party.dev, str):
         parts = replace(parts, dev=file(party.dev))
     if isinstance(party.test, str):

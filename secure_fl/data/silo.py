@@ -29,7 +29,7 @@ class Silo:
     """One hospital: its name, its records, and what it brings to the federation."""
 
     name: str
-    train: Sequence[Example]
+    train: Sequence[Example]  # none: it can be evaluated and asked, and train nothing
     dev: Sequence[Example] = ()
     test: Sequence[Example] = ()
     role: Literal["party", "host"] = "party"
@@ -40,7 +40,7 @@ class Silo:
     def __post_init__(self) -> None:
         for part in ("train", "dev", "test", "public"):
             _require_examples(getattr(self, part), self.name, part)
-        if not self.train:
+        if not self.train and not self.test:
             raise DataError(
                 "the training split is empty",
                 fix="give more records, or smaller shares for dev and test",

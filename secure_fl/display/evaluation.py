@@ -53,13 +53,28 @@ def difference_table(document: Mapping[str, Any]) -> Grid | None:
     return grid("differences, record by record", heads, rows)
 
 
-def hospital_table(document: Mapping[str, Any]) -> Grid | None:
-    """The main metric at each hospital whose result this is."""
+def hospitals_of(document: Mapping[str, Any], *, own: bool = True) -> dict[str, dict[str, float]]:
+    """Each model's main metric at the hospitals that share it, and where this result was made.
+
+    `own`: with what is this result's own; without, it may be handed on.
+    """
+    main = document["main_metric"]
+    found = {name: dict(one) for name, one in document["evaluation"].get("shared", {}).items()}
+    for name, splits in document["metrics"]["last"].get("party", {}).items() if own else ():
+        values = {
+            label: splits.get(label + SPLIT, {}).get(main)
+            for label in models_of(document, "pooled")
+        }
+        found[name] = {label: value for label, value in values.items() if value is not None}
+    return dict(sorted(found.items()))
+
+
+def hospital_table(document: Mapping[str, Any], *, own: bool = True) -> Grid | None:
+    """The main metric at each hospital that it is known of."""
     main, labels = document["main_metric"], list(models_of(document, "pooled"))
-    party = document["metrics"]["last"].get("party", {})
     rows = [
-        [name, *(number(splits.get(label + SPLIT, {}).get(main)) for label in labels)]
-        for name, splits in sorted(party.items())
+        [name, *(number(values.get(label)) for label in labels)]
+        for name, values in hospitals_of(document, own=own).items()
     ]
     return grid(f"{main} at each hospital", ["hospital", *labels], rows) if rows else None
 
@@ -95,7 +110,7 @@ def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str
         rows = {n.removeprefix("truly "): r for n, r in counts.items() if n.startswith("truly ")}
         cells = [[f"truly {name}", *map(str, row)] for name, row in rows.items()]
         body += table(f"{label}: confusion", ["", *(f"taken for {n}" for n in rows)], cells)
-    own = None if shared else hospital_table(document)
+    own = hospital_table(document, own=not shared)
     if own is not None:
         body += table(own.title, own.columns, own.rows)
     body += paragraph(document["protection"]["statement"]) + paragraph(EXACT)
@@ -110,15 +125,12 @@ def _bars(document: Mapping[str, Any], shared: bool) -> str:
     """The main metric of each model as a bar with its interval, and of each hospital below it."""
     main = document["main_metric"]
     pooled, sure = (models_of(document, kind) for kind in ("pooled", "intervals"))
-    own = {} if shared else document["metrics"]["last"].get("party", {})
+    own = hospitals_of(document, own=not shared)
     lines: list[tuple[str, float, Any, bool]] = []
     for label, scores in pooled.items():
         if main in scores:
             lines.append((label, scores[main], sure[label].get(main), True))
-        for name, splits in sorted(own.items()):
-            value = splits.get(label + SPLIT, {}).get(main)
-            if value is not None:
-                lines.append((f"at {name}", value, None, False))
+        lines += [(f"at {n}", v[label], None, False) for n, v in own.items() if label in v]
     drawn = "".join(_bar(place, *line) for place, line in enumerate(lines))
     said = "; ".join(f"{label} {number(value)}" for label, value, _, whole in lines if whole)
     height = BAR * len(lines) + 6

@@ -108,3 +108,9 @@ def noise_line(document: Mapping[str, Any]) -> str | None:
         f"run, {noise['releases']} sums{kept}); std {noise['std_all_present']:.2f} on a signal of "
         f"{noise['signal']:.2f}{weak}"
     )
+
+
+def approved(document: Mapping[str, Any]) -> str:
+    """Who at this site approved what, a line each."""
+    line = "approved by {who} at {time}: plan {plan}, rules {rules}"
+    return "\n".join(line.format(**one) for one in document.get("approvals", ()))

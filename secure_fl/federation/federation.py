@@ -24,6 +24,7 @@ from secure_fl.federation.ground_rules import (
     local_heads,
     pooled,
     require_silos,
+    require_trainable,
     require_votes,
     rules_of,
     tasks_of,
@@ -84,6 +85,7 @@ class Federation:
             guard,
         )
         entry = self.terms.entry
+        require_trainable(silos, entry)
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
         self.silos = (pooled(self.hospitals),) if entry.pools_data else self.hospitals
         self.resume, self.listener = resume, listener

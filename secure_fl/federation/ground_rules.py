@@ -54,6 +54,18 @@ def pooled(silos: Sequence[Silo]) -> Silo:
     return replace(first, name="all-records", train=everything, dev=(), test=())
 
 
+def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
+    """Refuse a hospital that has nothing to learn from, where something is to be learned."""
+    for silo in silos:
+        if not silo.train and not entry.trains_nothing:
+            raise DataError(
+                "the training split is empty",
+                fix="give training records; with test records alone it can be evaluated",
+                party=silo.name,
+                field="train",
+            )
+
+
 def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
     """Refuse a host where nothing would keep its sums from the other parties."""
     if entry.has_host and protection.mode == "he":
@@ -231,6 +243,7 @@ def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
             fix="list them in task.labels of the plan",
             field="task.labels",
         )
+    require_trainable([silo], entry)
     if entry.pools_data:
         raise SettingsError("this algorithm puts all records in one place", fix="take another")
     if entry.has_host:

@@ -5,9 +5,10 @@ In one process a `Federation` prepares all parties; across hospitals each prepar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from secure_fl.capture.capture import Capture
 from secure_fl.coordinator.step import Rules
@@ -80,6 +81,23 @@ class Prepared:
         return Pooling(self.site.scores, self.site.recorder, self.terms.training.patience)
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What checkpoints hold of a party itself, where its predictions are noised."""
+
+    site: Site
+    noise: NoiseLedger
+
+    def state_dict(self) -> dict[str, Any]:
+        """The site's, and the head of the ledger."""
+        return self.site.state_dict() | {"noise": self.noise.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse; what began without the head goes on without."""
+        self.site.load_state_dict(state)
+        self.noise.load_state_dict(state.get("noise", {}))
+
+
 def prepare(
     terms: Terms,
     silo: Silo,
@@ -94,18 +112,25 @@ def prepare(
     max_batch: int | None = None,
     max_growth: float | None = None,
     questions: OpenedQuestions | None = None,
+    opened: Path | None = None,
     shelf: Shelf | None = None,
+    share_scores: bool = False,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
     `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
     records its policy allows in memory at once; None: as many as the algorithm takes. `max_growth`:
     how much its policy lets grids grow, where the plan is guarded. `questions`: its notes of what
-    was opened in all runs; None: in one process no site is apart from the others.
+    was opened in all runs; None: in one process no site is apart from the others. `opened`: where
+    it notes over whom this run's sums are opened; None: in its folder. `share_scores`:
+    whether other members of an evaluation learn its own.
     """
     name, model = terms.algorithm.name, silo.model or terms.model
     require_adapters(terms.entry, name, model, terms.training)
     place: Path | None = None if folder is None else folder.path
+    privacy = privacy_of(silo, terms.training, terms.passes, place, identity)
+    if privacy is not None and folder is not None:
+        privacy.trainings = folder.trainings(silo.name)
     site = Site(
         silo,
         task,
@@ -114,14 +139,16 @@ def prepare(
         terms.seed,
         EventLog(silo.name, listen),
         hospitals,
-        privacy_of(silo, terms.training, terms.passes, place, identity),
+        privacy,
         local_head=local_head,
         max_batch=max_batch,
         metrics=terms.metrics,
         shelf=shelf,
+        share_scores=share_scores,
     )
-    kept = folder.party(silo.name, site) if folder else NoCheckpoints()
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
+    own = site if noise is None else Own(site, noise)
+    kept = folder.party(silo.name, own, opened) if folder else NoCheckpoints()
     guard = None
     if terms.guard is not None and terms.entry.guarded is not None:
         judge = DevRecords(site, terms.entry.guarded)

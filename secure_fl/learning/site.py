@@ -65,6 +65,7 @@ class Site:
         max_batch: int | None = None,
         metrics: Mapping[str, Metric] | None = None,
         shelf: Shelf | None = None,
+        share_scores: bool = False,
     ) -> None:
         from secure_fl.learning.training import pick_device
 
@@ -75,6 +76,7 @@ class Site:
         self.device = pick_device(training.device)
         self.local_head = local_head  # the parties' label sets differ: heads are never sent
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
+        self.share_scores = share_scores  # whether other members of an evaluation learn its own
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self.findings: dict[str, Any] = {}  # what a program found beside scores, equal at all

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from secure_fl.errors import CohortError
-from secure_fl.files import Lines
+from secure_fl.errors import CohortError, RunError
+from secure_fl.files import Lines, replace_whole
 from secure_fl.protocol.messages import JOINED, MOST_NOTES
 
 
@@ -20,6 +20,23 @@ class OpenedSumsLog:
     def __init__(self, file: Path) -> None:
         self._lines = Lines(file, "over whom a sum is opened")
         self.without = frozenset[str]()  # who was convicted: sums are repeated without their input
+
+    @classmethod
+    def kept(cls, beside: Path, elsewhere: Path | None) -> OpenedSumsLog:
+        """The notes beside a run's rounds, or elsewhere; who began with the first moves them."""
+        if elsewhere is not None and beside.exists() and not elsewhere.exists():
+            try:
+                elsewhere.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                replace_whole(elsewhere, beside.read_bytes(), mode=0o600)
+                beside.unlink()
+            except OSError as error:
+                raise RunError(
+                    f"the notes of opened sums cannot be moved ({error.strerror})",
+                    fix="free disk space, then start again; nothing was revealed",
+                    file=elsewhere,
+                    reason="unwritable",
+                ) from error
+        return cls(elsewhere or beside)
 
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Round, number of a sum, over whom: of sums in a row over the same parties, the last.

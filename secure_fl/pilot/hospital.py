@@ -33,6 +33,7 @@ Run: TypeAlias = SiteRun | SiteQuestions
 MAX_WHY = 20_000  # characters of a refusal in the site's own log
 
 Approve = Callable[[Plan], None]  # raises what the site's policy refuses
+Approved = dict[str, str]  # who has approved a plan, when, and which
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class Invited:
     text: str
     link: Link
     nonce: bytes
+    approvals: list[Approved]
 
 
 class HospitalProcess:
@@ -62,16 +64,20 @@ class HospitalProcess:
         *,
         goes_back: bool = False,
         asked: Asked | None = None,
+        approvals: Callable[[Proposal], list[Approved]] = lambda plan: [],
+        share_scores: bool = False,
     ) -> None:
         """`ledger`: where this site's budget is kept, over all runs; None: beside them.
 
         `max_batch`: how many records its policy allows in memory at once. `max_growth`: how much
         it lets grids grow in guarded runs. `goes_back`: whether finished rounds may be repeated.
-        `asked`: what it does with questions; None: none is answered.
+        `asked`: what it does with questions; None: none is answered. `approvals`: of a plan by
+        people at this site; raises where one is missing. `share_scores`: whether other members of
+        an evaluation learn its own scores.
         """
         self.name = keys.identity.name
         self._roster, self._approve, self._listen = roster, approve, listen
-        self._asked = asked
+        self._asked, self._approvals = asked, approvals
         ledger = ledger or folder / "ledger"
         self._memory = Memory(ledger)
         self._home = Home(
@@ -85,6 +91,7 @@ class HospitalProcess:
             max_batch,
             max_growth,
             goes_back,
+            share_scores,
         )
         self._invited: Invited | None = None
         self._under_way: Run | None = None
@@ -153,11 +160,14 @@ class HospitalProcess:
             else:
                 self._questions.approve(plan)
             self._require_known(message.missing)
-            self._invited = Invited(plan, message.plan, link, os.urandom(NONCE))
+            approved = self._approvals(plan)
+            self._invited = Invited(plan, message.plan, link, os.urandom(NONCE), approved)
         except Exception as error:
             return link.pack(self._refused(error))
         if before is None or before.text != message.plan:
-            self._listen({"event": "invited", "party": self.name, "run": plan.run.name})
+            who = [one["who"] for one in approved]
+            event = {"event": "invited", "party": self.name, "run": plan.run.name, "approved": who}
+            self._listen(event)
         else:  # nothing came of the last invitation
             self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))
@@ -180,6 +190,7 @@ class HospitalProcess:
             members = tuple(sorted(message.nonces))
             link = self._link(run_id(self._roster, invited.text, message.nonces))
             self._under_way = self._run(invited, members, link)
+            self._under_way.note_approvals(invited.approvals)
         except Exception as error:
             return invited.link.pack(self._refused(error))
         self._invited = self._awaited = None

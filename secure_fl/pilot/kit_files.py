@@ -6,17 +6,19 @@ anybody, for the site must know who sealed; that it is the right one, people fin
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
-from secure_fl.crypto.files import read_bounded, write_atomic
+from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.identity import Identity, open_sealed, seal_to
 from secure_fl.crypto.roster import Roster
 from secure_fl.crypto.roster_files import read_roster, roster_bytes
 from secure_fl.engines.flare.tls import ROOT, SITE
 from secure_fl.errors import CryptoError, KeyringError
+from secure_fl.files import sync
 from secure_fl.pilot.certificates import DAYS
 from secure_fl.pilot.kits import CONNECTION, ROSTER, write_kits
 
@@ -92,6 +94,22 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
         if name in MEMBERS:  # nothing else, and nowhere else, whatever the names say
             write_atomic(folder / name, data, mode=0o600)
     write_atomic(folder / ROSTER, read.roster)
+    return folder
+
+
+def put_in_place(opened: Path, folder: Path) -> Path:
+    """Let a kit that was approved take the place of the one in use, whole: none is a mixture."""
+    before = folder.with_name(f".{folder.name}.before")
+    try:
+        shutil.rmtree(before, ignore_errors=True)
+        if folder.exists():
+            folder.rename(before)
+        opened.rename(folder)
+        sync(folder.parent)
+        shutil.rmtree(before, ignore_errors=True)
+    except OSError as error:
+        what = f"the kit cannot be put here: {error.strerror}"
+        raise KeyringError(what, file=folder, fix=OWN_FOLDER, reason="unwritable") from None
     return folder
 
 

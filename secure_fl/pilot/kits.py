@@ -28,6 +28,7 @@ from secure_fl.pilot.certificates import DAYS, Authority
 COORDINATOR = "coordinator"
 SOON = timedelta(days=14)  # before the end of a kit or a roster, its owner is told
 CONNECTION, ROSTER = "connection.json", "roster.json"
+OWN = "take this site's own kit"
 RENEW = {
     "certificates": "the coordinator makes new kits for all machines with `secure-fl pilot init`",
     "roster": "assemble and sign a new version (`secure-fl keys roster --after`), then `secure-fl "
@@ -147,17 +148,20 @@ def load_kit(folder: Path) -> Kit:
     return kit
 
 
+def require_hospital(kit: Kit) -> None:
+    """Refuse the coordinator's kit at a hospital."""
+    if kit.connection.name == kit.roster.coordinator.name:
+        what, fix = "this is the coordinator's kit, and this is a hospital", OWN
+        raise KeyringError(what, file=kit.folder, fix=fix, reason="recipient")
+
+
 def require_own(kit: Kit, me: Identity) -> None:
     """Refuse another machine's kit where it is, and not by a line that never comes up."""
-    name, roster = kit.connection.name, kit.roster
-    if name == roster.coordinator.name:
-        what = "this is the coordinator's kit, and this is a hospital"
-    elif name != me.name:
+    require_hospital(kit)
+    if (name := kit.connection.name) != me.name:
         what = f"this kit is of {name!r}, and this site is {me.name!r}"
-    else:
-        roster.require(me.public)
-        return
-    raise KeyringError(what, file=kit.folder, fix="take this site's own kit", reason="recipient")
+        raise KeyringError(what, file=kit.folder, fix=OWN, reason="recipient")
+    kit.roster.require(me.public)
 
 
 def _require_valid(tls: TlsFiles, now: datetime) -> None:

@@ -30,6 +30,7 @@ from secure_fl.protocol.frames import Link
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 MOST_FAILURES = 2  # of one over the whole run, while the others go on
+FAILED = "failed"  # of whom a round cannot be ended without
 MOST_HIDDEN = 1  # uploads in doubt that one does not show: each counts as a forged sum at all sites
 LONGEST_NAP = 15  # seconds between two invitations, while nobody comes or goes
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
@@ -105,6 +106,7 @@ class RunLeader:
         except Unfinished as error:  # before those who began the round could go on
             self._alone = error.able
             if not error.able:
+                self._require_not_tired(error)
                 self._wait(error, missing=bool(error.began - self._gathered))
         except TooFewParties as error:  # a CohortError, too
             self._wait(error)
@@ -136,6 +138,20 @@ class RunLeader:
                 party=party,
                 reason=RESTARTED,
             )
+
+    def _require_not_tired(self, error: Unfinished) -> None:
+        """Name who was in a round that cannot end without it, and in which it failed too often."""
+        if stuck := sorted(error.began & self._tired - self._gathered):
+            party = stuck[0]
+            raise PartyFailed(
+                f"this party said {self._failures[party]} times that it cannot go on; it is in a "
+                "sum of the round that was opened, so no others may repeat it",
+                fix="its own log says why; when it is mended, start again to go on. Or begin a new "
+                "run without it, with another seed",
+                party=party,
+                round=error.where.get("round"),
+                reason=FAILED,
+            ) from error
 
     def _go_on_without(self, error: Misconduct) -> None:
         """Gather again without who was convicted, if that leaves enough."""

@@ -25,6 +25,7 @@ def progress(folder: Path) -> dict[str, Any]:
         ) from error
     members: dict[str, dict[str, Any]] = {}
     round, notes, state, waits = 0, list[str](), "gathering", None
+    approvals: list[dict[str, str]] = []
 
     def mark(names: list[str], state: str) -> None:
         for name in names:
@@ -49,6 +50,8 @@ def progress(folder: Path) -> dict[str, Any]:
             case "named":
                 mark(event["parties"], "named")
                 notes.append(f"named, with evidence: {', '.join(event['parties'])}")
+            case "approved":
+                approvals = event["by"]
             case "guard" if event["refused"]:
                 notes.append(vote_told(event))
             case "refused" | "left out" as what:
@@ -76,6 +79,7 @@ def progress(folder: Path) -> dict[str, Any]:
         "members": dict(sorted(members.items())),
         "notes": notes[-NOTES:],
         "waits": waits,
+        "approvals": approvals,
     }
 
 

@@ -2,8 +2,10 @@
 
 In its memory, the coordinator's names for runs play no part. It holds which seeds the site has
 begun with: the same seed and records give the same inputs, and two sums of them over different
-hospitals differ by somebody's input. And how many sums were forged: what opens and what does not
-tells the forger about the cohort's key, so after some these keys open nothing more.
+hospitals differ by somebody's input. So it also holds over whom each run's sums were opened: who
+removes a run's folder, and begins it again, has not removed that. And how many sums were forged:
+what opens and what does not tells the forger about the cohort's key, so after some these keys open
+nothing more.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ def statistics_of(
 
 
 FILE = "runs.jsonl"
+OPENED = "opened"  # a folder of notes, one file for each run's inputs
 MOST_FORGED = 3  # sums under one roster's keys: some bits each, of a key of 6,500
 
 
@@ -90,7 +93,12 @@ class Memory:
     """Notes of one site, beside its ledger."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._lines = Lines(folder / FILE, "which run begins")
+
+    def opened(self, run: str, dataset: str, seed: int) -> Path:
+        """Where over whom sums of these inputs are opened is noted, whatever becomes of the run."""
+        return self._folder / OPENED / run / f"{dataset}-{seed}.jsonl"
 
     def begin(self, run: str, dataset: str, seed: int) -> None:
         """Note that a run begins, or refuse to repeat another's inputs."""

@@ -60,6 +60,11 @@ class SiteQuestions:
         """The run's name in the plan."""
         return self._folder.path.name
 
+    def note_approvals(self, approvals: list[dict[str, str]]) -> None:
+        """Keep, for whoever reads about the run, who approved it here."""
+        if approvals:
+            self._record({"event": "approved", "party": self._site.name, "by": approvals})
+
     def finish(self) -> None:
         """Write the answers down: they are the same at all sites."""
         try:

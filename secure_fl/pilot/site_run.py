@@ -42,6 +42,7 @@ class Home:
     max_batch: int | None = None  # records that its policy allows in memory at once
     max_growth: float | None = None  # that its policy lets grids grow, in guarded runs
     goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
+    share_scores: bool = False  # whether other members of an evaluation learn its own
 
     @property
     def cards(self) -> dict[str, str]:
@@ -59,6 +60,7 @@ class SiteRun:
         self._home, self.link, self._closed, self._members = home, link, False, members
         self.told = False  # why its session ended
         self.cleared = False  # whether a sum failed, and a member was convicted of it
+        self._approvals: list[dict[str, str]] = []
         terms = terms_of(plan, home.ledger)
         terms.require_sound()
         rules = rules_of_roster(home.roster, plan, members)
@@ -68,7 +70,8 @@ class SiteRun:
             parties = sum(name != rules.host for name in members)
             require_votes(terms.guard, parties, rules.min_cohort)
         require_ready(self._silo, terms.entry, terms.task)
-        home.memory.begin(plan.run.name, plan.dataset, plan.run.seed)
+        self._inputs = plan.run.name, plan.dataset, plan.run.seed
+        home.memory.begin(*self._inputs)
         home.memory.require_same_sites(plan.run.name, home.roster)
         place = home.folder / plan.run.name
         resume = (place / "settings.toml").exists()
@@ -93,6 +96,8 @@ class SiteRun:
             max_batch=home.max_batch,
             max_growth=home.max_growth,
             questions=OpenedQuestions(home.ledger, home.cards),
+            opened=home.memory.opened(*self._inputs),
+            share_scores=home.share_scores,
         )
         parties = sum(name != rules.host for name in home.roster.names)
         roster = home.roster.fingerprint()
@@ -132,6 +137,12 @@ class SiteRun:
         """The run's name in the plan."""
         return self._folder.path.name
 
+    def note_approvals(self, approvals: list[dict[str, str]]) -> None:
+        """Keep, for whoever reads about the run, who approved it here."""
+        self._approvals = approvals
+        if approvals:
+            self._record({"event": "approved", "party": self._silo.name, "by": approvals})
+
     def finish(self) -> None:
         """Write this site's result and its models; they concern its own records alone."""
         site, noise, party = self._prepared.site, self._prepared.noise, self._silo.name
@@ -141,9 +152,9 @@ class SiteRun:
         guards = [] if self._prepared.guard is None else [self._prepared.guard]
         try:
             export_to(self._folder.path, [site])
-            self._folder.finish(
-                document_of(self._outline, [site], seconds, accounts, guards=guards)
-            )
+            document = document_of(self._outline, [site], seconds, accounts, guards=guards)
+            approved = {"approvals": self._approvals} if self._approvals else {}
+            self._folder.finish(document | approved)
             write_cards(self._folder.path)
         except SecureFLError as error:
             raise error.at(party=party) from None

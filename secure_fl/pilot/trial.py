@@ -23,6 +23,7 @@ from secure_fl.data.splits import Splits, write
 from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.site_file import Rules, write_site
+from secure_fl.policy.questions import QuestionPlan
 from secure_fl.policy.rules import Plan
 
 HUB = "hub"
@@ -55,8 +56,12 @@ def make_trial(
     size: int,
     cost: Cost = DEFAULT_COST,
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+    questions: QuestionPlan | None = None,
 ) -> Trial:
-    """Make sites that hold built-in notes, and a coordinator that knows none of them."""
+    """Make sites that hold built-in notes, and a coordinator that knows none of them.
+
+    `questions`: what they answer by their default rules, in the place of the plan.
+    """
     trial = Trial(folder, tuple(sorted(names)))
     rings = {name: _ring(trial.of(name), cost) for name in (HUB, *trial.names)}
     cards = {name: ring.identity() for name, ring in rings.items()}
@@ -74,7 +79,11 @@ def make_trial(
     for name, made in zip(trial.names, splits, strict=True):
         _records(trial.of(name), made)
         _rules(trial.of(name), name, plan, roster)
-    write_atomic(trial.plan, write_plan(plan).encode())
+    write_atomic(trial.plan, write_plan(questions or plan).encode())
+    if questions is not None:
+        for name in trial.names:
+            with (trial.of(name) / "site.toml").open("a", encoding="utf-8") as site:
+                site.write("\n[site.statistics]\n")
     return trial
 
 
@@ -96,7 +105,7 @@ def _rules(folder: Path, name: str, plan: Plan, roster: Roster) -> None:
     rules = Rules(
         name,
         algorithms=(plan.algorithm.name,),
-        models=(plan.model.name,),
+        models=plan.algorithm.reads(plan.model),
         dataset=plan.dataset,
         train="train.jsonl",
         dev="dev.jsonl",

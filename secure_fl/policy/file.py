@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from secure_fl.config import toml as config_toml
@@ -87,6 +87,19 @@ class NoiseLimits(Section):
     min_colluders: Annotated[int, Field(ge=0)] = 1  # that the noise must outlast
 
 
+class ApprovalRule(Section):
+    """[site.approval]: people who approve a plan and these rules with keys of their own."""
+
+    by: Annotated[tuple[Fingerprint, ...], Field(min_length=1)]  # of their cards
+    least: Positive = 1  # of them; 2: two keys
+
+    @model_validator(mode="after")
+    def _enough(self) -> ApprovalRule:
+        if len(set(self.by)) < self.least:
+            raise ValueError("at least as many different fingerprints in by as least says")
+        return self
+
+
 class SitePolicy(Section):
     """[site]: what a coordinator may ask of this site. Lists begin empty, and limits tight."""
 
@@ -103,6 +116,7 @@ class SitePolicy(Section):
     models: tuple[Name, ...] = ()  # "tiny", or names exactly as a plan gives them
     frozen_embeddings: bool = True  # their rows would tell which words this hospital uses
     pooled_scores: bool = True  # whether its dev and test counts may be in sums over all parties
+    share_scores: bool = False  # whether members of an evaluation learn its own score of each model
     max_rounds: Positive = 10  # exchanges of models; FedKD's gradient steps count as such
     max_epochs: Positive = 3  # passes in a round, over own or public records
     max_steps: Positive = 100  # of a round, where an algorithm counts steps
@@ -120,13 +134,15 @@ class SitePolicy(Section):
     dp: DPLimits = DPLimits()
     noise: NoiseLimits = NoiseLimits()
     statistics: StatisticsRules | None = None  # None: no question is answered
+    approval: ApprovalRule | None = None  # None: a plan that these rules allow needs nobody's word
+    retention_days: Positive | None = None  # after a run's last event; then `site erase` takes it
 
 
 class DataSet(Section):
     """[[data.set]]: the files behind a name. They are this site's business alone."""
 
     name: PartyName
-    train: Source
+    train: Source | None = None  # left out: test records alone, for evaluations and questions
     dev: Source | Fraction = 0.1  # a file, or a share of the training records
     test: Source | Fraction = 0.2
     public: Source | None = None  # records that all members hold; labels are not read
@@ -218,12 +234,16 @@ def _check_sets(policy: SitePolicy, sets: tuple[DataSet, ...], text: Text) -> No
         for field, source in _sources(found):
             if not source.startswith(HUB) and not os.path.exists(source):
                 raise text.error("there is no such file", (*key, field), fix="check the path")
-        train = found.train if found.train.startswith(HUB) else str(Path(found.train).resolve())
-        if train in files:
-            what = f"these are the records of {files[train]!r}"
+        field, main = ("test", found.test) if found.train is None else ("train", found.train)
+        if not isinstance(main, str):
+            fix = "give a file of training records, or one of test records for evaluations alone"
+            raise text.error("there are no records", (*key, "train"), fix=fix)
+        main = main if main.startswith(HUB) else str(Path(main).resolve())
+        if main in files:
+            what = f"these are the records of {files[main]!r}"
             fix = "give them one name: two names would be two privacy budgets"
-            raise text.error(what, (*key, "train"), fix=fix)
-        files[train] = found.name
+            raise text.error(what, (*key, field), fix=fix)
+        files[main] = found.name
     for index, name in enumerate(policy.datasets):
         if name not in names:
             fix = f'add [[data.set]] with name = "{name}"; found: {", ".join(names) or "none"}'

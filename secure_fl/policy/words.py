@@ -9,7 +9,7 @@ from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
 
 def describe(policy: SitePolicy) -> list[str]:
     """Say a policy in sentences, one rule or two in each."""
-    return [*_participation(policy), *_work(policy), *_privacy(policy)]
+    return [*_participation(policy), *_work(policy), *_privacy(policy), *_records(policy)]
 
 
 def _participation(policy: SitePolicy) -> Iterator[str]:
@@ -48,6 +48,8 @@ def _work(policy: SitePolicy) -> Iterator[str]:
         if policy.pooled_scores
         else "Scores on dev and test records stay here."
     )
+    if policy.share_scores:
+        yield "Members of an evaluation learn this site's own score of each model."
     yield (
         "It may vote on whether a round made the model worse."
         if policy.votes
@@ -78,6 +80,16 @@ def _privacy(policy: SitePolicy) -> Iterator[str]:
     yield _limits("Noise on what another site opens as the host", noise) + (
         f" It holds against {noise.min_colluders} or more colluding parties."
     )
+
+
+def _records(policy: SitePolicy) -> Iterator[str]:
+    if (rule := policy.approval) is not None:
+        yield (
+            f"A plan, and these rules, are approved by {rule.least} of {len(rule.by)} keys before "
+            "anything runs."
+        )
+    if (days := policy.retention_days) is not None:
+        yield f"Runs may be kept for {days} days after their last event."
 
 
 def _questions(policy: SitePolicy) -> str:

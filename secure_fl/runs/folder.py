@@ -4,8 +4,8 @@ RUN/settings.toml            what was asked for, resolved
 RUN/events.jsonl             what happened, as it happened
 RUN/result.json              the outcome (docs/result-schema.md)
 RUN/model/                   the shared model, as a transformers folder
-RUN/parties/NAME/            what belongs to one party: checkpoints, transcript, own model, and
-                             evidence against who spoiled a sum
+RUN/parties/NAME/            what belongs to one party: checkpoints, trainings by DP-SGD that may be
+                             repeated, transcript, own model, evidence against who spoiled a sum
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from secure_fl.files import replace_whole, write_again, write_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
+from secure_fl.runs.trainings import KeptTrainings
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 SPENT = "spent.json"  # seconds and bytes of the sessions so far, for one that goes on
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
+TRAININGS = "trainings"  # what DP-SGD came to in the last rounds: a repeated one sends it again
 EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
 JOINING = ("data.party.",)  # who takes part may change: `config` looks at that
@@ -75,9 +77,13 @@ class RunFolder:
         folder = self.path / "parties"
         return frozenset(p.name for p in folder.iterdir()) if folder.exists() else frozenset()
 
-    def party(self, name: str, site: Stateful) -> PartyCheckpoints:
-        """The checkpoints of one party."""
-        return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site)
+    def party(self, name: str, site: Stateful, opened: Path | None = None) -> PartyCheckpoints:
+        """The checkpoints of one party; `opened`: see `PartyCheckpoints`."""
+        return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site, opened)
+
+    def trainings(self, name: str) -> KeptTrainings:
+        """What one party's DP-SGD came to, for rounds that are repeated."""
+        return KeptTrainings(self.path / "parties" / name / TRAININGS)
 
     def record(self, event: Event) -> None:
         """Append an event; crossings go to the party's own transcript."""
@@ -129,7 +135,7 @@ class RunFolder:
 
     def drop_checkpoints(self) -> None:
         """Remove every party's rounds: the run is finished, and its models are written."""
-        for kept in self.path.glob("parties/*/checkpoints/round-*"):
+        for kept in self.path.glob("parties/*/*/round-*"):  # of trainings, too
             checkpoint.remove(kept)
 
     def close(self) -> None:
@@ -144,10 +150,14 @@ class RunFolder:
 class PartyCheckpoints:
     """One party's rounds on disk."""
 
-    def __init__(self, folder: Path, site: Stateful) -> None:
+    def __init__(self, folder: Path, site: Stateful, opened: Path | None = None) -> None:
+        """`opened`: where over whom sums were opened outlives the run's folder; None: it lies here.
+
+        Whoever holds all parties' records in one process learns nothing by a difference of sums.
+        """
         self._folder, self._site = folder, site
         self._evidence = folder.parent / EVIDENCE
-        self._openings = OpenedSumsLog(folder / OPENED)
+        self._openings = OpenedSumsLog.kept(folder / OPENED, opened)
         checkpoint.put_back(folder)  # what an earlier session set aside, and then came to nothing
 
     def available(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
 from secure_fl.engines.local import LocalEngine
@@ -74,8 +75,10 @@ def run(
     questions: Sequence[Question],
     protection: ProtectionSettings,
     listener: Listener | None = None,
+    capture: Capture | None = None,
 ) -> None:
-    """Lead these sites through the questions."""
+    """Lead these sites through the questions; `capture`: who may watch, for an audit."""
+    capture = capture or NoCapture()
     sealed = exact.sealed(protection)
     names = [site.name for site in sites]
     if len(names) < sealed.min_cohort:
@@ -87,6 +90,7 @@ def run(
     rules = Rules(None, sealed.min_cohort, sealed.threshold or default_threshold(len(names)))
     keys = make_keys(sealed.mode, names, None)
     wires = connect(keys)
+    capture.begin(sealed.mode, None, tuple(names), wires.run)
     sessions = {
         site.name: join_run(
             _program(site, questions),
@@ -95,12 +99,14 @@ def run(
             rules,
             sealed,
             recorder=EventLog(site.name, listener),
+            capture=capture,
         )
         for site in sites
     }
     log = EventLog(COORDINATOR, listener)
     try:
-        lead_run(wires.coordinator, LocalEngine(sessions), rules, sealed, recorder=log).run()
+        engine = capture.engine(LocalEngine(sessions))
+        lead_run(wires.coordinator, engine, rules, sealed, recorder=log).run()
     except SecureFLError as error:  # on one machine, what a site would only log at home
         own = sessions.get(str(error.where.get("party", "")))
         if own is not None and own.error is not None and not own.stopped:

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 
 HUB, ADDRESS = "hub", "10.77.0.1"
-TUN = Path("/dev/net/tun")
+HUB_NAME = "hub.test"  # under which all find the coordinator, wherever it moves
+TUN, NAMES = Path("/dev/net/tun"), Path("/etc/netns")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 LONGEST_QUEUE = 0.5  # seconds of packets that a slow line holds; more are dropped, as routers do
 TCP, SYN = 6, 0x02
@@ -88,6 +89,7 @@ class Network:
         self.lines = {site: Line() for site in sites}
         self._places = {name: index for index, name in enumerate(sites, 1)}
         self._hosts = dict.fromkeys(sites, 2)  # the last number of each site's address
+        self._hub = ADDRESS
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._seed = seed
@@ -104,10 +106,28 @@ class Network:
         _ip("-n", self._space(site), "addr", "del", f"10.77.{place}.{before}/32", "dev", "out")
         _ip("-n", self._space(site), "route", "replace", "default", "dev", "out")
 
+    def move_hub(self) -> None:
+        """Give the coordinator another address, which its name leads to from now on."""
+        before, self._hub = self._hub, f"10.77.0.{int(self._hub.rpartition('.')[2]) + 1}"
+        _ip("-n", self._space(HUB), "addr", "add", f"{self._hub}/32", "dev", "lo")
+        _ip("-n", self._space(HUB), "addr", "del", f"{before}/32", "dev", "lo")
+        self._say_where()
+
+    def _say_where(self) -> None:
+        hosts = f"127.0.0.1 localhost\n{self._hub} {HUB_NAME}\n"
+        for name in (HUB, *self.lines):
+            (self._names(name) / "hosts").write_text(hosts)  # in place: commands have it mounted
+
+    def _names(self, name: str) -> Path:
+        """Where `ip netns exec` takes a namespace's own files of /etc from."""
+        return NAMES / self._space(name)
+
     def __enter__(self) -> Network:
         for name in (HUB, *self.lines):
             _ip("netns", "add", self._space(name))
             _ip("-n", self._space(name), "link", "set", "lo", "up")
+            self._names(name).mkdir(parents=True)
+        self._say_where()
         _ip("-n", self._space(HUB), "addr", "add", f"{ADDRESS}/32", "dev", "lo")
         for site, place in self._places.items():
             ends = self._end(site, "out"), self._end(HUB, f"to{place}")
@@ -132,6 +152,7 @@ class Network:
         for name in (HUB, *self.lines):
             with suppress(subprocess.CalledProcessError):
                 _ip("netns", "del", self._space(name))
+            shutil.rmtree(self._names(name), ignore_errors=True)
 
     def _space(self, name: str) -> str:
         return f"sfl-{self._tag}-{name}"
@@ -174,3 +195,17 @@ class Network:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)  # noqa: S603, S607
+
+
+def alone() -> tuple[str, ...]:
+    """What stands before a command to run it without any network, not even to itself."""
+    return ("unshare", "--net")
+
+
+def not_alone() -> str:
+    """Why no command can be run so; empty if one can."""
+    if shutil.which("unshare") is None:
+        return "a process without network needs util-linux"
+    if subprocess.run([*alone(), "true"], capture_output=True).returncode:  # noqa: S603
+        return "a network namespace is not permitted here"
+    return ""

@@ -23,16 +23,18 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
-from secure_fl.pilot.hospital import HospitalProcess
+from secure_fl.pilot.hospital import Approved, HospitalProcess
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.site_questions import Asked
 from secure_fl.pilot.site_run import Records
+from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos
 
 Approve = Callable[[Plan], None]
+Approvals = Callable[[Proposal], list[Approved]]
 
 
 def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
@@ -60,8 +62,10 @@ class LocalPilot:
     records: Mapping[str, Records] = field(default_factory=dict)
     listeners: Mapping[str, Listener] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)
+    approvals: dict[str, Approvals] = field(default_factory=dict)
     threshold: int | None = None
     goes_back: bool = False  # what operators say
+    sharing: frozenset[str] = frozenset()  # whose rules share their own scores
     events: list[Event] = field(default_factory=list)
     processes: dict[str, HospitalProcess] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
@@ -93,6 +97,8 @@ class LocalPilot:
             self.listener(name),
             goes_back=self.goes_back,
             asked=self.asked.get(name),
+            approvals=self.approvals.get(name, lambda plan: []),
+            share_scores=name in self.sharing,
         )
 
     def listener(self, name: str) -> Listener:

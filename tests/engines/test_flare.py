@@ -21,8 +21,8 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
 from secure_fl.engines.flare.cell import HUB, SETTINGS, CellEnd, cell_name
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.parcel import Kind, Parcel, StepId
 from secure_fl.engines.flare.party import FlareParty
+from secure_fl.engines.parcel import Kind, Parcel, StepId
 from secure_fl.errors import RunError, SettingsError, WireError
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session

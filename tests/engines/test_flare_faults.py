@@ -24,9 +24,9 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
 from secure_fl.engines.flare.cell import CellEnd
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.parcel import Kind, Parcel
 from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.parcel import Kind, Parcel
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, federation, free_url, parties

@@ -42,9 +42,9 @@ from nvflare.fuel.f3.streaming.stream_types import StreamError
 from secure_fl.engines.flare.cell import HUB, CellEnd, new_cell
 from secure_fl.engines.flare.guard import CHANNEL, MAX_STREAMS, TOPIC, Guard
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.parcel import Kind, Parcel, StepId
 from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.parcel import Kind, Parcel, StepId
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame

@@ -15,7 +15,7 @@ from secure_fl.crypto.events import GaussianRelease, SkellamRelease, decode_even
 from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.planning import Predictions, plan_predictions
-from secure_fl.errors import BudgetError, SecureFLError
+from secure_fl.errors import BudgetError, SecureFLError, TamperError
 from secure_fl.federation.result import Result
 from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.learning.site import Site
@@ -273,3 +273,35 @@ def test_the_result_says_what_was_protected_and_at_what_price(hooks: Any) -> Non
     line = noise_line(document) or ""
     assert "ε = 8.000 of 8 per hospital" in line and "DROWNED" in line and "no durable" in line
     assert noise_line({}) is None and noise_line({"noise": None}) is None
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_run_does_not_go_on_with_a_ledger_that_lacks_its_noised_sums(
+    pinned: bool, hooks: dict[str, Hook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the head in the checkpoint the result says less than was released."""
+    folder, noise = tmp_path / "run", forced(epsilon=30.0, target_epsilon=8.0)
+    if not pinned:
+        monkeypatch.setattr(NoiseLedger, "state_dict", lambda _: {})
+    ledger = folder / "parties" / "north" / "ledger.sqlite"
+    copies: list[bytes] = []
+
+    def copy_and_die(site: Site, round: int) -> None:
+        if site.name == "north":
+            copies.append(ledger.read_bytes())
+        if (site.name, round) == ("north", 3):
+            raise Killed
+
+    hooks["reserved"] = copy_and_die
+    killed(federation(noise, folder=folder, algorithm=Voting(rounds=3)))
+    for beside in ledger.parent.glob("ledger.sqlite-*"):
+        beside.unlink()
+    ledger.write_bytes(copies[0])
+    del hooks["reserved"]
+    again = federation(noise, folder=folder, algorithm=Voting(rounds=3), resume=True)
+    if pinned:
+        with raises(TamperError, "older copy", reason="older-copy"):
+            again.run()
+        return
+    again.run()
+    assert [e.round for e in reserved(in_run(folder, "north"))] == [1, 3]  # 2 was released, too

@@ -11,8 +11,12 @@ import transformers
 
 from secure_fl import FedAvg, Silo, TaskSettings, evaluate
 from secure_fl.algorithms.evaluate import Evaluate, EvaluatedModel
+from secure_fl.config.load import load
+from secure_fl.data.splits import write
+from secure_fl.display.evaluation import evaluation_page, hospitals_of
 from secure_fl.errors import CohortError, DataError, ModelError, SettingsError
-from secure_fl.federation.evaluation import Evaluation, named, pinned
+from secure_fl.federation.evaluation import Evaluation, evaluate_settings, named, pinned
+from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 from secure_fl.learning.exporting import CARD
 from secure_fl.learning.tasks.text import label_name
@@ -133,6 +137,39 @@ def test_a_site_without_test_records_is_told_so(runs: tuple[Path, Path]) -> None
         evaluate(runs[:1], [Silo(one.name, one.train), *others], task=TASK)
 
 
+def test_a_hospital_with_test_records_alone_is_evaluated_and_trains_nothing(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    hospitals = [Silo(one.name, (), (), one.test) for one in silos()]
+    found = evaluate(runs[:1], hospitals, task=TASK)
+    assert found.scores == evaluate(runs[:1], silos(), task=TASK).scores
+    with raises(DataError, party=hospitals[0].name, field="train"):
+        Federation(hospitals, FedAvg(rounds=1), task=TASK)
+    with raises(DataError, field="train"):
+        Silo("empty", ())
+
+
+def test_files_of_test_records_alone_are_enough_for_an_evaluation(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    text = 'algorithm = {name = "fedavg"}\n'
+    for one in silos():
+        write(one.test, tmp_path / f"{one.name}.jsonl")
+        text += f'[[data.party]]\nname = "{one.name}"\ntest = "{one.name}.jsonl"\n'
+    (tmp_path / "study.toml").write_text(text)
+    settings = load(tmp_path / "study.toml")
+    found = evaluate_settings(runs[:1], settings, tmp_path / "e", lambda event: None)
+    assert found.document["records"] == {"train": 0, "dev": 0, "test": found_records(found)}
+    (tmp_path / "none.toml").write_text(text.replace('test = "hospital-1.jsonl"', ""))
+    with raises(SettingsError, field="data.party.1.train"):
+        load(tmp_path / "none.toml")
+
+
+def found_records(found: Evaluation) -> int:
+    (one,) = found.document["metrics"]["last"]["counts"].values()
+    return int(one["loss"][0])
+
+
 def test_a_record_with_another_label_is_named(runs: tuple[Path, Path]) -> None:
     hospitals = silos()
     odd = Silo("odd", hospitals[0].train, (), [record_of(hospitals[0], "maybe")])
@@ -174,6 +211,30 @@ def test_an_evaluation_is_an_invitation_like_any_other(
     assert set(found[0].document["metrics"]["last"]["party"]) == {"hospital-1"}
     document = pilot.lead().document()
     assert not any("accuracy" in str(value) for value in document.values())
+
+
+def test_a_hospital_whose_rules_share_its_score_tells_the_others_itself(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    pilot = invited(tmp_path, runs[1])
+    pilot.sharing = frozenset({"hospital-2"})
+    for name in pilot.members:
+        pilot.start(name)
+    pilot.lead().run()
+    (others,) = {str(hospitals_of(document_at(tmp_path, n), own=False)) for n in pilot.members}
+    said, gold = guesses(runs[1], [pilot.members["hospital-2"]])
+    assert others == str({"hospital-2": {"more": float((said == gold).mean())}})
+    first = document_at(tmp_path, "hospital-1")
+    assert set(hospitals_of(first)) == {"hospital-1", "hospital-2"}
+    page, handed = evaluation_page(first), evaluation_page(first, shared=True)
+    assert "at hospital-1" in page and "at hospital-2" in page
+    assert "at hospital-1" not in handed and "at hospital-2" in handed
+    assert "hospital-3" not in page and "hospital-4" not in page
+    assert "accuracy" not in str(pilot.lead().document())
+
+
+def document_at(folder: Path, name: str) -> dict[str, Any]:
+    return Evaluation.load(folder / name / "run").to_json()
 
 
 @pytest.mark.parametrize("noted", [False, True])

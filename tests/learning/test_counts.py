@@ -86,7 +86,7 @@ def test_classes_are_those_of_scikit_learn(classes: int, skew: float) -> None:
             assert square.tolist() == matrix.tolist()
 
 
-@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("classes", [2, 5, 12])
 def test_scores_in_bins_are_scikit_learns_to_the_bin(classes: int) -> None:
     """Equal on scores in bins; on the scores themselves within bounds that follow from counts."""
     task, found, gold, z = classified(classes, 5.0, 0)
@@ -113,6 +113,12 @@ def test_scores_in_bins_are_scikit_learns_to_the_bin(classes: int) -> None:
     apart = [abs((right[at == k] - sure[at == k]).sum()) for k in range(SURE)]
     assert rates["calibration_error"] == pytest.approx(sum(apart) / len(gold), abs=1e-12)
     assert BINS == 64
+
+
+def test_of_very_many_classes_hits_errors_and_calibration_are_left() -> None:
+    task, found, *_ = classified(31, 5.0, 0)
+    assert {"accuracy", "mcc", "macro_f1", "calibration_error"} <= task.rates(found).keys()
+    assert "auroc" not in task.rates(found) and sum(map(len, found.values())) < 31 * 4 + 40
 
 
 def test_entities_are_those_of_seqeval() -> None:

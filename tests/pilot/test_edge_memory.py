@@ -10,7 +10,7 @@ import pytest
 
 from secure_fl.crypto.clear_sum import ClearTotal
 from secure_fl.crypto.identity import Identity
-from secure_fl.engines.flare.parcel import HEADER, Kind, Parcel, StepId
+from secure_fl.engines.parcel import HEADER, Kind, Parcel, StepId
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Frame, Link, peek

@@ -10,7 +10,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import PartyFailed
 from secure_fl.party.session import Session
-from secure_fl.pilot.lead import MOST_FAILURES
+from secure_fl.pilot.lead import FAILED, MOST_FAILURES
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Boundary, Failed, SumInput
 from secure_fl.settings import ProtectionSettings
@@ -24,18 +24,22 @@ def four(folder: Path, rounds: int = 3) -> LocalPilot:
     return local_pilot(folder, plan_of(FedAvg(rounds=rounds), protection=protection), 4)
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, other: messages.FromParty, times: int = 99) -> None:
-    """Let one hospital answer so in place of its first, or each, contribution to a round."""
+def answering(
+    monkeypatch: pytest.MonkeyPatch, other: messages.FromParty, times: int = 99, after: int = 0
+) -> list[int]:
+    """Let one hospital answer so in place of its contributions, after so many honest ones."""
     honest, said = Session._answer, list[int]()
 
     def answer(session: Session, message: Any, frame: Any) -> Any:
         found, bulk = honest(session, message, frame)
-        if session.party == SICK and isinstance(found, SumInput) and len(said) < times:
+        if session.party == SICK and isinstance(found, SumInput) and len(said) < times + after:
             said.append(1)
-            return other, b""
+            if len(said) > after:
+                return other, b""
         return found, bulk
 
     monkeypatch.setattr("secure_fl.party.session.Session._answer", answer)
+    return said
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(1), SumInput("host", ())])  # type: ignore[arg-type]
@@ -68,3 +72,26 @@ def test_where_too_few_are_left_its_failure_ends_the_run(
         made.lead(patience=0).run()
     made.kill(SICK)
     assert caught.value.reason == "training"
+
+
+def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in the first sum of a round, and fails since; then another is lost for a while.
+
+    By its failures alone the run would wait for it in vain, and stop without a name.
+    """
+    made = four(tmp_path)
+    said, killed = answering(monkeypatch, Failed("training"), after=1), list[str]()
+
+    def after(town: LocalPilot, party: str) -> None:
+        if len(said) > 1 and not killed and party == "hospital-1":
+            killed.append(party)
+            town.kill(party)
+
+    made.after = after
+    with pytest.raises(PartyFailed) as caught:
+        made.lead(patience=50).run()
+    for process in made.processes.values():
+        process.close()
+    assert killed and caught.value.where["party"] == SICK and caught.value.reason == FAILED

@@ -71,8 +71,8 @@ def test_whatever_goes_wrong_often(tmp_path: Path, seed: int) -> None:
     ride(tmp_path, way, seed, most=8, chance=0.1)
 
 
-def test_a_round_that_is_repeated_is_paid_for_again(tmp_path: Path) -> None:
-    """The coordinator dies when all have trained in round 1; noise is drawn anew, and entered."""
+def test_a_round_that_is_repeated_is_paid_for_once(tmp_path: Path) -> None:
+    """The coordinator dies when all have trained in round 1; they send again what they sent."""
     town = storm(tmp_path, "fedavg-dp", 0, mode="none", most=0)
     town.plot.append(("Total", "hospital-1", "coordinator killed"))
     with pytest.raises(CoordinatorKilled):
@@ -81,6 +81,6 @@ def test_a_round_that_is_repeated_is_paid_for_again(tmp_path: Path) -> None:
     assert {len(entries) for entries in once.values()} == {1}
     town.lead(patience=0).run()
     paid = spent(town)
-    assert {len(entries) for entries in paid.values()} == {3}  # round 1 twice, round 2
+    assert {len(entries) for entries in paid.values()} == {2}
     assert all(paid[name][:1] == entries for name, entries in once.items())
     require_equal(town, "fedavg-dp")

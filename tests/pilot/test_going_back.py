@@ -29,8 +29,8 @@ def wiping(made: LocalPilot) -> Callable[[LocalPilot, str], None]:
     own, done = made.folder / LIAR / "run" / "parties" / LIAR / "checkpoints", list[str]()
 
     def after(town: LocalPilot, party: str) -> None:
-        notes = own / "opened.jsonl"
-        begun = notes.exists() and '"round": 4' in notes.read_text()
+        notes = (made.folder / LIAR).rglob("opened/*/*.jsonl")
+        begun = any('"round": 4' in file.read_text() for file in notes)
         if party == LIAR and begun and not done:
             done.append(party)
             town.kill(party)

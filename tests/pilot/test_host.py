@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.cli.pilot import PROGRAM, _free_port
+from secure_fl.cli.pilot import PROGRAM, free_port, this_code
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import lead
 from secure_fl.settings import ProtectionSettings, TrainingSettings
@@ -70,7 +71,7 @@ def test_a_hospital_refuses_a_host_without_masks_whatever_the_coordinator_says(o
 
 @pytest.mark.slow
 def test_fedid_in_processes_over_flare(opened):
-    clinic = opened({}, port=_free_port())
+    clinic = opened({}, port=free_port())
     processes = {}
     for name in (HUB, *clinic.roster.names):
         kit = ["--kit", f"../kits/{name}", "--passphrase-file", "passphrase"]
@@ -80,6 +81,7 @@ def test_fedid_in_processes_over_flare(opened):
         processes[name] = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments],
             cwd=clinic.folder / name,
+            env=os.environ | this_code(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.pilot import PROGRAM
+from secure_fl.cli.pilot import PROGRAM, this_code
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
@@ -53,7 +53,7 @@ def running(trial: Trial, network: Network) -> Iterator[subprocess.Popen[bytes]]
             processes[name] = subprocess.Popen(
                 [*network.within(name), sys.executable, "-c", PROGRAM, *command],
                 cwd=trial.of(name),
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
                 stdout=log,
                 stderr=log,
             )
@@ -121,7 +121,7 @@ def test_a_blackout_and_an_address_that_changes(made: Trial, calm: bytes, tmp_pa
     for name in NAMES:
         opened = [
             json.loads(line)
-            for file in (tmp_path / "trial" / name).rglob("opened.jsonl")
+            for file in (tmp_path / "trial" / name).rglob("opened/*/*.jsonl")
             for line in file.read_text().splitlines()
         ]
         assert opened

@@ -9,28 +9,34 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.pilot import PROGRAM, _free_port
+from secure_fl.cli.pilot import PROGRAM, free_port, this_code
 from secure_fl.crypto.vault import Cost
+from secure_fl.federation.evaluation import Evaluation, pinned
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.settings import ModelSettings
+from secure_fl.policy.questions import QuestionPlan
+from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.statistics.questions import loads
+from secure_fl.testing.hospitals import LABELS, small
 from secure_fl.testing.pilot import plan_of
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
 LONGEST = 200.0  # seconds
+CHEAP = Cost(log_n=10)
 
 
 @pytest.fixture
 def trial(tmp_path) -> Trial:
     plan = plan_of(FedAvg(rounds=4, epochs=2))
-    return make_trial(tmp_path, NAMES, plan, port=_free_port(), size=48, cost=Cost(log_n=10))
+    return make_trial(tmp_path, NAMES, plan, port=free_port(), size=48, cost=Cost(log_n=10))
 
 
 def start(trial: Trial, name: str, **machine: str) -> subprocess.Popen[str]:
@@ -42,7 +48,7 @@ def start(trial: Trial, name: str, **machine: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=trial.of(name),
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | machine,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code() | machine,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -124,6 +130,54 @@ def test_a_coordinator_that_is_killed_comes_back(trial):
     finished(trial)
 
 
+def test_questions_are_answered_alike_at_all(tmp_path):
+    asked = loads('[[question]]\nname="n"\nkind="categories"\nfield="label"\nvalues=["ade"]')
+    questions = QuestionPlan.of(asked, dataset="notes")
+    trial = make_trial(
+        tmp_path, NAMES, plan_of(), port=free_port(), size=48, cost=CHEAP, questions=questions
+    )
+    ended(trial)
+    found = [trial.of(name) / "runs" / "run" / "answers.json" for name in NAMES]
+    (same,) = {file.read_text() for file in found}
+    (answer,) = json.loads(same)["answers"]
+    records = [len(lines(trial.of(name), "train", "dev", "test")) for name in NAMES]
+    assert answer["status"] == "answered" and answer["total"] == sum(records)
+    told = "".join(file.read_text() for file in (trial.of(HUB) / "run").glob("*.json*"))
+    assert "no-ade" not in told and "counts" not in told
+
+
+def test_an_evaluation_gives_all_the_same_scores(tmp_path):
+    learned = FedAvg(rounds=1), TrainingSettings(learning_rate=5e-3, batch_size=16, device="cpu")
+    small(learned[0], training=learned[1], folder=tmp_path / "learned").run()
+    cfg = pinned([tmp_path / "learned"], TaskSettings(labels=LABELS, max_length=32))
+    plan = plan_of(cfg, training=TrainingSettings(device="cpu"))
+    trial = make_trial(tmp_path / "t", NAMES, plan, port=free_port(), size=48, cost=CHEAP)
+    site = trial.of("west") / "site.toml"
+    site.write_text(site.read_text().replace("[site]\n", "[site]\nshare_scores = true\n"))
+    ended(trial)
+    found = [Evaluation.load(trial.of(name) / "runs" / "run") for name in NAMES]
+    assert found[0].scores == found[1].scores == found[2].scores
+    tests = sum(len(lines(trial.of(name), "test")) for name in NAMES)
+    assert found[0].document["metrics"]["last"]["counts"]["learned/test"]["loss"][0] == tests
+    assert {name for one in found for name in one.document["evaluation"]["shared"]} == {"west"}
+    told = "".join(file.read_text() for file in (trial.of(HUB) / "run").glob("*.json*"))
+    assert "accuracy" not in told and "learned/test" not in told
+
+
+def ended(trial: Trial) -> None:
+    with running(trial) as processes:
+        out, _ = processes[HUB].communicate(timeout=LONGEST)
+        assert processes[HUB].returncode == 0, out
+        for name in trial.names:
+            said, _ = processes[name].communicate(timeout=30)
+            assert processes[name].returncode == 0, said
+
+
+def lines(folder: Path, *splits: str) -> list[str]:
+    texts = [(folder / f"{split}.jsonl").read_text() for split in splits]
+    return [line for text in texts for line in text.splitlines()]
+
+
 def test_a_site_refuses_by_its_own_rules(trial):
     site = trial.of("west") / "site.toml"
     site.write_text(site.read_text().replace("max_rounds = 4", "max_rounds = 3"))
@@ -145,7 +199,7 @@ def test_hospitals_whose_machines_round_otherwise_share_one_student(tmp_path):
     }
     plan = plan_of(FedKD(rounds=2, student_layers=1), model=ModelSettings(layers=2))
     cheap = Cost(log_n=10)
-    trial = make_trial(tmp_path, NAMES, plan, port=_free_port(), size=48, cost=cheap)
+    trial = make_trial(tmp_path, NAMES, plan, port=free_port(), size=48, cost=cheap)
     with running(trial, machines) as processes:
         out, _ = processes[HUB].communicate(timeout=LONGEST)
         assert processes[HUB].returncode == 0, out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,9 +17,9 @@ from click.testing import CliRunner, Result
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
-from secure_fl.cli.pilot import PROGRAM, _free_port
+from secure_fl.cli.pilot import PROGRAM, free_port, this_code
 from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster_files import load_card, load_roster
+from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
@@ -120,7 +121,11 @@ def test_what_is_wrong_is_said_at_once_at_the_hospital(places: Places) -> None:
     other = places.type("south", f"{check} --roster {'12345-' * 7}12345")
     assert other.exit_code == 6 and "do not join" in other.output
     join = "join site.toml --passphrase-file passphrase"
-    assert "signature of 'south' is missing" in places.type("south", join).output
+    assert "there is no opened kit" in places.type("south", join).output
+    south = places.folder / "south"
+    open_kit(south / "south.kit", places_identity(south), south / "unseen")
+    unseen = places.type("south", f"{join} --kit unseen")
+    assert "signature of 'south' is missing" in unseen.output
     site = places.folder / "south" / "site.toml"
     site.write_text(site.read_text().replace("max_rounds = 10", "max_rounds = 5"))
     refused = places.type("south", check)
@@ -155,6 +160,39 @@ def test_a_kit_that_was_changed_or_is_for_another_card_does_not_open(places: Pla
     assert not (folder / "other").exists()
 
 
+def test_an_old_kit_or_a_refused_one_replaces_nothing(places: Places) -> None:
+    """A hub that mails a kit of before would else put who has left back, or stop the site."""
+    dealt(places)
+    check = "site check site.toml --no-rehearsal --passphrase-file passphrase --kit"
+    assert places.type("south", f"{check} south.kit").exit_code == 0
+    cards = "north.card.json south.card.json west.card.json --coordinator hub.card.json"
+    west = Identity.generate("west")
+    (places.folder / "north" / "west.card.json").write_bytes(card_bytes(west))
+    places.type("north", f"keys roster {cards} --after roster.json -o roster2.json")
+    dealing = "keys rotate roster2.json -o bundles2 --passphrase-file passphrase"
+    assert places.type("north", dealing).exit_code == 0
+    places.send("north", "hub", "roster2.json")
+    places.send("north", "hub", "bundles2")
+    made = "--bundles bundles2 --host hub -o kits2 --passphrase-file passphrase"
+    assert places.type("hub", f"pilot init roster2.json {made}").exit_code == 0
+    (places.folder / "hub" / "kits2" / "south.kit").rename(places.folder / "south" / "new.kit")
+
+    def kit() -> dict[str, bytes]:
+        folder = places.folder / "south" / "kit"
+        return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    first = kit()
+    said = places.type("south", f"{check} new.kit", "n\n").output
+    assert "east has left" in said and "west is new" in said and "not signed" in said
+    assert kit() == first
+    assert "dealt by north" in places.type("south", f"{check} new.kit").output
+    newest = kit()
+    assert newest != first and "plan.toml" not in newest  # nothing of the old one is left
+    old = places.type("south", f"{check} south.kit")
+    assert old.exit_code == 6 and "already holds keys of roster version 2" in old.output
+    assert kit() == newest and not list((places.folder / "south").glob(".kit*"))
+
+
 def places_identity(folder: Path) -> Identity:
     return open_ring(folder / "keys", folder / "passphrase").identity()
 
@@ -182,7 +220,7 @@ def test_a_host_that_nobody_can_dial_is_refused(host: str) -> None:
 @pytest.mark.slow
 def test_the_page_leads_to_a_model(places: Places) -> None:
     def here(lines: Iterator[str]) -> Iterator[str]:
-        port = _free_port()
+        port = free_port()
         for line in lines:
             yield line.replace("hub.example.org", "localhost").replace("8443", str(port))
 
@@ -193,7 +231,7 @@ def test_the_page_leads_to_a_model(places: Places) -> None:
             command = [sys.executable, "-c", PROGRAM, *typed[2].split()]
             where = places.folder / typed[1]
             if typed[2].startswith(("join", "coordinate")):
-                started.append(subprocess.Popen(command, cwd=where))
+                started.append(subprocess.Popen(command, cwd=where, env=os.environ | this_code()))
     assert len(started) == 4
     try:
         assert started[-1].wait(200) == 0

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from secure_fl.errors import SettingsError
 from secure_fl.statistics.questions import Histogram, loads
 from tests.support.raising import raises
 
+ROOT = Path(__file__).parent.parent.parent
 COUNT = '[[question]]\nname = "n"\nkind = "count"\n'
 
 
@@ -49,3 +55,21 @@ def test_days_are_counted_from_1970() -> None:
     text = '[[question]]\nname = "n"\nkind = "histogram"\nfield = "d"\n'
     (found,) = loads(text + 'low = "1970-01-02"\nhigh = "1971-01-01"')
     assert isinstance(found, Histogram) and found.edges == (1.0, 365.0) and found.dated
+
+
+def test_a_mistyped_file_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "q.toml").write_text('[[question]]\nname = "n"\nkind = "cuont"\n')
+    code = (
+        "import sys; from secure_fl.cli.main import main\n"
+        "try: main(['stats', 'q.toml', '--corpus', 'ade'])\n"
+        "except SystemExit as end: assert end.code == 2 and 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "cuont" in done.stderr

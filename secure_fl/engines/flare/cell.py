@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from secure_fl.engines.flare.diagnosis import address, require_free, require_listening
-from secure_fl.engines.flare.parcel import Parcel
 from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.parcel import Parcel
 from secure_fl.errors import SettingsError, WireError
 
 # Before nvflare is imported: a finished stream is then kept for 2 s and not for 65.

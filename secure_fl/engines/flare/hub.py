@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from secure_fl.engines.flare.cell import HUB, CellEnd, Sending, cell_name
-from secure_fl.engines.flare.parcel import FROM_PARTY, TOKEN_BYTES, Kind, Parcel, StepId
 from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.parcel import FROM_PARTY, TOKEN_BYTES, Kind, Parcel, StepId
 from secure_fl.errors import SettingsError
 from secure_fl.protocol.frames import Frame
 

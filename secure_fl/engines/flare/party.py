@@ -1,25 +1,46 @@
-"""NVIDIA FLARE as engine, a hospital's end: it dials out, and answers one step after the other.
-
-The process lives as long as the federation. It owns data, keys, models and ledger, and remembers
-its last answer: a coordinator that repeats a step gets the same one again.
-"""
+"""NVIDIA FLARE as engine, a hospital's end: it dials out to the coordinator, and to nobody else."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from types import TracebackType
 
 from secure_fl.engines.flare.cell import HUB, CellEnd, Sending, cell_name
-from secure_fl.engines.flare.parcel import FROM_COORDINATOR, Kind, Parcel, StepId
 from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.parcel import Parcel
+from secure_fl.engines.responder import Deliver, Responder
 from secure_fl.errors import SecureFLError
-from secure_fl.protocol.frames import Frame
+
+MAX_BYTES = 2**30
 
 
-class FlareParty:
-    """Answers the coordinator's frames with what a step function makes of them."""
+class Dialled:
+    """A line to the coordinator over mutual TLS."""
+
+    def __init__(
+        self, name: str, url: str, tls: TlsFiles, hub: str, max_bytes: int, deliver: Deliver
+    ) -> None:
+        """`hub` is the name in the coordinator's certificate; over gRPC its host name decides."""
+
+        def delivered(cell: str, parcel: Parcel) -> None:
+            deliver(parcel)
+
+        self._end = CellEnd(cell_name(name), url, tls, {HUB: hub}, max_bytes, delivered)
+
+    def send(self, parcel: Parcel) -> Sending:
+        """Start to send; nothing says whether it arrived."""
+        return self._end.send(HUB, parcel)
+
+    def connection(self) -> str | None:
+        """Which connection there is now; a new one has a new name."""
+        return self._end.connection(HUB)
+
+    def close(self) -> None:
+        """Leave."""
+        self._end.close()
+
+
+class FlareParty(Responder):
+    """Answers the coordinator's frames, over its own connection."""
 
     def __init__(
         self,
@@ -28,137 +49,10 @@ class FlareParty:
         tls: TlsFiles,
         *,
         hub: str = "coordinator",
-        max_bytes: int = 2**30,
+        max_bytes: int = MAX_BYTES,
         refusing: Callable[[SecureFLError], None] = lambda error: None,
     ) -> None:
-        """`hub` is the name in the coordinator's certificate; over gRPC its host name decides.
-
-        `refusing` hears why a frame was not answered: only here it is said.
-        """
-        self.refused: SecureFLError | None = None  # why the last step that failed did
-        self._refusing = refusing
-        self._mail = threading.Condition()
-        self._todo: Parcel | None = None  # one step at most: a newer one replaces it
-        self._asked: StepId | None = None
-        self._doing: StepId | None = None
-        self._answer: Parcel | None = None
-        self._sending: Sending | None = None
-        self._stopping = False
-        self._end = CellEnd(cell_name(name), url, tls, {HUB: hub}, max_bytes, self._deliver)
-
-    def serve(
-        self,
-        step: Callable[[Frame], Frame],
-        done: Callable[[], bool] = lambda: False,
-        linger: float = 10.0,
-    ) -> None:
-        """Answer steps, in this thread, until the coordinator dismisses us or `stop` is called.
-
-        When `done`, the last answer is kept ready for another `linger` seconds.
-        """
-        until: float | None = None
-        while (parcel := self._next(until)) is not None:
-            if parcel.kind is Kind.STEP:
-                self._work(step, parcel)
-            else:
-                self._repeat(parcel.step)
-            if until is None and done():
-                until = time.monotonic() + linger
-
-    def stop(self) -> None:
-        """Let `serve` return after the step it is in; any thread or signal handler may call it."""
-        with self._mail:
-            self._stopping = True
-            self._mail.notify_all()
-
-    def is_connected(self) -> bool:
-        """Whether the coordinator can be reached now."""
-        return self._end.connection(HUB) is not None
-
-    def close(self) -> None:
-        """Stop, and leave."""
-        self.stop()
-        self._end.close()
-
-    def __enter__(self) -> FlareParty:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _next(self, until: float | None) -> Parcel | None:
-        with self._mail:
-            while not self._stopping:
-                if self._todo is not None:
-                    parcel, self._todo = self._todo, None
-                    self._doing = parcel.step
-                    return parcel
-                if self._asked is not None:
-                    asked, self._asked = self._asked, None
-                    return Parcel(Kind.ASK, asked)
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._mail.wait(left)
-            return None
-
-    def _work(self, step: Callable[[Frame], Frame], parcel: Parcel) -> None:
-        try:
-            answer = step(parcel.frame)
-        except SecureFLError as error:
-            self.refused = error  # of a frame that is forged or damaged; the sender hears nothing
-            self._refusing(error)
-            with self._mail:
-                self._doing = None
-            return
-        with self._mail:
-            self._answer = Parcel(Kind.ANSWER, parcel.step, answer)
-            self._doing = self._asked = None  # who asked meanwhile gets it now
-        self._sending = self._end.send(HUB, self._answer)
-
-    def _repeat(self, asked: StepId) -> None:
-        """Say again what we said, or that we have never heard of this step."""
-        if self._answer is None or self._answer.step != asked:
-            self._end.send(HUB, Parcel(Kind.NEED, asked))
-            return
-        if self._sending is not None and self._under_way(self._sending):
-            return
-        self._sending = self._end.send(HUB, self._answer)
-
-    def _under_way(self, sending: Sending) -> bool:
-        """Whether it can still arrive: a slow line must not be given the same answer twice."""
-        if sending.connection != self._end.connection(HUB):
-            if not sending.done():
-                sending.cancel()
-            return False
-        if not sending.done():
-            return True
-        took = sending.ended - sending.began
-        return time.monotonic() - sending.ended < 2 * took
-
-    def _deliver(self, cell: str, parcel: Parcel) -> None:
-        """Called by FLARE's threads, for the coordinator only."""
-        if parcel.kind not in FROM_COORDINATOR:
-            return
-        with self._mail:
-            if parcel.kind is Kind.END:
-                self._stopping = True
-            elif parcel.step == self._doing:
-                return  # we are at it
-            elif parcel.kind is Kind.ASK or self._known(parcel.step):
-                self._asked = parcel.step
-            elif not self._outdated(parcel.step):
-                self._todo = parcel
-            self._mail.notify_all()
-
-    def _known(self, step: StepId) -> bool:
-        return self._answer is not None and self._answer.step == step
-
-    def _outdated(self, step: StepId) -> bool:
-        seen = [self._doing, self._answer and self._answer.step, self._todo and self._todo.step]
-        return any(s is not None and s.life == step.life and s.number > step.number for s in seen)
+        """`refusing` hears why a frame was not answered: only here it is said."""
+        super().__init__(
+            lambda deliver: Dialled(name, url, tls, hub, max_bytes, deliver), refusing=refusing
+        )

@@ -14,7 +14,8 @@ from secure_fl.learning.counts import Rows
 from secure_fl.learning.rates import BINS, odds_bin
 from secure_fl.learning.rates import SURE as SURE_BINS
 
-MOST_CLASSES = 10  # whose confusion matrix and bins are summed; of more, hits and errors alone
+MOST_CROSSED = 10  # classes whose confusion matrix is summed: of more, most cells hold one record
+MOST_SCORED = 30  # classes whose scores are summed in bins: 128 numbers each, in every round
 SCORED = "scored "  # before a class: its records by bins of its log-odds, then all others'
 SURE = "sure"  # records that are right by bins of confidence, then those that are wrong
 CONFIDENCE = "confidence"  # its sum in each of these bins

@@ -31,7 +31,8 @@ from secure_fl.learning.rates import (
 from secure_fl.learning.tasks.base import Batch, Encoded, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.binned import (
     CONFIDENCE,
-    MOST_CLASSES,
+    MOST_CROSSED,
+    MOST_SCORED,
     SCORED,
     SURE,
     joined,
@@ -110,12 +111,15 @@ class Classification(Task):
         guessed = z.argmax(-1)
         if not by_label:
             return {ALL: Rows.of_cells((gold != guessed).astype(np.int64), 2)}
-        if classes > MOST_CLASSES:
+        if classes > MOST_CROSSED:
             table = enumerate(self.labels)
-            return by_name({n: outcome_rows(gold, guessed, k) for k, n in table}, by_label=True)
+            found = by_name({n: outcome_rows(gold, guessed, k) for k, n in table}, by_label=True)
+        else:
+            found = {TRULY + n: taken(gold, guessed, k, classes) for k, n in enumerate(self.labels)}
+        apart = self.separated if classes <= MOST_SCORED else ()
         return {
-            **{TRULY + n: taken(gold, guessed, k, classes) for k, n in enumerate(self.labels)},
-            **{SCORED + n: scored(gold, z, self.labels.index(n)) for n in self.separated},
+            **found,
+            **{SCORED + n: scored(gold, z, self.labels.index(n)) for n in apart},
             **sureness(gold, guessed, z),
         }
 

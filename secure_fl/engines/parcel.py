@@ -1,4 +1,4 @@
-"""What travels over FLARE: a kind, the step it belongs to, and sometimes a frame.
+"""What travels between engines: a kind, the step it belongs to, and sometimes a frame.
 
 An exchange is one numbered step. The coordinator sends `STEP` with its frame, and the party answers
 with `ANSWER` and its own. Both may be lost: `ASK` is answered with the answer again, or with `NEED`

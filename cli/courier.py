@@ -1,0 +1,100 @@
+"""`secure-fl courier`: the half of a hospital that talks, where the other half has no network."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from secure_fl.cli.journal import journal, log_option
+from secure_fl.cli.keyring import FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from logging import Logger
+
+    from secure_fl.engines.folder.end import FolderEnd
+
+EVERY = 0.5  # seconds between two looks at the other end
+SAID = {
+    "nobody": "waits for a {other} at {folder}; start it with `{command}`",
+    "here": "the {other} is here",
+    "left": "the {other} has left; waits for it to come back",
+    "silent": "nothing of the {other} for {patience:.0f} s: was it killed, or is the folder's disk "
+    "away? Waits for it to come back",
+    "unconnected": "the courier is here, and has no connection to the coordinator yet",
+    "connected": "the courier is here, and connected to the coordinator",
+}
+COMMANDS = {"TRAINER": "secure-fl join SITE --through", "COURIER": "secure-fl courier"}
+
+
+@click.command(
+    epilog="""\b
+Example:
+  login$ secure-fl courier /shared/north/letters --kit kit
+  node$  secure-fl join site.toml --kit kit --through /shared/north/letters
+
+It carries sealed messages between the coordinator and FOLDER, and can open none: it needs the kit's
+TLS files, and no keys, records or passphrase. It ends when the coordinator says that the run is
+over, or on Ctrl-C. Start it again at any time: it remembers nothing, and nothing is lost."""
+)
+@click.argument("folder", type=FILE)
+@click.option(
+    "--kit", type=FILE, default=Path("kit"), show_default=True, help="As `site check` opened it."
+)
+@log_option
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
+    """Talk for a trainer without network, through FOLDER, which both machines have."""
+    from secure_fl.engines.flare.diagnosis import address, explaining, looking
+    from secure_fl.engines.flare.party import MAX_BYTES, Dialled
+    from secure_fl.engines.folder.courier import Courier
+    from secure_fl.engines.folder.letter import letter_key
+    from secure_fl.pilot.kits import load_kit, require_hospital
+
+    given = load_kit(kit)
+    require_hospital(given)
+    name, hub, url = given.connection.name, given.connection.hub, given.connection.url
+    address(url)
+    with journal(log_format, quiet=quiet) as log:
+        for warning in given.warnings():
+            log.warning(warning)
+        dial = partial(Dialled, name, url, given.tls, hub, MAX_BYTES)
+        carrier = Courier(folder, letter_key(given.tls), dial)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: carrier.stop())
+
+        def unconnected(why: str) -> None:
+            carrier.why = why
+            log.warning("not connected, still dialling: %s", why)
+
+        log.info(f"courier of {name}, between {url} and {folder}")
+        with explaining(carrier.is_connected, url, given.tls, unconnected):
+            with looking(noting(carrier.end, folder, log), EVERY):
+                carrier.serve()
+        log.info(f"the courier of {name} has left")
+
+
+def noting(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object], None]:
+    """What looks who is at the other end, and logs it when it changes."""
+    said = ""
+
+    def look(_over: object) -> None:
+        nonlocal said
+        state, other = end.state(), end.presence.me.other.name
+        text = SAID[state].format(
+            other=other.lower(),
+            folder=folder,
+            command=f"{COMMANDS[other]} {folder}",
+            patience=end.presence.patience,
+        )
+        if state == "unconnected" and (why := end.presence.told.why):
+            text = f"{text}: {why}"
+        if text != said:
+            said = text
+            (log.info if state in ("here", "connected") else log.warning)(text)
+
+    return look

@@ -1,0 +1,195 @@
+"""One end of the folder: posts parcels to the other process, and takes in its own.
+
+A letter is removed when it was taken, and that is its receipt. Nothing is lost for good if a letter
+is: the coordinator asks again, and the trainer repeats its answer from memory, as over any line.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from secure_fl.engines.folder.box import BEAT, Box, letter_name
+from secure_fl.engines.folder.incoming import Deliver, Incoming
+from secure_fl.engines.folder.letter import HEADER, NOBODY, TAG, Kind, Letter, Side
+from secure_fl.engines.folder.presence import Presence, Told
+from secure_fl.engines.parcel import Parcel
+from secure_fl.errors import RunError, SecureFLError, WireError
+
+log = logging.getLogger(__name__)
+MAX_BYTES = 2**30 + 2**16  # a parcel
+EVERY = 1.0  # seconds between two beats
+PATIENCE = 30.0  # seconds without one; file systems of clusters show changes late
+SHORTEST, LONGEST = 0.005, 0.25  # seconds between two looks
+SHARE = 20  # a look waits for a twentieth of what was waited already: 5 % is added at most
+
+
+class Posted:
+    """A letter on its way; `connection` is None if it was never written."""
+
+    def __init__(self, box: Box, name: str, connection: str | None) -> None:
+        self.connection = connection
+        self.began, self.ended = time.monotonic(), 0.0
+        self._box, self._name = box, name
+
+    def done(self) -> bool:
+        """Whether the other end has taken it."""
+        if not self.ended and not (self.connection and self._box.has(self._name)):
+            self.ended = time.monotonic()
+        return self.ended > 0
+
+    def cancel(self) -> None:
+        """Take it back, if it is still there."""
+        self._box.remove(self._name)
+
+
+class FolderEnd:
+    """A started end, and the line to the other."""
+
+    def __init__(
+        self,
+        folder: Path,
+        me: Side,
+        key: bytes,
+        deliver: Deliver,
+        *,
+        max_bytes: int = MAX_BYTES,
+        patience: float = PATIENCE,
+        failing: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`patience`: seconds of silence after which the other end counts as gone.
+
+        `failing` is called when this end cannot go on.
+        """
+        size = HEADER.size + max_bytes + TAG
+        incoming = Box(folder / f"to-{me.name.lower()}", size)
+        self._out = Box(folder / f"to-{me.other.name.lower()}", size)
+        self.presence = Presence(me, patience)
+        self.failed: SecureFLError | None = None  # why this end goes on no more
+        self._failing = failing
+        self._key, self._numbers, self._beats = key, 0, 0
+        self._in = Incoming(incoming, key, self.presence, deliver)
+        self._told, self._said, self._beat_at = Told(), (NOBODY, Told()), -EVERY
+        self._posted: list[Posted] = []
+        self._writing, self._wake, self._over = threading.Lock(), threading.Event(), False
+        self._active = time.monotonic()
+        for box in (incoming, self._out):
+            box.prepare()
+        self._before = self._own_beat()  # of an end that is gone, or goes when it sees ours
+        self._out.clear()
+        self._beat()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How many files were no letters to this end, by reason."""
+        return dict(self._in.refused)
+
+    def send(self, parcel: Parcel) -> Posted:
+        """Write a letter, if the other end is there to take it."""
+        with self._writing:
+            self._numbers += 1
+            name, connection, me = letter_name(self._numbers), self.connection(), self.presence
+            letter = Letter(me.me, Kind.PARCEL, me.life, me.peer, self._numbers)
+            if connection and not self._write(name, letter.sealed(self._key, parcel.to_buffers())):
+                connection = None
+            posted = Posted(self._out, name, connection)
+            self._posted.append(posted)
+        self._active = time.monotonic()
+        self._wake.set()
+        return posted
+
+    def connection(self) -> str | None:
+        """Which way there is now: a trainer's to the coordinator, a courier's to the trainer."""
+        told = self.presence.told
+        if not self.presence.there or (self.presence.me is Side.TRAINER and not told.line):
+            return None
+        return f"{self.presence.peer.hex()} {told.line}"
+
+    def state(self) -> str:
+        """How the other end is, in a word; a trainer's also says how its courier's line is."""
+        other = self.presence
+        if other.peer == NOBODY:
+            return "nobody"
+        if not other.there:
+            return "left" if other.told.leaving else "silent"
+        if other.me is Side.COURIER:
+            return "here"
+        return "connected" if other.told.line else "unconnected"
+
+    def say(self, told: Told) -> None:
+        """Let our beats tell this from now on."""
+        if told != self._told:
+            self._told = told
+            self._wake.set()
+
+    def close(self) -> None:
+        """Leave, and say so."""
+        self._over = True
+        self._wake.set()
+        self._thread.join()
+        if self.failed is None:
+            self._told = Told(leaving=True)
+            self._beat()
+
+    def _run(self) -> None:
+        while not self._over and self.failed is None:
+            idle = time.monotonic() - self._active
+            self._wake.wait(min(LONGEST, max(SHORTEST, idle / SHARE)))
+            self._wake.clear()
+            try:
+                self._look()
+            except SecureFLError as error:
+                self.failed = error
+                self._failing()
+            except OSError as error:  # a disk or its network; it may come back
+                log.warning("the folder cannot be read: %s", error.strerror)
+
+    def _look(self) -> None:
+        """Hear the other end, let it hear us, and take in what is there."""
+        self._in.hear()
+        news = (self.presence.heard, self._told) != self._said
+        if news or time.monotonic() - self._beat_at >= EVERY:
+            self._require_alone()
+            self._beat()
+        if self._in.take():
+            self._active = time.monotonic()
+        with self._writing:
+            self._posted = [posted for posted in self._posted if not posted.done()]
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._said, self._beat_at = (self.presence.heard, self._told), time.monotonic()
+        body = [msgspec.json.encode(self._told)]
+        self._write(BEAT, self.presence.beat(self._beats).sealed(self._key, body))
+
+    def _require_alone(self) -> None:
+        """Make room for another process in our place: it was started later, by somebody."""
+        if self._own_beat() not in (NOBODY, self.presence.life, self._before):
+            raise RunError(
+                f"another {self.presence.me.name.lower()} was started here, and goes on instead",
+                fix="one is enough; if it was not you, somebody has this site's kit",
+                file=self._out.folder.parent,
+                reason="in-use",
+            )
+
+    def _own_beat(self) -> bytes:
+        with suppress(WireError):
+            data = self._out.read(BEAT)
+            return NOBODY if data is None else Letter.opened(data, self._key).life
+        return NOBODY
+
+    def _write(self, name: str, pieces: Sequence[bytes]) -> bool:
+        try:
+            self._out.post(name, pieces)
+        except OSError as error:  # a full disk: as if the letter were lost on its way
+            log.warning("a letter cannot be written: %s", error.strerror)
+            return False
+        return True

@@ -1,0 +1,122 @@
+"""Whether people at this site have approved a plan: before it begins, and on the site's ledger.
+
+A rule that asks for approvals is not dropped by whoever can write to the site's file: the ledger
+knows under which rule the last plan was approved, and this one's people approve the change, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.crypto.ledger import Ledger, load_chain
+from secure_fl.errors import RunError
+from secure_fl.files import replace_whole
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.approvals import FOLDER, Approval, Papers, read, rules_of
+from secure_fl.pilot.plan import write_plan
+from secure_fl.policy.broken import Broken, PolicyRefusal, shown
+from secure_fl.policy.file import ApprovalRule, SiteFile
+from secure_fl.policy.questions import Proposal
+
+RULE = "site.approval"
+ASKED = "asked.toml"  # the last plan that lacked an approval, for people to read and approve
+MOST_CHANGES = 20  # that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Approving:
+    """The approvals of one site: papers that people signed, and its ledger."""
+
+    site: SiteFile
+    me: PublicIdentity
+
+    @property
+    def folder(self) -> Path:
+        """Where papers lie."""
+        return self.site.file.absolute().parent / FOLDER
+
+    def require(self, ledger: Ledger, plan: Proposal) -> list[dict[str, str]]:
+        """Refuse a plan that lacks an approval; note those that it has, and return them."""
+        if broken := list(self.missing(plan)):
+            self._keep(plan)
+            raise PolicyRefusal(broken, party=self.me.name)
+        known = {one.signature for one in self.noted()}
+        found = self._valid(plan)
+        for approval in found:
+            if approval.signature not in known:
+                text = msgspec.json.encode(approval).decode()
+                ledger.note("approved", text, run=approval.run)
+        return [approval.facts() for approval in found]
+
+    def missing(self, plan: Proposal) -> Iterator[Broken]:
+        """What keeps a plan from having been approved, and what would mend it."""
+        for rule in self._asking():
+            if len(self._among(rule, self._valid(plan))) < rule.least:
+                yield from self._lacks(rule, plan)
+                return
+
+    def noted(self) -> list[Approval]:
+        """All approvals on the ledger, in order."""
+        file = self.site.ledger / self.me.name / LEDGER
+        if not file.exists():
+            return []
+        chain = load_chain(file)
+        chain.check(self.me)
+        rows = (entry.event for entry in chain.entries if entry.state == "approved")
+        return [read(text.encode(), str(file)) for text in rows]
+
+    def _asking(self) -> list[ApprovalRule]:
+        """The rule of the site's file, and that of the last plan that was approved here."""
+        noted = self.noted()
+        last = noted[-1].rules if noted else {}
+        table: dict[str, object] = {
+            field.rpartition(".")[2]: json.loads(value)
+            for field, value in last.items()
+            if field.startswith(f"{RULE}.")
+        }
+        before = [ApprovalRule.model_validate_json(json.dumps(table))] if table else []
+        now = [] if self.site.policy.approval is None else [self.site.policy.approval]
+        return now + [rule for rule in before if rule not in now]
+
+    def _valid(self, plan: Proposal) -> list[Approval]:
+        """Approvals of exactly this plan under exactly these rules, by people that count."""
+        rules, asking = rules_of(self.site), self._asking()
+        if not asking:
+            return []
+        papers = Papers(self.folder, self.me.name).of(plan.run.name)
+        same = [one for one in papers if not one.changes(plan, rules)]
+        return [one for one in same if any(self._among(rule, [one]) for rule in asking)]
+
+    def _among(self, rule: ApprovalRule, found: list[Approval]) -> set[str]:
+        return {one.card.fingerprint() for one in found} & set(rule.by)
+
+    def _lacks(self, rule: ApprovalRule, plan: Proposal) -> Iterator[Broken]:
+        rules, name = rules_of(self.site), shown(plan.run.name)
+        allowed = f"what {rule.least} of {len(rule.by)} keys approved"
+        fix = (
+            f"secure-fl site approve {self.site.file} --plan {FOLDER}/{ASKED} --keys KEYS, by "
+            "another person each"
+        )
+        have = len(self._among(rule, self._valid(plan)))
+        yield Broken(RULE, f"{name}, approved by {have}", allowed, fix)
+        for paper in Papers(self.folder, self.me.name).of(plan.run.name):
+            for change in paper.changes(plan, rules)[:MOST_CHANGES]:
+                what = f"since {paper.who} approved it: {change}"
+                yield Broken(RULE, what, "no change", "approve it again, or undo the change")
+
+    def _keep(self, plan: Proposal) -> None:
+        """Lay the plan out for people to read; a full disk must not hide what is missing."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            replace_whole(self.folder / ASKED, write_plan(plan).encode())
+        except OSError as error:
+            what = f"the plan could not be laid out for approval ({error.strerror})"
+            raise RunError(
+                what, file=self.folder / ASKED, party=self.me.name, reason="unwritable"
+            ) from error

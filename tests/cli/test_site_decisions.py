@@ -1,0 +1,93 @@
+"""`site approve` and `site erase`, as a hospital's people type them."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import chdir
+
+import pytest
+from click.testing import CliRunner, Result
+
+from secure_fl.cli.main import main
+from secure_fl.crypto.vault import Cost
+from secure_fl.pilot.trial import Trial, make_trial
+from secure_fl.testing.pilot import plan_of
+
+NAMES = ("east", "north", "west")
+KEYS = "--passphrase-file passphrase"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    folder = tmp_path_factory.mktemp("trial")
+    return make_trial(folder, NAMES, plan_of(), port=8443, size=8, cost=Cost(log_n=10))
+
+
+def at_north(made: Trial, command: str, answer: str = "y\n") -> Result:
+    with chdir(made.of("north")):
+        return CliRunner().invoke(main, command.split(), answer, prog_name="secure-fl")
+
+
+def test_a_person_approves_and_a_stranger_does_not(
+    made: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
+    monkeypatch.setattr("secure_fl.engines.flare.diagnosis.PATIENCE", 0.2)  # nobody is there
+    (made.of("north") / "kit" / "plan.toml").write_text(made.plan.read_text())
+    said = {
+        who: at_north(made, f"keys identity {who} --keys {who} {KEYS}").output
+        for who in ("anna", "eve")
+    }
+    fingerprint = said["anna"].partition("fingerprint: ")[2].splitlines()[0]
+    rules = made.of("north") / "site.toml"
+    approval = f'[site.approval]\nby = ["{fingerprint}"]\n\n[keys]'
+    rules.write_text(rules.read_text().replace("[keys]", approval))
+    check = f"site check site.toml --kit kit --no-rehearsal {KEYS}"
+    assert "approved by 0" in at_north(made, check).output
+    approve = f"site approve site.toml --plan kit/plan.toml {KEYS} --keys"
+    eve = at_north(made, f"{approve} eve")
+    assert eve.exit_code == 6 and "[site.approval]" in eve.output
+    assert not (made.of("north") / "approvals").exists()
+    assert "written" not in at_north(made, f"{approve} anna", "n\n").output
+    anna = at_north(made, f"{approve} anna")
+    assert anna.exit_code == 0, anna.output
+    assert "approved by 1 of 1 keys" in anna.output and "anna.json" in anna.output
+    assert "approved by" not in at_north(made, check).output
+
+
+def test_what_is_due_is_erased_and_noted(made: Trial) -> None:
+    north = made.of("north")
+    for name, days in (("old", 91), ("new", 3), ("chosen", 3)):
+        run = north / "runs" / name
+        run.mkdir(parents=True)
+        (run / "settings.toml").write_text(made.plan.read_text())
+        past = time.time() - days * 86_400
+        os.utime(run / "settings.toml", (past, past))
+    erase = f"site erase site.toml {KEYS}"
+    unsaid = at_north(made, erase)
+    assert unsaid.exit_code == 2 and "retention_days" in unsaid.output
+    rules = north / "site.toml"
+    rules.write_text(rules.read_text().replace("[site]\n", "[site]\nretention_days = 90\n", 1))
+    at_north(made, erase, "n\n")
+    assert (north / "runs" / "old").exists()
+    done = at_north(made, erase)
+    assert done.exit_code == 0 and "erased: runs/old" in done.output, done.output
+    assert "is due" in at_north(made, erase).output
+    assert at_north(made, f"{erase} --run chosen").exit_code == 0
+    assert [run.name for run in (north / "runs").iterdir()] == ["new"]
+    ledger = at_north(made, "ledger show ledger/north/ledger.sqlite").output
+    assert "erased old (90 days after its last event)" in ledger
+    assert "erased chosen (asked for by name)" in ledger
+
+
+def test_nothing_is_erased_where_it_cannot_be_noted(made: Trial) -> None:
+    north = made.of("north")
+    run, ledger = north / "runs" / "last", north / "ledger" / "north" / "ledger.sqlite"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "settings.toml").write_text(made.plan.read_text())
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    ledger.rename(ledger.with_suffix(".away")) if ledger.exists() else None
+    ledger.write_bytes(b"no ledger" * 99)
+    broken = at_north(made, f"site erase site.toml --run last {KEYS}")
+    assert broken.exit_code == 7 and run.exists()

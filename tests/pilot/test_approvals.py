@@ -1,0 +1,169 @@
+"""People approve a plan under a site's rules, with keys of their own: on record, or no run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.ledger import Ledger
+from secure_fl.errors import KeyringError
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.approvals import Approval, Papers, rules_of
+from secure_fl.pilot.approving import ASKED, Approving
+from secure_fl.pilot.plan import load_plan
+from secure_fl.pilot.progress import progress
+from secure_fl.policy.broken import PolicyRefusal
+from secure_fl.policy.file import load_site
+from secure_fl.policy.rules import Plan
+from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.raising import raises
+
+RULES = """\
+[site]
+algorithms = ["fedavg"]
+until = 2030-01-01
+{approval}
+[data]
+"""
+ANNA, BEN, EVE = (Identity.generate(name) for name in ("anna", "ben", "eve"))
+NORTH = Identity.generate("north")
+
+
+def asking(*people: Identity, least: int = 1) -> str:
+    by = ", ".join(f'"{one.public.fingerprint()}"' for one in people)
+    return f"[site.approval]\nby = [{by}]\nleast = {least}"
+
+
+class Site:
+    """A hospital's file, its papers and its ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.plan = folder, plan_of()
+
+    def rules(self, approval: str, more: str = "") -> None:
+        text = RULES.format(approval=approval).replace("[site]\n", f"[site]\n{more}", 1)
+        (self.folder / "site.toml").write_text(text)
+
+    @property
+    def approving(self) -> Approving:
+        return Approving(load_site(self.folder / "site.toml"), NORTH.public)
+
+    def approve(self, *people: Identity, plan: Plan | None = None) -> None:
+        now = self.approving
+        for one in people:
+            word = Approval.make(one, "north", plan or self.plan, rules_of(now.site))
+            Papers(now.folder, "north").add(word)
+
+    def join(self, plan: Plan | None = None) -> list[str]:
+        ledger = Ledger(self.folder / "ledger" / "north" / LEDGER, NORTH)
+        return [one["who"] for one in self.approving.require(ledger, plan or self.plan)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_without_the_rule_nothing_is_needed(site: Site) -> None:
+    site.rules("")
+    assert site.join() == []
+    assert not (site.folder / "ledger").exists() and not (site.folder / "approvals").exists()
+
+
+def test_two_keys_are_two_people(site: Site) -> None:
+    site.rules(asking(ANNA, BEN, least=2))
+    with raises(PolicyRefusal, "approved by 0; allowed: what 2 of 2 keys"):
+        site.join()
+    assert load_plan(site.folder / "approvals" / ASKED) == site.plan  # what is to be approved
+    site.approve(ANNA, ANNA, EVE)
+    with raises(PolicyRefusal, "approved by 1"):
+        site.join()
+    site.approve(BEN)
+    assert site.join() == ["anna", "ben"] and site.join() == ["anna", "ben"]
+    noted = site.approving.noted()
+    assert [one.who for one in noted] == ["anna", "ben"]  # once, however often it is joined
+    assert noted[0].changes(site.plan, rules_of(site.approving.site)) == []
+
+
+def test_what_changed_is_named(site: Site) -> None:
+    site.rules(asking(ANNA))
+    site.approve(ANNA)
+    site.join()
+    longer = site.plan.algorithm.model_copy(update={"rounds": 9})
+    other = site.plan.model_copy(update={"algorithm": longer})
+    with raises(PolicyRefusal, "since anna approved it: algorithm.rounds is 9, and was 2"):
+        site.join(other)
+    site.rules(asking(ANNA), more="max_epochs = 99\n")
+    with raises(PolicyRefusal, "site.max_epochs is 99, and was 3") as caught:
+        site.join()
+    assert "secure-fl site approve" in str(caught.value)
+    site.approve(ANNA)
+    assert site.join() == ["anna"]
+
+
+@pytest.mark.parametrize("changed", ["", asking(EVE)], ids=["dropped", "given to another"])
+def test_who_drops_the_rule_needs_those_whom_it_names(site: Site, changed: str) -> None:
+    """The attack works where the ledger is gone: it is what knows about the rule."""
+    site.rules(asking(ANNA))
+    site.approve(ANNA)
+    site.join()
+    site.rules(changed)
+    if changed:
+        site.approve(EVE)
+    with raises(PolicyRefusal, "approved by 0"):
+        site.join()
+    hidden = (site.folder / "ledger").rename(site.folder / "hidden")
+    site.join()  # nothing here knows of Anna
+    shutil.rmtree(site.folder / "ledger", ignore_errors=True)
+    hidden.rename(site.folder / "ledger")
+    site.approve(ANNA)
+    site.join()
+    assert site.approving.noted()[-1].rules == rules_of(site.approving.site)
+
+
+FORGED: dict[str, Callable[[Approval], Approval]] = {
+    "another plan": lambda one: msgspec.structs.replace(one, plan=one.plan + "\n"),
+    "another name": lambda one: msgspec.structs.replace(one, who="ben"),
+    "another site": lambda one: msgspec.structs.replace(one, site="south"),
+    "no signature": lambda one: msgspec.structs.replace(one, signature=b""),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_paper_is_none(site: Site, what: str) -> None:
+    site.rules(asking(ANNA))
+    word = Approval.make(ANNA, "north", site.plan, rules_of(site.approving.site))
+    Papers(site.approving.folder, "north").add(FORGED[what](word))
+    with raises(KeyringError, reason="signature"):
+        site.join()
+
+
+def test_a_paper_of_another_site_does_not_count(site: Site) -> None:
+    site.rules(asking(ANNA))
+    word = Approval.make(ANNA, "south", site.plan, rules_of(site.approving.site))
+    Papers(site.approving.folder, "south").add(word)
+    with raises(PolicyRefusal, "approved by 0"):
+        site.join()
+
+
+def test_a_run_tells_who_approved_it(site: Site, tmp_path: Path) -> None:
+    """In its result, and in what `status` reads."""
+    site.rules(asking(ANNA))
+    made = local_pilot(tmp_path / "runs", plan_of())
+    assert made.plan == site.plan
+    site.approve(ANNA)
+    facts = [one.facts() for one in Papers(site.approving.folder, "north").of("run")]
+    made.approvals["hospital-1"] = lambda plan: facts
+    made.kill("hospital-1")
+    made.start("hospital-1")
+    made.lead().run()
+    run = tmp_path / "runs" / "hospital-1" / "run"
+    assert progress(run)["approvals"] == facts
+    assert msgspec.json.decode((run / "result.json").read_bytes())["approvals"] == facts
+    other = tmp_path / "runs" / "hospital-2" / "run" / "result.json"
+    assert "approvals" not in msgspec.json.decode(other.read_bytes())

@@ -1,0 +1,137 @@
+"""A hospital in two halves: a courier that talks, and a trainer without network; real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.cli.pilot import PROGRAM, free_port
+from secure_fl.crypto.vault import Cost
+from secure_fl.pilot.progress import progress
+from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.testing.network import alone, not_alone
+from secure_fl.testing.pilot import plan_of
+
+pytestmark = pytest.mark.slow
+NAMES = ("east", "north", "west")
+COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
+LETTERS = "letters"
+LONGEST = 240.0  # seconds
+ROUNDS = 4
+COMMANDS = {
+    "hub": ("coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"),
+    "joined": ("join", "site.toml", *COMMON),
+    "trainer": ("join", "site.toml", *COMMON, "--through", LETTERS),
+    "courier": ("courier", LETTERS, "--kit", "kit"),
+}
+Processes = dict[str, subprocess.Popen[bytes]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    folder = tmp_path_factory.mktemp("trial") / "made"
+    plan = plan_of(FedAvg(rounds=ROUNDS, epochs=2))
+    return make_trial(folder, NAMES, plan, port=free_port(), size=48, cost=Cost(log_n=10))
+
+
+@pytest.fixture(scope="module")
+def plain(made: Trial, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model of a run in which every hospital dials itself."""
+    return run(made, tmp_path_factory.mktemp("plain") / "trial", halves=False)[0]
+
+
+def start(trial: Trial, name: str, what: str, *prefix: str) -> subprocess.Popen[bytes]:
+    with (trial.of(name) / f"{what}.log").open("ab") as log:
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-c", PROGRAM, *COMMANDS[what]],
+            cwd=trial.of(name),
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+        )
+
+
+@contextmanager
+def running(trial: Trial, *, halves: bool, prefix: tuple[str, ...]) -> Iterator[Processes]:
+    """North is in two halves, the others are whole."""
+    processes = {HUB: start(trial, HUB, "hub")}
+    for name in ("east", "west", *([] if halves else ["north"])):
+        processes[name] = start(trial, name, "joined")
+    if halves:
+        processes["courier"] = start(trial, "north", "courier")
+        processes["trainer"] = start(trial, "north", "trainer", *prefix)
+    try:
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def run(
+    made: Trial,
+    folder: Path,
+    disturb: Callable[[Trial, Processes], None] = lambda trial, processes: None,
+    *,
+    halves: bool = True,
+    prefix: tuple[str, ...] = (),
+) -> tuple[bytes, Trial]:
+    """The model that a run ends with, bit for bit the same at all."""
+    shutil.copytree(made.folder, folder)
+    trial = Trial(folder, made.names)
+    with running(trial, halves=halves, prefix=prefix) as processes:
+        disturb(trial, processes)
+        status = processes[HUB].wait(LONGEST)
+        assert status == 0, "\n".join(log.read_text() for log in folder.rglob("*.log"))
+        for process in processes.values():
+            assert process.wait(30) == 0
+    runs = [trial.of(name) / "runs" / "run" for name in NAMES]
+    assert all(json.loads((r / "result.json").read_text())["status"] == "finished" for r in runs)
+    (model,) = {(r / "model" / "model.safetensors").read_bytes() for r in runs}
+    return model, trial
+
+
+def begun(trial: Trial, number: int) -> None:
+    until = time.monotonic() + LONGEST
+    while not (trial.of(HUB) / "run" / "events.jsonl").exists() or (
+        progress(trial.of(HUB) / "run")["round"] < number
+    ):
+        assert time.monotonic() < until, f"round {number} never came"
+        time.sleep(0.05)
+
+
+def kill(trial: Trial, processes: Processes, what: str) -> None:
+    processes[what].kill()
+    processes[what].wait()
+    processes[what] = start(trial, "north", what)
+
+
+def test_killed_in_turn_they_end_with_the_same_bits(made: Trial, plain: bytes, tmp_path) -> None:
+    def disturb(trial: Trial, processes: Processes) -> None:
+        for round, what in ((2, "courier"), (3, "trainer"), (4, "courier")):
+            begun(trial, round)
+            kill(trial, processes, what)
+
+    model, trial = run(made, tmp_path / "trial", disturb)
+    assert model == plain
+    log = (trial.of("north") / "courier.log").read_text()
+    assert "waits for a trainer" in log and "the trainer is here" in log
+    assert os.listdir(trial.of("north") / LETTERS / "to-trainer") == ["beat"]
+
+
+@pytest.mark.skipif(bool(why := not_alone()), reason=why)
+def test_a_trainer_without_any_network(made: Trial, plain: bytes, tmp_path) -> None:
+    model, trial = run(made, tmp_path / "trial", prefix=alone())
+    assert model == plain
+    said = (trial.of("north") / "trainer.log").read_text()
+    assert "connected to the coordinator" in said

@@ -1,0 +1,101 @@
+"""Who removes a run's folder and begins the run again repeats its inputs, over nobody else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.coordinator import steps
+from secure_fl.coordinator.resume import Continuation
+from secure_fl.errors import SecureFLError
+from secure_fl.party.opened_sums import OpenedSumsLog
+from secure_fl.party.summing import Summing
+from secure_fl.pilot.site import Memory
+from secure_fl.settings import ProtectionSettings
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+
+VICTIM, CURIOUS = "hospital-4", "hospital-1"
+EXACT = ProtectionSettings(mode="secagg", bits=24)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
+    """What the victim sends to each sum, and what a curious hospital opens."""
+    seen: dict[str, list[dict[str, Any]]] = {VICTIM: [], CURIOUS: []}
+    sum = Summing.sum
+
+    async def watching(self: Summing, values: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
+        found = await sum(self, values, *rest, **more)
+        me = self._who.me
+        if me in seen and self.round:
+            seen[me].append(dict(found if me == CURIOUS else values))
+        return found
+
+    monkeypatch.setattr(Summing, "sum", watching)
+    return seen
+
+
+def begun_again(made: LocalPilot, without: str) -> None:
+    """Everybody removes the run's folder by hand; one hospital stays away the second time."""
+    for name in list(made.members):
+        made.kill(name)
+        shutil.rmtree(made.folder / name / "run")
+        made.start(name)
+    made.members = {n: silo for n, silo in made.members.items() if n != without}
+    made.processes.pop(without).close()
+    made.down.add(without)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_inputs_of_a_run_that_was_removed_are_summed_over_nobody_else(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack, by a coordinator that lies: with notes in the run's folder it succeeds."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), protection=EXACT), count=4)
+    if not kept:
+        monkeypatch.setattr(Memory, "opened", lambda *_: None)
+    seen = watched(monkeypatch)
+    made.lead(patience=0).run()
+    first, update = seen[CURIOUS][0], seen[VICTIM][0]
+    seen[CURIOUS].clear()
+    begun_again(made, without=VICTIM)
+    monkeypatch.setattr(steps, "continuation", lambda *_: Continuation(0))
+    if kept:
+        with pytest.raises(SecureFLError):
+            made.lead(patience=0).run()
+        (told, *_) = made.seen("refused")
+        assert VICTIM in told["why"] and "survivors" in told["why"]
+        return
+    made.lead(patience=0).run()
+    for name, value in update.items():
+        sent = np.asarray(value)
+        found = np.asarray(first[name]) - np.asarray(seen[CURIOUS][0][name])
+        np.testing.assert_allclose(found, sent, atol=1e-3 * np.abs(sent).max())
+
+
+def test_the_same_hospitals_begin_a_removed_run_again(tmp_path: Path) -> None:
+    """The same sum of the same inputs tells nothing new."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)), count=3)
+    made.lead(patience=0).run()
+    first = made.model(CURIOUS)
+    for name in made.members:
+        made.kill(name)
+        shutil.rmtree(tmp_path / name / "run")
+        made.start(name)
+    made.lead(patience=0).run()
+    assert made.model(CURIOUS) == first
+
+
+def test_notes_of_a_run_that_began_in_its_folder_move_to_the_ledger(tmp_path: Path) -> None:
+    before, now = tmp_path / "opened.jsonl", Memory(tmp_path).opened("study", "notes", 0)
+    OpenedSumsLog(before).admit(1, 1, ("a", "b", "c"), "x")
+    for _ in range(2):  # it is moved once
+        notes = OpenedSumsLog.kept(before, now)
+        assert notes.rounds() == ((1, 1, ("a", "b", "c")),) and not before.exists()
+    assert now.stat().st_mode & 0o777 == 0o600
+    assert Memory(tmp_path).opened("study", "notes", 1) != now  # other inputs
