@@ -159,6 +159,11 @@ class ProtectedTotal:
             add()
             vector.salts[sender] = salts
 
+    def forget(self, keys: Collection[bytes]) -> None:
+        """Drop segments."""
+        for key in keys:
+            self._vectors.pop(key, None)
+
     def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:
         """What each contributor to a segment salted its masks with the lost with, if it did."""
         gone = self.left.gone if self.left else {}

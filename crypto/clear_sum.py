@@ -6,7 +6,7 @@ Integer accumulators make a total independent of the order in which parties answ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,11 @@ class ClearTotal:
                 raise Disagreement("this party lays out a sum differently", party=sender)
             total.add(values[start:end])
             start = end
+
+    def forget(self, keys: Collection[bytes]) -> None:
+        """Drop segments."""
+        for key in keys:
+            self._totals.pop(key, None)
 
     def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
         """Clear sums have no masks: nobody is asked for shares."""

@@ -129,7 +129,7 @@ class _Total:
     def __init__(self, honest: BlindTotal, trick: Trick) -> None:
         self._honest, self._trick = honest, trick
         self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
-        self.selves = honest.selves
+        self.selves, self.forget = honest.selves, honest.forget
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if self._trick.counts(sender, segments):

@@ -81,6 +81,7 @@ class Coordinator:
         try:
             while reply is not None:
                 step = self._exchange(reply)
+                self._set_apart(step)
                 self._drop(step)
                 began = self._recorder.clock()
                 reply = step.reply(self.members)
@@ -266,6 +267,20 @@ class Coordinator:
             return False
         before = next((sums for sums in self._to_repeat if sums.last >= message.at), None)
         return before is not None and party not in before.parties
+
+    def _set_apart(self, step: Step) -> None:
+        """Lose who sums up other values than most, where the others may go on; else name it."""
+        for party in sorted(step.set_apart()):
+            other = Disagreement(
+                "this party sums up other values than most parties do",
+                fix="all parties must begin with the same model; compare its folder with theirs",
+                party=party,
+                round=self.round or None,
+            )
+            if not self._rules.spares:
+                raise other
+            self._refuse(party, other)
+            self.failed.append(party)
 
     def _drop(self, step: Step) -> None:
         """Go on without those who did not answer, if enough are left."""

@@ -90,6 +90,10 @@ class Step:
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         """Look at one message (nothing to look at by default)."""
 
+    def set_apart(self) -> set[str]:
+        """Take out those whose answers do not fit to most others', and say who they are."""
+        return set()
+
     def reply(self, members: tuple[str, ...]) -> Reply | None:
         """The answer to the members that are left; None ends the run."""
         raise AssertionError("every step answers")  # pragma: no cover - the table below is closed
@@ -120,6 +124,7 @@ class SumStep(Step):
         self.audience = Audience.PARTIES
         self.keys: dict[str, tuple[bytes, ...]] = {}  # the sums that each party waits for
         self.given: dict[str, tuple[bytes, ...]] = {}  # and those of them that it contributes to
+        self.owners: dict[bytes, tuple[str, ...]] = {}  # of each sum; none: of all parties
         self.survivors: tuple[str, ...] = ()
         self.more: bool | None = None
 
@@ -138,6 +143,31 @@ class SumStep(Step):
         if self.more != message.more:
             raise Disagreement("some parties go on with a sum, others do not", party=party)
         self.total.add(party, message.segments, bulk)
+        self.owners |= {s.key: s.owners for s in message.segments if s.size}
+
+    def set_apart(self) -> set[str]:
+        """Take out the few who contribute to sums that nobody else does: of another model, say.
+
+        All that they gave has keys of its own, so nothing of it is in the others' sums. Where no
+        most are alike, nobody is taken out: who is wrong cannot be told.
+        """
+        here, holders = set(self.heard) - {self.context.rules.host}, dict[bytes, set[str]]()
+        for party in here:
+            for key in self.given[party]:
+                holders.setdefault(key, set()).add(party)
+        few = set[str]()
+        for key, those in holders.items():
+            due = here.intersection(self.owners[key] or here)
+            if 2 * len(those) < len(due):
+                few |= those
+        if not few or 2 * len(few) >= len(here) or self.total is None:
+            return set()
+        theirs = {key for party in few for key in self.given[party]}
+        if any(holders[key] - few for key in theirs):
+            return set()
+        self.total.forget(theirs)
+        self.heard = [party for party in self.heard if party not in few]
+        return few
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         assert self.total is not None  # noqa: S101 - set by the first answer

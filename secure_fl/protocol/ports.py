@@ -7,7 +7,7 @@ and the two machines, so that both ends can be read, typed and tested alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -235,6 +235,9 @@ class BlindTotal(Protocol):
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's contribution; nothing of it is kept apart."""
+
+    def forget(self, keys: Collection[bytes]) -> None:
+        """Drop segments to which only those contributed who are taken out of the sum."""
 
     def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
         """Refuse shares that do not help to remove the masks of a sum over these."""

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from secure_fl.algorithms import updates
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import PartyFailed
+from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
 from secure_fl.pilot.lead import FAILED, MOST_FAILURES
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Boundary, Failed, SumInput
-from secure_fl.settings import ProtectionSettings
+from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 
 SICK = "hospital-2"
@@ -95,3 +98,27 @@ def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
     for process in made.processes.values():
         process.close()
     assert killed and caught.value.where["party"] == SICK and caught.value.reason == FAILED
+
+
+@pytest.mark.parametrize("mode", ["he+secagg", "none"])
+def test_who_sums_up_another_model_is_set_apart_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Protection
+) -> None:
+    """Each of two kinds of sums would be over too few: the others would wait without end."""
+    plan = plan_of(FedAvg(rounds=4), protection=ProtectionSettings(mode=mode, min_cohort=3))
+    made = local_pilot(tmp_path, plan, 4)
+    train = updates.local_update
+
+    def wider(site: Site, *args: Any) -> updates.Update:
+        Δ = train(site, *args)
+        if site.name != SICK:
+            return Δ
+        return {name: torch.cat([move, move[..., -1:]], dim=-1) for name, move in Δ.items()}
+
+    monkeypatch.setattr("secure_fl.algorithms.fedavg.local_update", wider)
+    made.lead(patience=0).run()
+    made.kill(SICK)
+    assert {name for name, one in made.processes.items() if one.done} == {*made.members} - {SICK}
+    apart = made.seen("refused")
+    assert {*apart[0]["parties"]} == {SICK} and apart[0]["code"] == "disagreement"
+    assert len(apart) == MOST_FAILURES + 1  # then it is asked no more

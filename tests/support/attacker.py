@@ -115,7 +115,7 @@ class Tampering:
     ) -> None:
         self._honest, self._change = honest, change
         self.add, self.check, self.masked = honest.add, honest.check, honest.masked
-        self.lost, self.selves = honest.lost, honest.selves
+        self.lost, self.selves, self.forget = honest.lost, honest.selves, honest.forget
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
