@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,15 @@ class Benchmark:
 
 
 SEED = click.Option(["--seed"], type=int, help="Which of them. [default: 0]")
+STORMS = click.Option(
+    ["--storms"], metavar="COUNT", type=click.IntRange(min=1), help="So many. [default: 300]"
+)
+CELLS = click.Option(
+    ["--cells"],
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Add to this file as each ends, and do not run again what it holds.",
+)
 SCALES = click.Choice(["1", "2", "4", "8", "16", "32"])
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -199,14 +209,19 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "benchmarks.federations.storms",
             "Pilots in which one lies and others are killed, by seed.",
             {"storms": 2},
+            (STORMS, SEED, CELLS),
+        ),
+        "process-storms": Benchmark(
+            "benchmarks.federations.process_storms",
+            "The same over processes and TLS, kill -9 included.",
+            {"storms": 1},
             (
-                click.Option(
-                    ["--storms"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=1),
-                    help="So many. [default: 300]",
-                ),
+                STORMS,
                 SEED,
+                CELLS,
+                click.Option(
+                    ["--jobs"], type=click.IntRange(min=1), help="At a time. [default: 1]"
+                ),
             ),
         ),
         "fuzz": Benchmark(
@@ -226,4 +241,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     }
 )
 # Minutes or hours: not among `all`.
-ALONE = frozenset({"blackouts", "breaking", "crowd", "fuzz", "network", "peers", "storms"})
+ALONE = frozenset(
+    {"blackouts", "breaking", "crowd", "fuzz", "network", "peers", "process-storms", "storms"}
+)

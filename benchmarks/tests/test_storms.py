@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.federations.storms import storm
+from benchmarks.federations import process_storms, storms
+from benchmarks.federations.lies import LIES, Liar
+from benchmarks.federations.storm_cells import FINISHED, NAMED, Storm, read, rows, run
 from benchmarks.micro import inquiry
+
+
+def ended(seed: int, **changes: Any) -> Storm:
+    given: dict[str, Any] = {
+        "private": False,
+        "liar": "east",
+        "told": 1,
+        "kills": 0,
+        "rounds_lost": 0,
+    }
+    more = {"seed": seed, "lie": "failed", "end": FINISHED, "overspent": 0, "seconds": 1.0}
+    return Storm(**{**given, **more, **changes})
 
 
 def test_an_inquiry_finds_the_liar_at_a_few_times_the_cost_of_a_sum() -> None:
@@ -15,8 +30,45 @@ def test_an_inquiry_finds_the_liar_at_a_few_times_the_cost_of_a_sum() -> None:
     assert found.results["wrong"] == 0 and found.results["ratio"] > 0
 
 
+def test_a_liar_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    note = tmp_path / "lies"
+    first = Liar("east", "failed", 2, once=True, note=note)
+    assert [first.lies("east", "failed") for _ in range(3)] == [False, True, False]
+    again = Liar("east", "failed", 2, once=True, note=note)
+    assert again.told == 1 and not any(again.lies("east", "failed") for _ in range(3))
+
+
+def test_storms_that_are_written_down_are_not_run_again(tmp_path: Path) -> None:
+    asked, file = list[int](), tmp_path / "cells" / "storms.jsonl"
+
+    def one(folder: Path, seed: int) -> Storm:
+        asked.append(seed)
+        return ended(seed)
+
+    assert run(one, range(2), file) == run(one, range(2), file) == read(file)
+    run(one, range(3), file)
+    assert asked == [0, 1, 2]
+
+
+def test_what_harms_an_honest_hospital_counts_as_bad() -> None:
+    bad: list[dict[str, Any]] = [
+        {"rounds_lost": 1},
+        {"overspent": 1},
+        {"end": "did not end"},
+        {"end": "models differ"},
+    ]
+    found = [ended(k, **one) for k, one in enumerate([{}, {"end": NAMED}, *bad])]
+    assert [one.bad for one in found] == [False, False, True, True, True, True]
+    assert rows(found) == [("failed", "1", "1", "4", "6", "–")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 4, 7, 9])  # another lie each; 4 once cost all their keys
+@pytest.mark.parametrize("seed", range(len(LIES)))
 def test_a_storm_ends_with_one_model_or_with_the_liar_named(tmp_path: Path, seed: int) -> None:
-    found = storm(tmp_path, seed)
-    assert found.told and found.end in ("finished", "named") and not found.rounds_lost
+    assert not storms.storm(tmp_path, seed).bad
+
+
+@pytest.mark.slow
+def test_a_storm_over_processes_ends_so_too(tmp_path: Path) -> None:
+    found = process_storms.storm(tmp_path, 0)  # a wrong tag, and three kills
+    assert found.told and found.kills == 3 and not found.bad

@@ -1,0 +1,187 @@
+"""Lies that a member or a coordinator may tell, each at a chance of its own, in any process.
+
+All sessions, sums and steps are the installed program's; a `Liar` changes what it says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from msgspec import structs
+
+from secure_fl.coordinator.step import SumStep
+from secure_fl.coordinator.steps import ReadyStep
+from secure_fl.crypto import segments, sharing, transcript
+from secure_fl.crypto.blind_sum import ProtectedTotal
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.party.session import Session
+from secure_fl.protocol.messages import (
+    MOST_NOTES,
+    Boundary,
+    Complaint,
+    Failed,
+    Ready,
+    SumInput,
+    Total,
+    Unmask,
+    UnmaskShares,
+)
+
+COORDINATOR = "coordinator"
+EMPTY, FLOOD, BACK = "an empty disk", "a flood of notes", "sent back to the start"
+AT_GATHERINGS = (EMPTY, FLOOD, BACK)  # there is one chance each time that a run is gathered
+BY_MEMBERS = (
+    "wrong tag",
+    "wrong tag, hidden",
+    "false share",
+    "malformed share",
+    "false complaint",
+    "failed",
+    "restarted",
+    "another step",
+    "negative norm",
+    EMPTY,
+    FLOOD,
+)
+BY_COORDINATORS = ("changed total", "one alone", "two stories", BACK)
+LIES = (*BY_MEMBERS, *BY_COORDINATORS)
+SMALLER = -1e9  # than any sum of squared norms
+
+
+@dataclass(slots=True)
+class Liar:
+    """Who lies, how, and from which of its chances on: each time, or once.
+
+    `note`: a file with a line for each lie, by which a process that was killed goes on.
+    """
+
+    name: str
+    lie: str
+    first: int
+    once: bool
+    note: Path | None = None
+    chances: int = 0
+    told: int = 0
+    speaking: str = ""  # whose session is at work
+
+    def __post_init__(self) -> None:
+        if self.note is not None and self.note.exists():
+            self.told = len(self.note.read_text().splitlines())
+
+    def lies(self, who: str, *lies: str) -> bool:
+        """Whether it lies now, if that is one of these lies."""
+        if who != self.name or self.lie not in lies:
+            return False
+        self.chances += 1
+        if self.chances < self.first or (self.once and self.told):
+            return False
+        self.told += 1
+        if self.note is not None:
+            with self.note.open("a") as file:
+                file.write(f"{self.chances}\n")
+        return True
+
+
+@contextmanager
+def lying(liar: Liar) -> Iterator[None]:
+    """Give one member, or the coordinator, its way; all others run as they are."""
+    with ExitStack() as stack:
+        for where, name, what in (*_of_members(liar), *_of_coordinators(liar)):
+            stack.enter_context(patch.object(where, name, what))
+        yield
+
+
+def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
+    masked, reveal, norm = SumUnderWay._masked, StepKeys.reveal, segments.squared_norm
+    answer, examine = Session._answer, Session._examine
+
+    def wrong_tag(sum: SumUnderWay, *what: Any) -> Any:
+        slots = masked(sum, *what)
+        if liar.lies(sum._context.me, "wrong tag", "wrong tag, hidden"):
+            slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
+        return slots
+
+    def hidden(session: Session, message: Any, frame: Any) -> Any:
+        found, bulk = examine(session, message, frame)
+        hides = session.party == liar.name and liar.lie == "wrong tag, hidden"
+        return found, b"" if hides else bulk
+
+    def false_share(keys: StepKeys, *what: Any) -> UnmaskShares:
+        shares = reveal(keys, *what)
+        if shares.seeds and liar.lies(keys.me, "false share", "malformed share"):
+            owner = min(shares.seeds)
+            value = (int.from_bytes(shares.seeds[owner], "big") + 1) % sharing.PRIME
+            false = value.to_bytes(sharing.SHARE_BYTES, "big")
+            if liar.lie == "malformed share":
+                false = bytes([255]) * 64
+            return structs.replace(shares, seeds={**shares.seeds, owner: false})
+        return shares
+
+    def false_norm(vector: Any) -> float:
+        return SMALLER if liar.lies(liar.speaking, "negative norm") else norm(vector)
+
+    def said(session: Session, message: Any, frame: Any) -> Any:
+        liar.speaking = session.party
+        found, bulk = answer(session, message, frame)
+        if isinstance(message, Total) and liar.lies(session.party, "false complaint"):
+            return Complaint(frame.head), frame.bulk
+        if isinstance(found, SumInput):
+            for lie, instead in (
+                ("failed", Failed("training")),
+                ("restarted", Failed("restarted")),
+                ("another step", Boundary(1)),
+            ):
+                if liar.lies(session.party, lie):
+                    return instead, b""
+        if isinstance(found, Ready) and liar.lies(session.party, EMPTY):
+            return structs.replace(found, checkpoints=(), opened=()), bulk
+        if isinstance(found, Ready) and liar.lies(session.party, FLOOD):
+            notes = tuple((1, k, (session.party, f"nobody-{k}")) for k in range(MOST_NOTES + 1))
+            return structs.replace(found, opened=notes), bulk
+        return found, bulk
+
+    yield SumUnderWay, "_masked", wrong_tag
+    yield Session, "_examine", hidden
+    yield StepKeys, "reveal", false_share
+    yield Session, "_answer", said
+    yield segments, "squared_norm", false_norm
+    yield transcript, "squared_norm", false_norm
+
+
+def _of_coordinators(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
+    result, ready, reply = ProtectedTotal.result, ReadyStep.reply, SumStep.reply
+
+    def changed(total: ProtectedTotal, *what: Any) -> Any:
+        found = dict(result(total, *what))
+        if found and liar.lies(COORDINATOR, "changed total"):
+            return {k: d[:200] + bytes([d[200] ^ 64]) + d[201:] for k, d in found.items()}
+        return found
+
+    def back(step: ReadyStep, members: tuple[str, ...]) -> Any:
+        said = ready(step, members)
+        told = said.messages
+        if any(m.after_round for m in told.values()) and liar.lies(COORDINATOR, BACK):  # type: ignore[union-attr]
+            step.round, step.newcomers, step.to_repeat = 1, (), ()
+            told = {k: structs.replace(m, after_round=0, newcomers=()) for k, m in told.items()}
+        return said._replace(messages=told)
+
+    def unmask(step: SumStep, members: tuple[str, ...]) -> Any:
+        said = reply(step, members)
+        told = {k: m for k, m in said.messages.items() if isinstance(m, Unmask)}
+        if told and liar.lies(COORDINATOR, "one alone"):
+            told = dict.fromkeys(told, Unmask(members[:1], members[1:]))
+        elif told and liar.lies(COORDINATOR, "two stories"):
+            told |= {members[0]: Unmask(members[:-1], members[-1:])}
+        return said._replace(messages={**said.messages, **told})
+
+    yield ProtectedTotal, "result", changed
+    yield ReadyStep, "reply", back
+    yield SumStep, "reply", unmask

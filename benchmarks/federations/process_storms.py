@@ -1,0 +1,204 @@
+"""Storms over processes: a pilot's machines over TLS, one of which lies, and all of which may die.
+
+Every machine is a process with a folder, keys, rules and a log of its own, and runs the commands of
+a real pilot. A seed chooses who lies and how, who is killed and when, and whether records are
+protected by DP-SGD with a budget. Who was killed is started again, as a machine would be; who stops
+with an error is looked after by an operator, who starts it again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from benchmarks.federations.drawn import EPSILON, ROUNDS, Drawn
+from benchmarks.federations.lies import COORDINATOR, Liar
+from benchmarks.federations.machines import Machine
+from benchmarks.federations.storm_cells import FINISHED, NAMED, Storm, report, run
+from benchmarks.report import Report
+from secure_fl.cli.pilot import free_port
+from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.vault import Cost
+from secure_fl.errors import SecureFLError
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.progress import named
+from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.runs.folder import EVENTS, EVIDENCE, RESULT
+
+NAMES = ("east", "middle", "north", "south", "west")
+SIZE = 24
+COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
+STARTS = 6  # of the coordinator by an operator, and of each hospital, after errors
+LIMIT = 1800.0  # seconds that a storm may take on a machine with much else to do
+LAST = 30.0  # seconds that hospitals have once the coordinator is done
+LOOK = 0.05
+CHEAP = Cost(log_n=10)  # of opening a key: passphrases are not what is attacked here
+
+
+def measure(
+    *, storms: int = 300, seed: int = 0, jobs: int = 1, cells: Path | None = None
+) -> Report:
+    """So many storms; those that the file of cells holds are not run again."""
+    started = time.perf_counter()
+    found = run(storm, range(seed, seed + storms), cells, jobs)
+    sizes = {"hospitals": len(NAMES), "rounds": ROUNDS, "records": SIZE}
+    return report("process-storms", found, sizes, started)
+
+
+def storm(folder: Path, seed: int) -> Storm:
+    """One storm."""
+    started, drawn = time.monotonic(), Drawn.of(seed, NAMES, (HUB, *NAMES))
+    trial = _trial(folder, drawn)
+    with _running(trial, drawn) as machines:
+        kills, end = _weather(trial, drawn, machines)
+    honest = [name for name in trial.names if name != drawn.liar]
+    told = trial.folder / "lies"
+    return Storm(
+        seed=seed,
+        private=drawn.private,
+        lie=drawn.lie,
+        liar=drawn.liar,
+        told=len(told.read_text().splitlines()) if told.exists() else 0,
+        kills=kills,
+        end=end,
+        rounds_lost=sum(_rounds_lost(trial.of(name)) for name in honest),
+        overspent=sum(_overspent(trial.of(name), machines[name].kills) for name in honest),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _trial(folder: Path, drawn: Drawn) -> Trial:
+    made = make_trial(folder, NAMES, drawn.plan(), port=free_port(), size=SIZE, cost=CHEAP)
+    for name in made.names if drawn.private else ():
+        rules = made.of(name) / "site.toml"
+        limits = f'max_epsilon = {EPSILON}\nmax_delta = 0.01\nunit = "record"\n'
+        rules.write_text(rules.read_text().replace("[site.dp]\n", f"[site.dp]\n{limits}"))
+    return made
+
+
+@contextmanager
+def _running(trial: Trial, drawn: Drawn) -> Iterator[dict[str, Machine]]:
+    lead = ("coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "4", "--wait", "60")
+    liar = Liar(drawn.liar, drawn.lie, drawn.first, drawn.once, trial.folder / "lies")
+    lies_at = HUB if drawn.liar == COORDINATOR else drawn.liar
+    machines = {
+        name: Machine(
+            trial.of(name),
+            lead if name == HUB else ("join", "site.toml", *COMMON),
+            liar if name == lies_at else None,
+        )
+        for name in (HUB, *trial.names)
+    }
+    try:
+        for machine in machines.values():
+            machine.start()
+        yield machines
+    finally:
+        for machine in machines.values():
+            machine.kill()
+
+
+def _weather(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> tuple[int, str]:
+    """Kill and start until all is over: how many were killed, and how it ended."""
+    due, until, killed = list(drawn.kills), time.monotonic() + LIMIT, 0
+    while time.monotonic() < until:
+        time.sleep(LOOK)
+        if due and _exchanges(trial) >= due[0][0]:
+            _, name = due.pop(0)
+            if machines[name].code is None:
+                killed += 1
+                machines[name].kill()
+                machines[name].start()
+        for name in trial.names:
+            if machines[name].code and machines[name].starts - machines[name].kills < STARTS:
+                machines[name].start()
+        if (code := machines[HUB].code) is None:
+            continue
+        if code == 0 and not due and _all_done(trial, drawn, machines):
+            return killed, _models(trial, drawn)
+        if code and _blamed(trial, drawn):
+            return killed, NAMED
+        if machines[HUB].starts - machines[HUB].kills >= STARTS:
+            return killed, f"stopped: {_last(trial)}" if code else _models(trial, drawn)
+        machines[HUB].start()
+    return killed, "did not end"
+
+
+def _exchanges(trial: Trial) -> int:
+    """How many a hospital has seen, at the most."""
+    counts = [0]
+    for name in trial.names:
+        with suppress(OSError):
+            file = trial.of(name) / "runs" / "run" / "parties" / name / "transcript.jsonl"
+            counts.append(file.read_bytes().count(b"\n") // 2)
+    return max(counts)
+
+
+def _all_done(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> bool:
+    """Whether every honest hospital has ended well, a while after the coordinator did."""
+    until, honest = time.monotonic() + LAST, [n for n in trial.names if n != drawn.liar]
+    codes = [machines[n].wait(max(0.0, until - time.monotonic())) for n in honest]
+    done = [(trial.of(n) / "runs" / "run" / RESULT).exists() for n in honest]
+    return all(code == 0 for code in codes) and all(done)
+
+
+def _models(trial: Trial, drawn: Drawn) -> str:
+    found = set()
+    for name in trial.names:
+        if name != drawn.liar:
+            file = trial.of(name) / "runs" / "run" / "model" / "model.safetensors"
+            if not file.exists():
+                return "a hospital did not finish"
+            found.add(file.read_bytes())
+    return FINISHED if len(found) == 1 else "models differ"
+
+
+def _blamed(trial: Trial, drawn: Drawn) -> bool:
+    """Whether the liar, and nobody else, is named: by the coordinator, or by evidence at sites."""
+    if drawn.liar != COORDINATOR:
+        at = {str(event.get("at", "")) for event in _events(trial.of(HUB) / "run", "stopped")[-1:]}
+        return (named(trial.of(HUB) / "run") or at) == {drawn.liar}
+    kept = [
+        {file.name for file in folder.glob("[!.]*")}
+        for folder in trial.folder.glob(f"*/runs/run/parties/*/{EVIDENCE}")
+    ]
+    said = [(trial.of(name) / "log").read_text() for name in trial.names]
+    distrusted = sum("the coordinator is not to be trusted" in text for text in said)
+    return all(names == {HUB} for names in kept) and (bool(kept) or distrusted > 0)
+
+
+def _events(folder: Path, kind: str) -> list[dict[str, object]]:
+    found = []
+    with suppress(OSError):
+        for line in (folder / EVENTS).read_text().splitlines():
+            with suppress(ValueError):
+                event = json.loads(line)
+                found += [event] if event["event"] == kind else []
+    return found
+
+
+def _last(trial: Trial) -> str:
+    stops = _events(trial.of(HUB) / "run", "stopped")
+    return f"{stops[-1]['code']} {stops[-1]['at']}".rstrip() if stops else "no reason told"
+
+
+def _rounds_lost(site: Path) -> int:
+    """How many rounds a hospital ended, and has no more, nor later ones."""
+    ended = [int(str(event["round"])) for event in _events(site / "runs" / "run", "round")]
+    folder = site / "runs" / "run" / "parties" / site.name / "checkpoints"
+    kept = [int(path.name.removeprefix("round-")) for path in folder.glob("round-*")]
+    return max(0, max(ended, default=0) - max(kept, default=0))
+
+
+def _overspent(site: Path, kills: int) -> int:
+    """Payments beyond those that its log announced; a kill between the two may cost one."""
+    file = site / "ledger" / site.name / LEDGER
+    try:
+        entries = load_chain(file).entries if file.exists() else ()
+    except SecureFLError:
+        return 1
+    paid = sum(entry.state == "reserved" for entry in entries)
+    return max(0, paid - len(_events(site / "runs" / "run", "privacy")) - kills)
