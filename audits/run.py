@@ -55,7 +55,14 @@ def audit(
     return build(session, trials(session, tell), ABOUT)
 
 
-RECOVERY = ("token bag", "span check", "gradient matching")  # how much of a record's text
+WORDS = "words of records that the coordinator recovers (F1)"
+UPDATE = "a hospital's update that it reads (correlation)"
+RECOVERED = {
+    "token bag": WORDS,
+    "span check": WORDS,
+    "gradient matching": WORDS,
+    reading.ONE: UPDATE,
+}
 DIGITS = 6  # of figures in the document: beyond, machines round differently
 
 
@@ -157,24 +164,34 @@ def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:
 def _points(audit: Audit, trials: Sequence[Trial]) -> tuple[PointPart, ...]:
     """The deployed run; what it is compared with are other runs' documents."""
     run = _run(audit)
+    leakage, measure = _recovered(trials)
     return (
         PointPart(
             label=f"{run.algorithm}, {run.mode}",
             accuracy=_accuracy(audit.result)[f"last round, test {run.metric}"],
-            leakage=_recovered(trials),
-            measure="words of records that the coordinator recovers (F1)",
+            leakage=leakage,
+            measure=measure,
             deployed=True,
         ),
     )
 
 
-def _recovered(trials: Sequence[Trial]) -> float | None:
-    """How much of the records' text the coordinator recovered; None: no attack says."""
-    mine = [t for t in trials if t.role == COORDINATOR and t.attack in RECOVERY]
-    found = [t.deployed.value or 0.0 for t in mine if t.verdict is Verdict.LEAKS and t.deployed]
+def _recovered(trials: Sequence[Trial]) -> tuple[float | None, str]:
+    """How much the coordinator recovered at best, and of what; None: no attack says.
+
+    Who reads a hospital's update has it, whether or not an attack made words of it.
+    """
+    mine = [t for t in trials if t.role == COORDINATOR and t.attack in RECOVERED]
+    found = [
+        (t.deployed.value or 0.0, RECOVERED[t.attack])
+        for t in mine
+        if t.verdict is Verdict.LEAKS and t.deployed
+    ]
     if found:
-        return _round(max(found))
-    return 0.0 if any(t.verdict is Verdict.HOLDS for t in mine) else None
+        value, measure = max(found)
+        return _round(value), measure
+    held = any(t.verdict is Verdict.HOLDS for t in mine)
+    return (0.0 if held else None), f"{WORDS}, or {UPDATE}"
 
 
 def _roc(trials: Sequence[Trial]) -> tuple[RocPart, ...]:

@@ -1,4 +1,4 @@
-"""Hospitals alone against hospitals together, over seeds: the summary that the demo writes."""
+"""Hospitals alone, in the clear, sealed, and by FedKD: the summary that the demo writes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Any
 from secure_fl.cli.show import grid, metric_of
 from secure_fl.display.grid import TOGETHER, Grid
 
-SCHEMA = "secure-fl/demo/1"
+SCHEMA = "secure-fl/demo/2"
+WAYS = ("alone", "clear", "sealed", "fedkd")
 
 
-def summarise(
-    runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
-) -> dict[str, Any]:
-    """Compare runs (alone, together), one pair per seed, by the last round's test metric."""
-    alone, together = [pair[0] for pair in runs], [pair[1] for pair in runs]
-    first = together[0]
-    local, federated = _scores(alone), _scores(together)
-    best = federated["best"]["mean"] - local["best"]["mean"]
-    margins = [b - a for a, b in zip(local["seed"], federated["seed"], strict=True)]
+def summarise(runs: Sequence[Mapping[str, Mapping[str, Any]]], seconds: float) -> dict[str, Any]:
+    """Compare runs of all ways, a set for each seed, by the last round's test metric.
+
+    "margin": sealed above alone; "price": sealed above in the clear, the same algorithm.
+    """
+    by_way = {way: [run[way] for run in runs] for way in WAYS}
+    first = by_way["sealed"][0]
+    scores = {way: _scores(documents) for way, documents in by_way.items()}
+    best = scores["sealed"]["best"]["mean"] - scores["alone"]["best"]["mean"]
+    margin = _apart(scores["sealed"], scores["alone"])
+    spent = {
+        way: fmean(one["seconds"]["total"] for one in documents)
+        for way, documents in by_way.items()
+    }
+    shares = [one["seconds"]["privacy_share"] for one in by_way["sealed"]]
     return {
         "schema": SCHEMA,
         "algorithm": first["algorithm"],
@@ -28,18 +35,20 @@ def summarise(
         "protection": first["protection"],
         "parties": first["parties"],
         "rounds": first["rounds"],
-        "seeds": [document["seed"] for document in together],
-        "local": local,
-        "federated": federated,
-        "margin": _spread(margins) | {"min": min(margins), "seed": margins, "best": best},
+        "seeds": [document["seed"] for document in by_way["sealed"]],
+        **scores,
+        "margin": margin | {"min": min(margin["seed"]), "best": best},
+        "price": _apart(scores["sealed"], scores["clear"]),
         "bytes": first["bytes"],
-        "privacy_share": fmean(document["seconds"]["privacy_share"] for document in together),
-        "seconds": {
-            "total": seconds,
-            "local": fmean(document["seconds"]["total"] for document in alone),
-            "federated": fmean(document["seconds"]["total"] for document in together),
-        },
+        "privacy_share": fmean(shares),
+        "seconds": {"total": seconds, **spent},
     }
+
+
+def _apart(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The difference of two ways, seed by seed."""
+    found = [a - b for a, b in zip(ours["seed"], theirs["seed"], strict=True)]
+    return _spread(found) | {"seed": found}
 
 
 def _scores(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -61,16 +70,15 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def table(summary: Mapping[str, Any]) -> Grid:
-    """Lay out a summary: each hospital alone and together."""
-    local, federated = summary["local"], summary["federated"]
-    pairs = [(name, local["party"][name], federated["party"][name]) for name in summary["parties"]]
-    rows = [
-        [name, _shown(a), _shown(b), f"{100 * (b['mean'] - a['mean']):+.1f}"]
-        for name, a, b in [(TOGETHER, local, federated), *pairs]
-    ]
+    """Lay out a summary: all hospitals and each of them, in every way."""
+    scores = [summary[way] for way in WAYS]
+    lines = [(TOGETHER, scores)]
+    lines += [(name, [one["party"][name] for one in scores]) for name in summary["parties"]]
+    rows = [[name, *map(_shown, found)] for name, found in lines]
     seeds = len(summary["seeds"])
     title = f"test {summary['main_metric']}, {seeds} seed{'s' * (seeds > 1)}, last round"
-    return grid(title, ["hospital", "alone", "together", "gain, points"], rows)
+    heads = ["hospital", "alone", "together, in the clear", "together, sealed", "FedKD, sealed"]
+    return grid(title, heads, rows)
 
 
 def _shown(score: Mapping[str, Any]) -> str:

@@ -33,9 +33,13 @@ def write_pages(
     stories: Sequence[Story | None] = (),
     *,
     shared: bool = False,
+    beside: Sequence[Story] = (),
 ) -> tuple[Path, Path]:
-    """Write the report of some documents into a folder; `stories`: of their runs' training."""
+    """Write the report of some documents into a folder; `stories`: of their runs' training.
+
+    `beside`: of runs that were not audited, which the others' learning is compared with.
+    """
     page, text = folder / PAGE, folder / TEXT
-    write_whole(page, render(documents, stories, shared=shared))
+    write_whole(page, render(documents, stories, shared=shared, beside=beside))
     write_whole(text, markdown(documents))
     return page, text

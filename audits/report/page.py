@@ -12,6 +12,7 @@ from markupsafe import Markup
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, words
 from secure_fl.audits.report.sentences import contradictions
+from secure_fl.display.comparing import comparison as learned
 from secure_fl.display.html import STYLE
 from secure_fl.display.run_page import article
 from secure_fl.display.story import Story
@@ -38,10 +39,12 @@ def render(
     stories: Sequence[Story | None] = (),
     *,
     shared: bool = False,
+    beside: Sequence[Story] = (),
 ) -> str:
     """The page, of one run or of several: the same documents give the same bytes.
 
-    `stories`: what their folders tell of the training, which stands behind each audit.
+    `stories`: what their folders tell of the training, which stands behind each audit; `beside`:
+    of runs without an audit, which the others' learning is compared with.
     """
     if not documents:
         raise ValueError("a report is about one run at least")
@@ -56,8 +59,10 @@ def render(
     ]
     several = len(documents) > 1
     together = comparison.points(documents) if several else ()
+    told = [*beside, *(story for story in stories if story)]
     context: dict[str, Any] = {
         "runs": runs,
+        "learned": Markup(learned(told)) if several and len(told) > 1 else None,  # noqa: S704
         "roles": matrix.roles(documents),
         "compared": [(what, matrix.compared(documents, what)) for what in matrix.kinds(documents)],
         "compared_runs": comparison.runs(documents),

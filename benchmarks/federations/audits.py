@@ -9,9 +9,8 @@ from typing import Any
 
 from benchmarks.report import Report, Target, table
 from secure_fl.audits.attacks.geometry import time_span_check
-from secure_fl.audits.demonstration import RUNS, SETTINGS, demonstrate, folder_of, summary
+from secure_fl.audits.demonstration import demonstrate, summary, together
 from secure_fl.audits.run import audit
-from secure_fl.config.load import loads
 from secure_fl.federation.federation import Federation
 
 DEMO, FULL, SPAN = 60.0, 300.0, 10.0  # seconds that are promised
@@ -25,7 +24,7 @@ def measure(*, full: bool = True, words: int = WORDS, turns: int = TURNS) -> Rep
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         quick, documents = _timed(lambda: demonstrate(0, folder / "demo"))
-        protected = folder / "demo" / folder_of(RUNS[-1][0])
+        protected = folder / "demo" / together()[-1].folder
         seconds = _timed(lambda: audit(protected))[0] if full else None
         recording = _recording(folder, turns)
         size = sum(f.stat().st_size for f in protected.rglob("view*/*") if f.is_file())
@@ -64,14 +63,11 @@ def measure(*, full: bool = True, words: int = WORDS, turns: int = TURNS) -> Rep
 
 def _recording(folder: Path, turns: int) -> float:
     """Seconds of the protected run with its views recorded, over those without; best of turns."""
-    title, algorithm, mode, frozen = RUNS[-1]
-    fields = {"title": title, "algorithm": algorithm, "mode": mode, "frozen": str(frozen).lower()}
-    text = SETTINGS.format(seed=0, **fields)
+    way = together()[-1]
     best: dict[bool, float] = {}
     for turn in range(turns):
         for record in (True, False):
-            chosen = text if record else text.replace("record = true", "record = false")
-            made = Federation.of(loads(chosen), folder / f"{turn}-{record}")
+            made = Federation.of(way.settings(record=record), folder / f"{turn}-{record}")
             spent, _ = _timed(made.run)
             best[record] = min(spent, best.get(record, spent))
     return best[True] / best[False]

@@ -219,11 +219,11 @@ def test_a_round_is_split_into_what_models_compute_and_the_rest() -> None:
 @pytest.mark.slow
 def test_audits_are_timed_and_the_demo_shows_what_protection_does() -> None:
     found = document(audits.measure(full=False, words=500, turns=1))
-    bare, frozen, protected = found["demo"]
-    assert bare["words_recovered"] > 0.95 > 0.1 > protected["words_recovered"]
+    clear, sealed, fedkd = found["demo"]
+    assert clear["words_recovered"] > 0.95 > 0.1 > sealed["words_recovered"]
     # The best of 81 readings of noise that no seed decides; the shortest has the deviation 1/√768.
-    assert frozen["update_read"] > 0.95 and protected["update_read"] < 7 / 768**0.5
-    assert [entry["status"] for entry in found["demo"]] == [*["beyond policy"] * 2, "within policy"]
+    assert clear["update_read"] > 0.95 and fedkd["update_read"] < 7 / 768**0.5
+    assert [entry["status"] for entry in found["demo"]] == ["beyond policy", *["within policy"] * 2]
     assert found["full_seconds"] is None and len(found["targets"]) == 2
 
 

@@ -235,16 +235,26 @@ def test_the_demo_compares_and_leaves_its_runs(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     found = run("demo", "--seeds", 1, "--rounds", 1, "--no-audit", "--out", out)
     assert found.exit_code == 0, found.output
-    for text in ("alone", "together", "gain", "hospital-3", "all records", str(out)):
+    for text in ("alone", "in the clear", "sealed", "hospital-3", "all records", str(out)):
         assert text in found.stdout
+    assert found.stdout.rstrip().endswith(str(out / "report.html"))
     summary = json.loads((out / "result.json").read_text())
-    assert summary["schema"] == "secure-fl/demo/1"
+    assert summary["schema"] == "secure-fl/demo/2"
     assert summary["protection"]["mode"] == "he+secagg"
-    for name, key in (("local", "local"), ("fedavg", "federated")):
-        result = json.loads((out / "seed-0" / name / "result.json").read_text())
-        assert summary[key]["seed"] == [result["metrics"]["last"]["pooled"]["test"]["accuracy"]]
-    difference = summary["federated"]["mean"] - summary["local"]["mean"]
-    assert summary["margin"]["mean"] == pytest.approx(difference)
+    folders = [out / "seed-0" / name for name in ("alone", "clear", "sealed", "fedkd")]
+    for folder in folders:
+        result = json.loads((folder / "result.json").read_text())
+        reached = result["metrics"]["last"]["pooled"]["test"]["accuracy"]
+        assert summary[folder.name]["seed"] == [reached]
+    for name, other in (("margin", "alone"), ("price", "clear")):
+        difference = summary["sealed"]["mean"] - summary[other]["mean"]
+        assert summary[name]["mean"] == pytest.approx(difference)
+    clear, sealed = ((folder / "settings.toml").read_text().splitlines() for folder in folders[1:3])
+    apart = [a.split(" = ")[0] for a, b in zip(clear, sealed, strict=True) if a != b]
+    assert set(apart) <= {"name", "mode", "folder"}  # the same algorithm, in the clear and sealed
+    page = (out / "report.html").read_text()
+    for title in ("each alone", "FedAvg in the clear", "FedAvg sealed", "FedKD sealed"):
+        assert title in page
     again = run("demo", "--seeds", 1, "--rounds", 1, "--no-audit", "--out", out)
     assert again.exit_code == 4  # not overwritten
 
