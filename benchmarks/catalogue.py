@@ -143,7 +143,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "crowd": Benchmark(
             "benchmarks.federations.crowd",
-            "A pilot of thirty hospital processes on one machine: memory, CPU, rounds.",
+            "A pilot of thirty hospital processes: memory, CPU, rounds.",
             {"hospitals": 4, "rounds": 2},
         ),
         "blackouts": Benchmark(
@@ -184,7 +184,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "breaking": Benchmark(
             "benchmarks.peers.breaking",
-            "What kills, lies and taps do to runs, on Flower, NVFLARE and here.",
+            "What kills, lies and taps do to runs, of peers and here.",
             {"names": ("ours",), "mishaps": ("nan",), "records": 32},
             (
                 click.Option(

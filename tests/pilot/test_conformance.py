@@ -33,7 +33,7 @@ from secure_fl.pilot.certificates import make_kits
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
-from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
+from secure_fl.runs.folder import EVENTS, OPENED, RESULT, SETTINGS, SPENT
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos
@@ -203,6 +203,8 @@ def require_same(run: Path, town: LocalPilot) -> None:
         assert all(own_models[name] in (None, *range(whole[name] + 1)) for name in own_models)
         assert bits(said) == bits(part | own_models)
         kept = files(own)
+        (noted,) = (town.folder / name / "ledger").rglob("opened/*/*.jsonl")  # outlives the run
+        kept[Path("parties", name, "checkpoints", OPENED)] = noted.read_bytes()
         assert not [file for file, data in kept.items() if data != expected.get(file)], name
         found |= set(kept)
     assert found == set(expected)
