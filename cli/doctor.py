@@ -8,9 +8,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 from typing import Literal
 
@@ -35,6 +37,7 @@ TESTED: Mapping[str, str] = MappingProxyType(
 )
 STRANGER = "secure-fl"  # a distribution of others, that installs a secure_fl, too
 LINKED = ("crypto", "algorithms", "audits", "cli")
+MARGIN = 23  # columns of a check's status and name
 ROOM = 2 << 30  # bytes of disk that checkpoints of a small model can need
 COLOURS: Mapping[str, str] = MappingProxyType({"ok": "green", "note": "yellow", "problem": "red"})
 
@@ -82,10 +85,15 @@ def show_checks(checks: Sequence[Check]) -> bool:
 
     console = show.out()
     for check in checks:
-        console.print(f"{check.status:<8}", style=COLOURS[check.status], end="")
-        console.print(f"{check.name:<14} {check.found}")
+        fold = partial(wrap, width=console.width - MARGIN, break_on_hyphens=False,
+                       break_long_words=False)  # fmt: skip
+        told = fold(check.found) or [""]
         if check.fix:
-            console.print(f"{'':<23}-> {check.fix}")
+            told += fold(f"-> {check.fix}", subsequent_indent="   ")
+        console.print(f"{check.status:<8}", style=COLOURS[check.status], end="")
+        console.print(f"{check.name:<14} {told[0]}", soft_wrap=True)
+        for line in told[1:]:
+            console.print(f"{'':<{MARGIN}}{line}", soft_wrap=True)
     verdict = "everything works" if _healthy(checks) else "something must be mended first"
     console.print(verdict, style="bold")
     return _healthy(checks)

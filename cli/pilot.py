@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +10,7 @@ import click
 from secure_fl.cli.keyring import FILE, keys_option
 
 if TYPE_CHECKING:
-    from secure_fl.pilot.trial import Trial
     from secure_fl.policy.questions import QuestionPlan
-
-PROGRAM = "from secure_fl.cli.main import main; main()"
-START = 60.0  # seconds until everybody has to be there
 
 
 @click.group()
@@ -111,46 +103,20 @@ def init(
 @click.option("--questions", type=FILE, help="Ask these in place of training: as for `stats`.")
 @click.option("--out", type=FILE, default=Path("pilot"), show_default=True)
 def local(parties: int, rounds: int, size: int, questions: Path | None, out: Path) -> None:
-    """Run a pilot on this machine: a process for each hospital, TLS between them.
+    """Play a whole pilot on this machine, in about two minutes.
 
-    Each gets a folder with its own keys, kit, records and rules; the commands are those of a real
-    pilot, and are printed.
+    Every step of docs/pilot.md, by its commands: each hospital sets itself up, checks its kit and
+    joins; one is killed and comes back; one approves, and erases. Each has a folder of its own.
     """
-    asked = None if questions is None else _asked(questions)
-    from secure_fl.algorithms.fedavg import FedAvg
+    from secure_fl.cli.rehearsal import Rehearsal
     from secure_fl.errors import RunError
-    from secure_fl.pilot.trial import HUB, make_trial
-    from secure_fl.policy.rules import Plan
-    from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
+    asked = None if questions is None else _asked(questions)
     if out.exists():
         raise RunError(
             "there is something here already", fix="take another --out", file=out, reason="exists"
         )
-    plan = Plan(
-        algorithm=FedAvg(rounds=rounds, epochs=3),
-        task=TaskSettings(labels=("ade", "no-ade"), max_length=64),
-        model=ModelSettings(layers=2),
-        training=TrainingSettings(learning_rate=1.5e-3, batch_size=16, device="cpu"),
-        dataset="notes",
-    )
-    names = [f"hospital-{number}" for number in range(1, parties + 1)]
-    click.echo("making identities, a roster, keys, certificates and records ...")
-    made = make_trial(out, names, plan, port=free_port(), size=size, questions=asked)
-    processes = {name: _start(made, name) for name in (HUB, *made.names)}
-    try:
-        status = processes[HUB].wait()
-        if status:  # nobody else will call the hospitals off
-            raise SystemExit(status)
-        for name in made.names:
-            processes[name].wait(timeout=START)
-    finally:
-        for process in processes.values():
-            process.terminate()
-    if asked is not None:
-        click.echo(f"\nfrom the begin of the run to the last answer: {_took(made):.1f} s")
-    click.echo(f"\nwhat a hospital has: {made.of(made.names[0])}/runs")
-    click.echo(f"what the coordinator saw: secure-fl status {made.of(HUB)}/run")
+    Rehearsal(out, parties, rounds, size, asked).play()
 
 
 def _asked(file: Path) -> QuestionPlan:
@@ -159,46 +125,3 @@ def _asked(file: Path) -> QuestionPlan:
     from secure_fl.statistics.questions import load
 
     return QuestionPlan.of(load(file), dataset="notes")
-
-
-def _took(made: Trial) -> float:
-    """Seconds from a hospital's begin of the run to its answers, without the processes' start."""
-    from secure_fl.runs.folder import SETTINGS
-    from secure_fl.statistics.pages import DOCUMENT
-
-    runs = [made.of(name) / "runs" / "run" for name in made.names]
-    begun = min((run / SETTINGS).stat().st_mtime for run in runs)
-    return max((run / DOCUMENT).stat().st_mtime for run in runs) - begun
-
-
-def _start(made: Trial, name: str) -> subprocess.Popen[bytes]:
-    """Start one machine's process, in its own folder, by the commands of a real pilot."""
-    from secure_fl.pilot.trial import HUB
-
-    common = ["--kit", "kit", "--passphrase-file", "passphrase"]
-    arguments = (
-        ["coordinate", "plan.toml", *common, "--out", "run", "--wait", str(START)]
-        if name == HUB
-        else ["join", "site.toml", *common, "--quiet"]
-    )
-    click.echo(f"{made.of(name)}$ secure-fl {' '.join(arguments)}")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | this_code()
-    return subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, "-c", PROGRAM, *arguments], cwd=made.of(name), env=environment
-    )
-
-
-def this_code() -> dict[str, str]:
-    """What makes a child process run the code that this one runs, wherever it lies."""
-    import secure_fl
-
-    here = str(Path(secure_fl.__file__).parent.parent)
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths)}
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -18,7 +18,7 @@ from threading import Event, Thread
 
 from benchmarks.report import Report, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.pilot import PROGRAM, free_port
+from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.testing.pilot import plan_of
@@ -139,7 +139,7 @@ def _start(trial: Trial, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *command],
         cwd=trial.of(name),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.pilot import PROGRAM
+from secure_fl.cli.processes import PROGRAM, this_code
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.settings import ModelSettings
@@ -90,7 +90,7 @@ def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*network.within(name), sys.executable, "-c", PROGRAM, *command],
         cwd=trial.of(name),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
     )
 
 

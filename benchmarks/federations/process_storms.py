@@ -19,7 +19,7 @@ from benchmarks.federations.lies import COORDINATOR, Liar
 from benchmarks.federations.machines import Machine
 from benchmarks.federations.storm_cells import FINISHED, NAMED, Storm, report, run
 from benchmarks.report import Report
-from secure_fl.cli.pilot import free_port
+from secure_fl.cli.processes import free_port
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.crypto.vault import Cost
 from secure_fl.errors import SecureFLError

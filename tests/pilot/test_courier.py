@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.pilot import PROGRAM, free_port
+from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
@@ -55,7 +55,7 @@ def start(trial: Trial, name: str, what: str, *prefix: str) -> subprocess.Popen[
         return subprocess.Popen(
             [*prefix, sys.executable, "-c", PROGRAM, *COMMANDS[what]],
             cwd=trial.of(name),
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
             stdout=log,
             stderr=log,
         )

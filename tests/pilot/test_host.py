@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.cli.pilot import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import lead
 from secure_fl.settings import ProtectionSettings, TrainingSettings

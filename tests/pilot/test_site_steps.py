@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
-from secure_fl.cli.pilot import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write

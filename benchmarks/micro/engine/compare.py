@@ -51,7 +51,7 @@ with FlareParty(name, url, TlsFiles.of_site(Path(folder, f"{name}.site"))) as pa
 SMALL, LARGE = 1_000, 20_000_000
 SMALL_LIMIT, LARGE_LIMIT = 0.050, 1.0  # seconds; measured before: 0.015 and 0.32
 ROUNDS = 3  # of a run of FedKD; the first makes the models, and does not count
-STARTING = "from `pilot local` to the first exchange, seconds"
+STARTING = "from no keys to the first exchange of a pilot, seconds"
 ROUND_LIMIT, START_LIMIT = 0.15, 30.0  # of a round in one process; seconds
 
 
@@ -177,7 +177,7 @@ def _rounds_shown(rows: Sequence[rounds.Row]) -> Table:
 
 def _start_shown(pilot: Mapping[str, float]) -> Table:
     cells = [(name.replace("_", " "), f"{seconds:.1f}") for name, seconds in pilot.items()]
-    return table("`secure-fl pilot local --rounds 1`", ("", "seconds"), cells)
+    return table("a pilot of one round", ("", "seconds"), cells)
 
 
 def _round_targets(rows: Sequence[rounds.Row]) -> list[Target]:
