@@ -130,7 +130,7 @@ def status(run: Path, as_json: bool) -> None:
     from secure_fl.cli.group import require_folder
 
     require_folder(run)
-    from secure_fl.display.results import approved
+    from secure_fl.display.results import approved, convicted
     from secure_fl.pilot.progress import progress
 
     found = progress(run)
@@ -147,7 +147,8 @@ def status(run: Path, as_json: bool) -> None:
     if waits := found["waits"]:
         since = datetime.fromtimestamp(waits["since"], UTC)
         console.print(f"waits for {listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC")
-    for line in (*approved(found).splitlines(), *found["notes"]):
+    said = (convicted(found), approved(found))
+    for line in (*"\n".join(filter(None, said)).splitlines(), *found["notes"]):
         console.print(line)
 
 

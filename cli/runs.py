@@ -95,7 +95,7 @@ def list_(folder: Path, as_json: bool) -> None:
 def show_(run: Path, as_json: bool) -> None:
     """Show the result of RUN, or how far it is."""
     from secure_fl.cli import show
-    from secure_fl.display.results import approved
+    from secure_fl.display.results import approved, convicted
     from secure_fl.errors import RunError
 
     if not (run / "settings.toml").is_file():
@@ -122,7 +122,7 @@ def show_(run: Path, as_json: bool) -> None:
         console.print(noise)
     if document.get("model_round"):
         console.print(f"what was learned up to round {document['model_round']} is kept")
-    for line in approved(document).splitlines():
+    for line in (*convicted(document).splitlines(), *approved(document).splitlines()):
         console.print(line)
     console.print(versions, style="dim")
 

@@ -117,13 +117,15 @@ def _weather(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> tup
                 machines[name].start()
         if (code := machines[HUB].code) is None:
             continue
-        if code == 0 and not due and _all_done(trial, drawn, machines):
+        if code == 0 and _all_done(trial, drawn, machines):
             return killed, _models(trial, drawn)
         if code and _blamed(trial, drawn):
             return killed, NAMED
         if machines[HUB].starts - machines[HUB].kills >= STARTS:
             return killed, f"stopped: {_last(trial)}" if code else _models(trial, drawn)
-        machines[HUB].start()
+        for name in (HUB, *trial.names):  # those that had ended well are needed again
+            if machines[name].code is not None:
+                machines[name].start()
     return killed, "did not end"
 
 

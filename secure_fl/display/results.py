@@ -110,6 +110,12 @@ def noise_line(document: Mapping[str, Any]) -> str | None:
     )
 
 
+def convicted(document: Mapping[str, Any]) -> str:
+    """Who spoiled a sum, as evidence in the run's folder shows; empty: nobody was found to."""
+    names = ", ".join(document.get("convicted", ()))
+    return names and f"spoiled a sum, as the evidence here shows: {names}"
+
+
 def approved(document: Mapping[str, Any]) -> str:
     """Who at this site approved what, a line each."""
     line = "approved by {who} at {time}: plan {plan}, rules {rules}"

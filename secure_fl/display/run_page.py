@@ -16,7 +16,14 @@ from secure_fl.display.charts import Curve, chart
 from secure_fl.display.evaluation import evaluation_page
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
-from secure_fl.display.results import approved, entity_table, noise_line, result_table, score_line
+from secure_fl.display.results import (
+    approved,
+    convicted,
+    entity_table,
+    noise_line,
+    result_table,
+    score_line,
+)
 from secure_fl.display.story import Story, by_class, confusion, read_story
 from secure_fl.files import write_again
 
@@ -67,6 +74,7 @@ def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> s
     """All that is said of one run."""
     parts = [
         _short(story),
+        paragraph(convicted({"convicted": story.convicted}), "alarm"),
         paragraph("" if shared else approved(story.document)),
         section(f"{at}-score", "How it learned", _learning(story, at, shared), level),
         section(f"{at}-class", "What it gets right", _classes(story, shared), level),

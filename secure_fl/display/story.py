@@ -41,6 +41,7 @@ class Story:
     began: dict[int, float] = field(default_factory=dict)  # when each round did
     here: dict[int, int] = field(default_factory=dict)  # members in each round
     notes: list[str] = field(default_factory=list)  # who was lost, returned, joined
+    convicted: list[str] = field(default_factory=list)  # of having spoiled a sum
 
     @property
     def metric(self) -> str:
@@ -154,6 +155,11 @@ def _changed(story: Story, event: Mapping[str, Any]) -> None:
         story.notes.append(f"round {max(story.round, 1)}: {what}: {', '.join(map(str, who))}")
 
 
+def _convicted(story: Story, event: Mapping[str, Any]) -> None:
+    names = map(str, event.get("parties", ()))
+    story.convicted += [name for name in names if name not in story.convicted]
+
+
 def _cross(story: Story, event: Mapping[str, Any]) -> None:
     sums = story.up if event["direction"] == "out" else story.down
     number = min(max(int(event["round"]), 1), story.rounds or int(event["round"]))
@@ -174,6 +180,7 @@ _READ: Mapping[str, Callable[[Story, Mapping[str, Any]], None]] = {
     "joined": _changed,
     "parties": _changed,
     "left out": _changed,
+    "named": _convicted,
 }
 
 

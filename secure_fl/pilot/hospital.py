@@ -248,7 +248,6 @@ class HospitalProcess:
                 self._memory.forged(run.name, self._roster)
         if session.convicted not in ("", self._roster.coordinator.name) and not run.cleared:
             run.cleared = True
-            self._listen({"event": "named", "party": self.name, "parties": [session.convicted]})
             if run.told:  # a member did it, who has these keys: nobody learns them by it
                 self._memory.explained(run.name, self._roster)
         if session.done:

@@ -241,6 +241,7 @@ class RunLeader:
             "protection": self._plan.protection.mode,
             "roster": self._roster.fingerprint(),
             "gatherings": len(self._links),
+            "convicted": sorted(self._named),
             "bytes": self.traffic(),
             "seconds": dict(self._recorder.seconds),
         }

@@ -26,6 +26,7 @@ def progress(folder: Path) -> dict[str, Any]:
     members: dict[str, dict[str, Any]] = {}
     round, notes, state, waits = 0, list[str](), "gathering", None
     approvals: list[dict[str, str]] = []
+    convicted: list[str] = []
 
     def mark(names: list[str], state: str) -> None:
         for name in names:
@@ -49,6 +50,7 @@ def progress(folder: Path) -> dict[str, Any]:
                 notes.append(f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}")
             case "named":
                 mark(event["parties"], "named")
+                convicted += [name for name in event["parties"] if name not in convicted]
                 notes.append(f"named, with evidence: {', '.join(event['parties'])}")
             case "approved":
                 approvals = event["by"]
@@ -80,6 +82,7 @@ def progress(folder: Path) -> dict[str, Any]:
         "notes": notes[-NOTES:],
         "waits": waits,
         "approvals": approvals,
+        "convicted": convicted,
     }
 
 

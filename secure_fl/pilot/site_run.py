@@ -154,7 +154,9 @@ class SiteRun:
             export_to(self._folder.path, [site])
             document = document_of(self._outline, [site], seconds, accounts, guards=guards)
             approved = {"approvals": self._approvals} if self._approvals else {}
-            self._folder.finish(document | approved)
+            kept = self._prepared.checkpoints
+            names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
+            self._folder.finish(document | {"convicted": names} | approved)
             write_cards(self._folder.path)
         except SecureFLError as error:
             raise error.at(party=party) from None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.cli.main import main
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, Misconduct
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.settings import ProtectionSettings
@@ -51,7 +55,9 @@ def test_the_others_go_on_without_who_spoiled_a_sum(
 ) -> None:
     made = five(tmp_path)
     spoiling(monkeypatch, 2)
-    made.lead(patience=0).run()
+    lead = made.lead(patience=0)
+    lead.run()
+    assert lead.document()["convicted"] == [LIAR]
     honest = sorted(set(made.members) - {LIAR})
     assert {name for name, process in made.processes.items() if process.done} == set(honest)
     models = {(tmp_path / name / "run" / "model" / "model.safetensors") for name in honest}
@@ -65,6 +71,22 @@ def test_the_others_go_on_without_who_spoiled_a_sum(
         assert sum("forged" in line for line in notes) == 1
         assert sum("explained" in line for line in notes) == 1
         assert evidence(made, name).exists()
+
+
+def test_whoever_reads_of_the_run_is_told_who_spoiled_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = five(tmp_path)
+    spoiling(monkeypatch, 2)
+    made.lead(patience=0).run()
+    run, said = tmp_path / "hospital-1" / "run", f"as the evidence here shows: {LIAR}"
+    assert json.loads((run / "result.json").read_text())["convicted"] == [LIAR]
+    assert said in write_run_page(run).read_text()
+    for command in (["status"], ["runs", "show"]):
+        told = CliRunner().invoke(main, [*command, str(run)])
+        assert said in " ".join(told.output.split()), told.output
+    heard = [event for event in made.seen("named") if event["party"] == "hospital-1"]
+    assert len(heard) == 1  # and `join` says it once
 
 
 def evidence(made: LocalPilot, name: str, accused: str = LIAR) -> Path:
