@@ -125,7 +125,7 @@ def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str,
     return {
         "where": where if found else None,
         "ended": done.returncode == 0 and (out / SAID).exists(),
-        "why": why if done.returncode else None,
+        "why": why.replace(f"{ROOT}/", "") if done.returncode else None,
         "seconds": time.time() - began,
     }
 
