@@ -152,3 +152,34 @@ def test_a_site_is_asked_by_its_own_rules(
         broken = [one.rule for one in error.broken]
     assert broken == ([] if rule is None else [rule])
     assert issubclass(PolicyRefusal, SecureFLError)
+
+
+@pytest.mark.parametrize(
+    ("heard", "found"),  # how many frames it answers before it is silent, and what the others get
+    [
+        (0, [("answered", 3), ("answered", 3)]),
+        (7, [("refused", 4), ("refused", 3)]),
+        (14, [("answered", 4), ("refused", 4)]),
+    ],
+)
+def test_a_site_that_falls_silent_stops_nobody(
+    tmp_path: Path, heard: int, found: list[tuple[str, int]]
+) -> None:
+    """It keeps its line open and answers nothing; half a question is no answer over fewer sites."""
+    made, silent = pilot(tmp_path, StatisticsRules(min_patients=10), 4), "hospital-2"
+    frames = list[str]()
+
+    def before(town: LocalPilot, party: str) -> None:
+        frames.extend([party] if party == silent else [])
+        if len(frames) > heard:
+            town.down.add(silent)
+
+    made.before = before
+    made.connected = lambda: frozenset(made.members)  # type: ignore[method-assign]
+    made.nap = lambda seconds: None  # type: ignore[method-assign]
+    made.lead(patience=0).run()
+    made.kill(silent)
+    places = [tmp_path / name / "what-is-there" for name in made.members if name != silent]
+    answers = [json.loads((place / "answers.json").read_text())["answers"] for place in places]
+    assert answers[0] == answers[1] == answers[2]
+    assert [(one["status"], one["hospitals"]) for one in answers[0]] == found
