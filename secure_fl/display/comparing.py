@@ -16,6 +16,7 @@ from secure_fl.display.run_page import article
 from secure_fl.display.story import Story
 
 CONFIDENCE = 0.95
+SURER = "`secure-fl evaluate RUN RUN --plan FILE` compares record by record, and sees more."
 
 
 class Difference(NamedTuple):
@@ -63,7 +64,7 @@ def side_by_side(stories: Sequence[Story]) -> Grid:
                 str(story.settings.get("protection", {}).get("mode", "?")),
                 f"{story.round}/{story.rounds}",
                 number(metric_of(story.document, "last", "dev")),
-                number(metric_of(story.document, "last", "test")),
+                _tested(story),
                 "" if not place else "-" if found is None else str(found),
                 size(up) if up else "-",
                 "-" if total is None else duration(total),
@@ -79,11 +80,12 @@ def explained(stories: Sequence[Story]) -> str:
     found = [difference(story.document, stories[0].document) for story in stories[1:]]
     hospitals = {one.hospitals for one in found if one is not None}
     if not hospitals:
-        return "The runs share no hospital with test scores, so no interval can be given."
+        return f"The runs share no hospital with test scores, so no interval can be given. {SURER}"
     count = " or ".join(map(str, sorted(hospitals)))
     return (
         f"Differences are means over {count} hospitals of both runs, each compared with itself; "
-        "± is a 95 % interval of the paired t test: where it holds 0, nothing can be told."
+        "± is a 95 % interval of the paired t test: where it holds 0, nothing can be told. "
+        f"{SURER}"
     )
 
 
@@ -119,6 +121,14 @@ def comparison(stories: Sequence[Story]) -> str:
         body += chart(f"compared-{split}", curves, "round", title, number)
     heads = ["field", *names]
     return body + table("Settings that differ", heads, settings_apart(stories), figures=False)
+
+
+def _tested(story: Story) -> str:
+    """The test score, with its interval where it is over all hospitals' records."""
+    value = metric_of(story.document, "last", "test")
+    intervals = story.document.get("metrics", {}).get("last", {}).get("intervals", {})
+    found = intervals.get("test", {}).get(story.metric)
+    return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
 
 
 def _name(stories: Sequence[Story], place: int) -> str:
