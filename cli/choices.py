@@ -26,7 +26,7 @@ Kinds = Names(["classification", "pair", "regression", "ner", "ranking", "comple
 
 
 def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuse what no algorithm is called; looked up here, for their registry loads torch."""
+    """Refuse what no algorithm is called; looked up here, for a help text needs none of them."""
     if value not in (known := _training()):
         raise click.BadParameter(f"there is no {value!r}: {nearest(value, known)}")
     return value
@@ -39,6 +39,6 @@ def algorithms_like(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def _training() -> list[str]:
     """The algorithms that train; `secure-fl evaluate` is the command for the one that does not."""
-    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.cli.catalogue import listed, names
 
-    return [name for name, entry in ALGORITHMS.items() if not entry.trains_nothing]
+    return [name for name in names() if not listed(name).trains_nothing]

@@ -57,7 +57,6 @@ def evaluate(
     """Measure MODELs on all hospitals' test records, without training."""
     from secure_fl.cli import show
     from secure_fl.config.load import load
-    from secure_fl.federation.evaluation import evaluate_settings
 
     if invite is not None:
         _write_invitation(models, plan, invite)
@@ -68,6 +67,8 @@ def evaluate(
     folder = out or Path("runs") / f"{settings.run.name}-evaluation"
     show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")
     with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
+        from secure_fl.federation.evaluation import evaluate_settings
+
         found = evaluate_settings(models, settings, folder, lambda event: None)
     if as_json:
         show.print_json(found.to_json())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_origin
 
 import click
 
@@ -119,7 +118,7 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
-    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.cli.catalogue import listed
     from secure_fl.crypto.scheme import COHORT, largest_cohort
     from secure_fl.errors import RunError
 
@@ -137,7 +136,7 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
             f"cannot be written: {error.strerror}", file=file, reason="unwritable"
         ) from None
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
-    if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
+    if parties < SUMMED and not listed(algorithm).sums_nothing:
         click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)
     if parties > (most := largest_cohort(COHORT)):
         click.echo(f"note: over {most} parties the coordinator sees the sums", err=True)
@@ -145,20 +144,20 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
 
 def require_classes(task: str, algorithm: str) -> None:
     """Refuse a pair that no run could begin with."""
-    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.cli.catalogue import listed
 
-    if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
+    if listed(algorithm).has_host and task not in ("classification", "pair"):
         what = f"{algorithm} sums predictions class by class, and a task of {task} has no classes"
         raise click.UsageError(f"{what}: take --task classification or pair")
 
 
 def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Write the settings with their explanations."""
-    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.cli.catalogue import listed
     from secure_fl.crypto.scheme import COHORT, largest_cohort
 
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
-    unused = "" if ALGORITHMS[algorithm].has_host else "# "
+    unused = "" if listed(algorithm).has_host else "# "
     chosen = {
         "labels": labels,
         "task": task,
@@ -176,18 +175,15 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
 
 def _algorithm(name: str, parties: int) -> str:
     """Write an algorithm's own fields with their defaults."""
-    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.cli.catalogue import listed, names
     from secure_fl.config.toml import write
 
-    entry = ALGORITHMS[name]
-    defaults = entry.settings.model_construct(name=name)
-    fields = entry.settings.model_fields
-    values = {k: v for k, v in defaults if v is not None}
-    values |= {k: v for k, v in SHORT.items() if get_origin(fields[k].annotation) is not Literal}
+    entry = listed(name)
+    values = dict(entry.values) | {k: v for k, v in SHORT.items() if k not in entry.fixed}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small to be summed apart
     if name == "inclusivefl":  # has no such mix: as many tiers as can be summed apart
         values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
-    others = ", ".join(other for other in ALGORITHMS if other not in (name, "evaluate"))
+    others = ", ".join(other for other in names() if other not in (name, "evaluate"))
     lines = write(values, "algorithm.")
     return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{lines}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +12,7 @@ import click
 from secure_fl.cli.choices import nearest
 
 if TYPE_CHECKING:
+    from secure_fl.config.fields import Described
     from secure_fl.settings import Section
 
 POLICY = "site"  # sections from here on stand in a hospital's own file
@@ -32,18 +35,23 @@ A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)); `[site.dp]`, `[
 ([pilot.md](pilot.md#approvals-on-record)) stand below `[site]`."""
 
 
-def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
-    """The sections of all files, by the names that are printed for them.
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A section as it is printed: what it is, and its fields."""
 
-    Without the algorithms', whose registry loads torch.
-    """
+    title: str
+    fields: Sequence[Described]
+
+
+def sections() -> Mapping[str, Callable[[], Told]]:
+    """The sections of all files, by the names that are printed for them."""
     from secure_fl import settings
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
     from secure_fl.policy import file as site_policy
     from secure_fl.statistics.rules import StatisticsRules
 
-    return {
+    first: Mapping[str, type[Section]] = {
         "run": RunSettings,
         "task": settings.TaskSettings,
         "data, a built-in corpus": config_data.CorpusData,
@@ -58,7 +66,8 @@ def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
         "protection.noise": settings.NoiseSettings,
         "guard": settings.GuardSettings,
         "policy": settings.PolicySettings,
-        **(_of_algorithms() if algorithms else {}),
+    }
+    last: Mapping[str, type[Section]] = {
         POLICY: site_policy.SitePolicy,
         "site.dp": site_policy.DPLimits,
         "site.noise": site_policy.NoiseLimits,
@@ -67,12 +76,27 @@ def sections(algorithms: bool = True) -> Mapping[str, type[Section]]:
         "[data.set]": site_policy.DataSet,
         "keys": site_policy.KeysSettings,
     }
+    from secure_fl.cli.catalogue import names
+
+    return {
+        **{name: partial(_of_section, section) for name, section in first.items()},
+        **{f"algorithm, {name}": partial(_of_algorithm, name) for name in names()},
+        **{name: partial(_of_section, section) for name, section in last.items()},
+    }
 
 
-def _of_algorithms() -> Mapping[str, type[Section]]:
-    from secure_fl.algorithms.registry import ALGORITHMS
+def _of_section(section: type[Section]) -> Told:
+    from secure_fl.config.fields import described
 
-    return {f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()}
+    return Told((section.__doc__ or "").strip().splitlines()[0], tuple(described(section)))
+
+
+def _of_algorithm(name: str) -> Told:
+    from secure_fl.cli.catalogue import listed
+    from secure_fl.config.fields import Described
+
+    found = listed(name)
+    return Told(found.title, [Described(**field) for field in found.fields])
 
 
 @click.command(
@@ -87,12 +111,12 @@ Examples:
 @click.option("--markdown", is_flag=True, help="Print all sections as a page.")
 def settings(name: str | None, markdown: bool) -> None:
     """Explain the fields of a section: what they may hold, and what holds if they are left out."""
-    from secure_fl.config.fields import NOTHING, described
+    from secure_fl.config.fields import NOTHING
 
     if markdown:
         click.echo(page(), nl=False)
         return
-    found = _named(name, sections(algorithms=False)) or _named(name, sections())
+    found = _named(name, sections())
     if not found:
         known = [part for title in sections() for part in (title, *title.split(", "))]
         if name is not None:
@@ -101,13 +125,15 @@ def settings(name: str | None, markdown: bool) -> None:
         click.echo("\n".join(sections()))
     for title, section in found.items():
         click.echo(f"[{title}]")
-        for d in described(section):
+        for d in section().fields:
             given = f"{d.name} = {d.default}" if d.default not in ("", NOTHING) else d.name
             must = "" if d.default else "; must be given"
             click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.comment)}{d.comment}")
 
 
-def _named(name: str | None, among: Mapping[str, type[Section]]) -> Mapping[str, type[Section]]:
+def _named(
+    name: str | None, among: Mapping[str, Callable[[], Told]]
+) -> Mapping[str, Callable[[], Told]]:
     """The sections of this name, or all of a kind."""
     return {n: s for n, s in among.items() if name in (n, n.split(", ")[-1], n.split(",")[0])}
 
@@ -118,17 +144,15 @@ def page() -> str:
 
 
 def _parts() -> Iterator[str]:
-    from secure_fl.config.fields import described
-
     for title, section in sections().items():
         if title == POLICY:
             yield f"{SITE}\n"
         yield f"## `[{title}]`\n"
-        lines = (section.__doc__ or "").strip().splitlines()
-        yield f"{lines[0]}\n"
+        told = section()
+        yield f"{told.title}\n"
         yield "| field | may be | left out | |"
         yield "| --- | --- | --- | --- |"
-        for d in described(section):
+        for d in told.fields:
             cells = (f"`{d.name}`", d.allowed, d.default, d.comment)
             yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
         yield ""

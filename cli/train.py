@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from secure_fl.cli.group import INTERRUPTED, stop
-from secure_fl.federation.federation import Federation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,6 +97,8 @@ def run(
 
     name = settings.algorithm.name
     with console.status(f"{name}: reading data and loading torch ..."):
+        from secure_fl.federation.federation import Federation
+
         made = Federation.of(settings, folder, resume=resume)
     metric = next(iter(made.tasks.values())).metric
     with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:

@@ -64,13 +64,14 @@ def tune(
 ) -> None:
     """Find settings that learn, starting from the settings file CONFIG."""
     from secure_fl.cli import show
-    from secure_fl.cli.tuning_page import page
     from secure_fl.config.load import dump, load
-    from secure_fl.federation import tuning
-    from secure_fl.runs.folder import write_json
 
     console, out = show.err(quiet or as_json), out or config.with_name(f"{config.stem}-tuning")
     settings = load(config, overrides)
+    from secure_fl.cli.tuning_page import page
+    from secure_fl.federation import tuning
+    from secure_fl.runs.folder import write_json
+
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
     values = dict(map(parsed, tries)) or None
     try:

@@ -57,7 +57,8 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
     committed = {f for f in modules_of_the_tree() if f in tracked or f[10:] in tracked}
     packed = {name for name in wheel.namelist() if name.endswith(".py")}
     assert packed == committed
-    assert {"secure_fl/py.typed", "secure_fl/display/style.css"} <= set(wheel.namelist())
+    files = {"secure_fl/py.typed", "secure_fl/display/style.css", "secure_fl/cli/catalogue.json"}
+    assert files <= set(wheel.namelist())
 
 
 @CHECKOUT

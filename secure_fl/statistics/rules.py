@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from secure_fl.config import toml as config_toml
@@ -72,11 +71,15 @@ def load_rules(path: str | Path) -> StatisticsRules:
 
 def told(rules: StatisticsRules) -> Any:
     """What all sites must know of one's rules, to follow the strictest."""
+    import numpy as np  # here: whoever only reads rules needs none
+
     return np.array([rules.min_patients, rules.rounding], np.int64)
 
 
 def strictest(of_sites: Sequence[Any]) -> tuple[int, int]:
     """How many patients must be behind a number at least, and of what counts are multiples."""
+    import numpy as np
+
     least, rounding = np.stack(of_sites).max(0).tolist()
     return int(least), int(rounding)
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.cli.main import main
 from secure_fl.cli.settings import page, sections
 from secure_fl.config.fields import described
-from secure_fl.settings import DPSettings
+from secure_fl.policy.file import SitePolicy
+from secure_fl.settings import DPSettings, TrainingSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -21,13 +23,16 @@ def test_the_page_is_what_the_classes_say() -> None:
 
 
 def test_every_field_is_described_once() -> None:
-    for title, section in sections().items():
-        names = [d.name for d in described(section)]
+    for title, told in sections().items():
+        names = [d.name for d in told().fields]
         assert len(set(names)) == len(names) > 0, title
+    of_algorithms = [entry.settings for entry in BUILT_IN.values()]
+    for section in (DPSettings, TrainingSettings, SitePolicy, *of_algorithms):
+        names = [d.name for d in described(section)]
         assert set(names) <= set(section.model_fields)
         inner = set(section.model_fields) - set(names)  # tables of their own
         tables = {"dp", "noise", "statistics", "approval", "columns", "model", "adapter"}
-        assert inner <= tables, title
+        assert inner <= tables, section
 
 
 def test_values_bounds_and_comments_are_read_off() -> None:
