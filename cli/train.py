@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from secure_fl.config.load import Settings
+    from secure_fl.display.sinks import Listener
 
 
 @click.command(
@@ -24,6 +25,7 @@ Examples:
   secure-fl train study.toml --set algorithm.rounds=20 --set run.seed=3
   secure-fl train study.toml --resume              go on after a crash or Ctrl-C
   secure-fl train study.toml --json > result.json
+  secure-fl train study.toml --sink tensorboard=logs   scores over all records, there too
 
 The run's folder holds settings.toml, events.jsonl, result.json, the model and, for each
 hospital, its checkpoints and the transcript of all that crossed its door."""
@@ -42,6 +44,14 @@ hospital, its checkpoints and the transcript of all that crossed its door."""
     type=click.Path(path_type=Path, file_okay=False),
     help="The run's folder. [default: run.folder of the file, or runs/NAME]",
 )
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="KIND=TARGET",
+    help="Also send scores to csv=FILE, tensorboard=FOLDER or mlflow=URI. Can be repeated.",
+)
+@click.option("--sink-hospitals", is_flag=True, help="There, also each hospital's own scores.")
 @click.option("--record", is_flag=True, help="Record what every role sees, for secure-fl audit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -50,6 +60,8 @@ def train(
     overrides: tuple[str, ...],
     resume: bool,
     out: Path | None,
+    sinks: tuple[str, ...],
+    sink_hospitals: bool,
     record: bool,
     as_json: bool,
     quiet: bool,
@@ -57,14 +69,16 @@ def train(
     """Run the federation of the settings file CONFIG, all hospitals in this process."""
     from secure_fl.cli import show
     from secure_fl.config.load import load, run_folder
+    from secure_fl.display.sinks import sink
 
     console = show.err(quiet or as_json)
     overrides = (*overrides, "run.record=true") if record else overrides
     settings = load(config, overrides)
     folder = out or run_folder(settings)
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
+    told = [sink(one, hospitals=sink_hospitals) for one in sinks]
     try:
-        document = run(settings, folder, console, resume=resume)
+        document = run(settings, folder, console, resume=resume, sinks=told)
     except KeyboardInterrupt:
         stop(INTERRUPTED, _how_to_resume(config, overrides, out, folder))
     if as_json:
@@ -90,7 +104,13 @@ def train(
 
 
 def run(
-    settings: Settings, folder: Path, console: Console, *, resume: bool = False, title: str = ""
+    settings: Settings,
+    folder: Path,
+    console: Console,
+    *,
+    resume: bool = False,
+    title: str = "",
+    sinks: Sequence[Listener] = (),
 ) -> dict[str, Any]:
     """Run a federation in its folder while showing it; return the result's document."""
     from secure_fl.display.watch import Watch
@@ -102,7 +122,12 @@ def run(
         made = Federation.of(settings, folder, resume=resume)
     metric = next(iter(made.tasks.values())).metric
     with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
-        made.listener = watch
+
+        def tell(event: dict[str, Any]) -> None:
+            for one in (watch, *sinks):
+                one(event)
+
+        made.listener = tell
         return made.run().to_json()
 
 

@@ -34,8 +34,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_training_writes_a_run_and_shows_it(place: Path) -> None:
-    found = run("train", place / "study.toml", "--out", place / "shown")
-    assert found.exit_code == 0
+    scores = place / "scores.csv"
+    found = run("train", place / "study.toml", "--out", place / "shown", "--sink", f"csv={scores}")
+    assert found.exit_code == 0 and "all records,2,test,model,accuracy," in scores.read_text()
+    assert "hospital-1" not in scores.read_text()
     for text in ("hospital-1", "hospital-3", "all records", "accuracy", "UNPROTECTED"):
         assert text in found.stdout
     assert "round 2/2" in found.stderr

@@ -191,7 +191,7 @@ def test_scores_go_to_a_table_where_that_is_asked_for(
     hospitals: list[Silo], tmp_path: Path
 ) -> None:
     file = tmp_path / "scores.csv"
-    result = small(FedAvg(rounds=2), silos=hospitals, listener=to_csv(file)).run()
+    result = small(FedAvg(rounds=2), silos=hospitals, listener=to_csv(file, hospitals=True)).run()
     table = pandas.read_csv(file)
     assert set(table.who) == {silo.name for silo in hospitals} | {"all records"}
     last = table[(table.who == "hospital-2") & (table["round"] == 2) & (table.split == "test")]
