@@ -14,6 +14,7 @@ from torch import nn
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.audits.base import Finding, Prior, PublicView, Trial, Truth, Verdict
+from secure_fl.audits.gaussian import one_run_gaussian_epsilon
 from secure_fl.audits.shipped import canaries, one_run
 from secure_fl.audits.statistics import one_run_epsilon
 from secure_fl.data.examples import Tagged, Text
@@ -89,6 +90,11 @@ def test_the_value_is_what_the_guesses_disprove():
     assert (m, r) == (1000, 400)
     assert found.value == one_run_epsilon(m, r, v, 1e-5)
     assert found.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
+    assert (
+        found.details["gaussian_epsilon"] == one_run_gaussian_epsilon(m, r, v, 1e-5) > found.value
+    )
+    sound = audit(one_run.SOUND)
+    assert sound.details["gaussian_epsilon"] < sound.threshold
 
 
 def test_the_same_seed_gives_the_same_finding():
