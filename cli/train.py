@@ -122,9 +122,10 @@ def run(
         made = Federation.of(settings, folder, resume=resume)
     metric = next(iter(made.tasks.values())).metric
     with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
+        told: list[Listener] = [watch, *sinks]
 
         def tell(event: dict[str, Any]) -> None:
-            for one in (watch, *sinks):
+            for one in told:
                 one(event)
 
         made.listener = tell

@@ -35,9 +35,10 @@ def settings() -> set[str]:
     """`section.field` of settings files and of what runs leave."""
     from secure_fl.cli.settings import sections
 
-    named = ((title.split(",")[0].strip("[]"), kind) for title, kind in sections().items())
-    fields = {f"{title}.{field}" for title, kind in named for field in kind.model_fields}
-    return fields | {"metrics.best", "metrics.last", "roster.tier"}
+    named = [(title.split(",")[0].strip("[]"), told()) for title, told in sections().items()]
+    fields = {f"{title}.{field.name}" for title, told in named for field in told.fields}
+    tables = {title for title, _ in named}
+    return fields | tables | {"metrics.best", "metrics.last", "roster.tier"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,9 +3,9 @@
 Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, arXiv
 2305.08846, Algorithm 1. It audits a *build*: the program's own DP-SGD, with the run's settings, on
 canaries instead of records. Each is put in or left out by a coin; from the model's losses some
-coins are guessed; more right guesses than (ε, δ)-DP allows disprove ε. Beside it stands what the same
-guesses disprove of Gaussian DP (`audits.gaussian`): more, but it judges nothing, for DP-SGD's curve is
-only nearly Gaussian.
+coins are guessed; more right guesses than (ε, δ)-DP allows disprove ε. Beside it stands what the
+same guesses disprove of Gaussian DP (`audits.gaussian`): more, but it judges nothing, for DP-SGD's
+curve is only nearly Gaussian.
 
 What it can see is limited: that it finds nothing does not prove the claim. In our trials, on the
 linear model, it found a tenth of the noise and missing clipping at ε = 1 and 3, and three tenths
@@ -175,8 +175,8 @@ def judged(
             "gaussian_epsilon": one_run_gaussian_epsilon(m, r, v, dp.delta, CONFIDENCE),
             "most_gaussian": one_run_gaussian_epsilon(m, r, r, dp.delta, CONFIDENCE),
         },
-        note="finding nothing proves nothing: a third of the noise may pass unseen; gaussian_epsilon "
-        "holds if training is as private as Gaussian noise, which many steps come close to",
+        note="finding nothing proves nothing: a third of the noise may pass unseen; "
+        "gaussian_epsilon takes training to be as private as Gaussian noise, which it nearly is",
     )
 
 

@@ -67,7 +67,7 @@ def to_tensorboard(folder: Path | str, *, hospitals: bool = False) -> Listener:
 
     def write(scores: Sequence[Score]) -> None:
         if not made:  # with the first score: a run that never begins leaves no folder
-            made.append(SummaryWriter(str(folder)))  # type: ignore[no-untyped-call]
+            made.append(SummaryWriter(str(folder)))
         for one in scores:
             made[0].add_scalar(one.key, one.value, one.round)
         made[0].flush()
