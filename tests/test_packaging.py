@@ -66,8 +66,8 @@ def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
     # A guard: grown by a way into a pilot, statistics of records, evaluation without training, and
-    # a courier for trainers without network.
-    assert len(packed) <= 425
+    # a courier for trainers without network, sinks and what commands keep of algorithms.
+    assert len(packed) <= 435
 
 
 @CHECKOUT
