@@ -200,6 +200,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                 ),
             ),
         ),
+        "tag": Benchmark(
+            "benchmarks.micro.tag",
+            "What a sum's tag costs: as it is, as it was, and none.",
+            {"parties": 4, "values": 100_000, "repeats": 2},
+        ),
         "inquiry": Benchmark(
             "benchmarks.micro.inquiry",
             "What it costs to find whose tag was wrong, beside a sum.",

@@ -102,6 +102,22 @@ def uniform(key: bytes, length: int, modulus: int) -> Slots:
     return _long(key, length, modulus)
 
 
+def parts(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:
+    """The same integers where each is used once: from which on, and some, until the next ones."""
+    if length <= SHORT:
+        yield 0, uniform(key, length, modulus)
+    else:
+        yield from _blocks(key, length, modulus)
+
+
+def add(slots: Slots, key: bytes, modulus: int) -> None:
+    """Add a stream to slots below `modulus`, in place."""
+    for at, some in parts(key, slots.size, modulus):
+        to = slots[at : at + some.size]
+        to += some
+        np.minimum(to, to - np.uint64(modulus), out=to)  # below 0 wraps to the top
+
+
 def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus: int) -> Slots:
     """Sum the streams of the keys `plus`, less those of the keys `minus`, mod `modulus`."""
     most = (1 << 64) // modulus - 1  # terms that fit 64 bits without reduction

@@ -161,9 +161,9 @@ class StepKeys:
             plus.append(self._host_key(self.host or "", stream))
         return masking.combine(plus, minus, length, modulus)
 
-    def self_mask(self, stream: StreamId, length: int, modulus: int) -> Slots:
-        """What lies over all else that this party adds."""
-        return masking.uniform(masking.stream_key(self._self_seed, stream, "self"), length, modulus)
+    def add_self_mask(self, slots: Slots, stream: StreamId, modulus: int) -> None:
+        """Lay over slots, in place, what lies over all else that this party adds."""
+        masking.add(slots, masking.stream_key(self._self_seed, stream, "self"), modulus)
 
     def left(self, lost: Mapping[str, Lost]) -> RemainingMasks:
         """What survivors masked with those who are gone, if these are the seeds of their keys."""

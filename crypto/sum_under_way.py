@@ -140,20 +140,22 @@ class SumUnderWay:
         """Add what is masked with others, the tag of both, and the self mask over all."""
         context, keys, t = self._context, self._keys, COHORT.modulus
         numbers, key = context.numbers, context.keys.tag_key
+        tagged = np.empty(slots.size + 1, np.uint64)
+        tagged[:-1] = slots
         if keys is not None:
             host = self._rule.audience == Audience.HOST
             shared = keys.mask(
                 group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
             )
-            _add(slots, shared)
+            _add(tagged[:-1], shared)
         me = numbers[context.me]
-        tag = tags.make(key, slots, [me], t, stream)
+        tag = tags.make(key, tagged[:-1], [me], t, stream)
         if salts:
             tag += tags.bonds(key, me, {numbers[peer]: of for peer, of in salts.items()}, t, stream)
-        slots = np.append(slots, np.uint64(tag % t))
+        tagged[-1] = tag % t
         if keys is not None:
-            _add(slots, keys.self_mask(stream, slots.size, t))
-        return slots
+            keys.add_self_mask(tagged, stream, t)
+        return tagged
 
     # --- and back: rows 2, 2b and 3 ---------------------------------------------------------------
 
