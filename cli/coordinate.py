@@ -16,7 +16,19 @@ import click
 from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE, keys_option
 
-BAD = ("lost", "left out", "failed", "refused", "named", "complaint", "waiting", "slow", "stopped")
+BAD = (
+    "lost",
+    "left out",
+    "failed",
+    "refused",
+    "named",
+    "complaint",
+    "goes back",
+    "hidden",
+    "waiting",
+    "slow",
+    "stopped",
+)
 WAYS = ("up", "down")
 
 
@@ -79,7 +91,7 @@ def coordinate(
     from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import named
+    from secure_fl.pilot.progress import named, unsolved
     from secure_fl.pilot.waiting import Slow, arrived
     from secure_fl.runs.folder import RunFolder
 
@@ -107,7 +119,16 @@ def coordinate(
             recorder = EventLog("coordinator", record)
             log.info(f"listening on {url}")
             arrived(hub, roster.names, wait, recorder)
-            lead = RunLeader(hub, me, roster, asked, recorder, patience=wait, named=named(out))
+            lead = RunLeader(
+                hub,
+                me,
+                roster,
+                asked,
+                recorder,
+                patience=wait,
+                named=named(out),
+                unsolved=unsolved(out),
+            )
             signal.signal(signal.SIGINT, lambda *_: setattr(lead, "stopping", True))
             signal.signal(signal.SIGTERM, lambda *_: setattr(lead, "stopping", True))
             with looking(Slow(hub, recorder), every=5.0):
@@ -174,6 +195,11 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"named, with evidence, and left out: {', '.join(event['parties'])}"
         case "complaint":
             return f"a sum failed; all look into it: {', '.join(event['parties'])} complained"
+        case "goes back":
+            who = ", ".join(event["parties"])
+            return f"all would repeat rounds from {event['to']} on, for these lack them: {who}"
+        case "hidden":
+            return f"did not show what it sent to a sum that failed: {', '.join(event['parties'])}"
         case "waiting":
             return f"too few are there; waits for {listed(event['parties'])}"
         case "slow":

@@ -177,7 +177,7 @@ def _of_coordinators(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
         said = reply(step, members)
         told = {k: m for k, m in said.messages.items() if isinstance(m, Unmask)}
         if told and liar.lies(COORDINATOR, "one alone"):
-            told = dict.fromkeys(told, Unmask(members[:1], members[1:]))
+            told = dict.fromkeys(told, Unmask(members[-1:], members[:-1]))
         elif told and liar.lies(COORDINATOR, "two stories"):
             told |= {members[0]: Unmask(members[:-1], members[-1:])}
         return said._replace(messages={**said.messages, **told})

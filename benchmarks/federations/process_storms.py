@@ -13,25 +13,35 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from benchmarks.federations.drawn import EPSILON, ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar
 from benchmarks.federations.machines import Machine
-from benchmarks.federations.storm_cells import FINISHED, NAMED, Storm, report, run
+from benchmarks.federations.storm_cells import (
+    BLAMING,
+    FINISHED,
+    ITSELF,
+    NAMED,
+    Storm,
+    report,
+    run,
+)
 from benchmarks.report import Report
 from secure_fl.cli.processes import free_port
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.crypto.vault import Cost
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.dp.scope import LEDGER
-from secure_fl.pilot.progress import named
+from secure_fl.pilot.kits import load_kit
+from secure_fl.pilot.site import Memory
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.runs.folder import EVENTS, EVIDENCE, RESULT
 
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
-STARTS = 6  # of the coordinator by an operator, and of each hospital, after errors
+STARTS = 4  # of the coordinator by an operator, and of each hospital, after errors
 LIMIT = 1800.0  # seconds that a storm may take on a machine with much else to do
 LAST = 30.0  # seconds that hospitals have once the coordinator is done
 LOOK = 0.05
@@ -66,6 +76,7 @@ def storm(folder: Path, seed: int) -> Storm:
         end=end,
         rounds_lost=sum(_rounds_lost(trial.of(name)) for name in honest),
         overspent=sum(_overspent(trial.of(name), machines[name].kills) for name in honest),
+        keys_lost=sum(_lost_keys(trial.of(name)) for name in honest),
         seconds=round(time.monotonic() - started, 1),
     )
 
@@ -122,7 +133,8 @@ def _weather(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> tup
         if code and _blamed(trial, drawn):
             return killed, NAMED
         if machines[HUB].starts - machines[HUB].kills >= STARTS:
-            return killed, f"stopped: {_last(trial)}" if code else _models(trial, drawn)
+            itself = ITSELF if drawn.liar == COORDINATOR else f"stopped: {_last(trial)}"
+            return killed, itself if code else _models(trial, drawn)
         for name in (HUB, *trial.names):  # those that had ended well are needed again
             if machines[name].code is not None:
                 machines[name].start()
@@ -161,8 +173,11 @@ def _models(trial: Trial, drawn: Drawn) -> str:
 def _blamed(trial: Trial, drawn: Drawn) -> bool:
     """Whether the liar, and nobody else, is named: by the coordinator, or by evidence at sites."""
     if drawn.liar != COORDINATOR:
-        at = {str(event.get("at", "")) for event in _events(trial.of(HUB) / "run", "stopped")[-1:]}
-        return (named(trial.of(HUB) / "run") or at) == {drawn.liar}
+        hub = trial.of(HUB) / "run"
+        told = [event for kind in BLAMING for event in _events(hub, kind)]
+        named = {party for event in told for party in event["parties"]}
+        at = {event["at"] for event in _events(hub, "stopped")[-1:]}
+        return (named or at) == {drawn.liar}
     kept = [
         {file.name for file in folder.glob("[!.]*")}
         for folder in trial.folder.glob(f"*/runs/run/parties/*/{EVIDENCE}")
@@ -172,7 +187,7 @@ def _blamed(trial: Trial, drawn: Drawn) -> bool:
     return all(names == {HUB} for names in kept) and (bool(kept) or distrusted > 0)
 
 
-def _events(folder: Path, kind: str) -> list[dict[str, object]]:
+def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
     found = []
     with suppress(OSError):
         for line in (folder / EVENTS).read_text().splitlines():
@@ -189,10 +204,19 @@ def _last(trial: Trial) -> str:
 
 def _rounds_lost(site: Path) -> int:
     """How many rounds a hospital ended, and has no more, nor later ones."""
-    ended = [int(str(event["round"])) for event in _events(site / "runs" / "run", "round")]
+    ended = [int(event["round"]) for event in _events(site / "runs" / "run", "round")]
     folder = site / "runs" / "run" / "parties" / site.name / "checkpoints"
     kept = [int(path.name.removeprefix("round-")) for path in folder.glob("round-*")]
     return max(0, max(ended, default=0) - max(kept, default=0))
+
+
+def _lost_keys(site: Path) -> bool:
+    """Whether it refuses all runs of its roster."""
+    try:
+        Memory(site / "ledger").require_unforged(load_kit(site / "kit").roster)
+    except SecureFLError:
+        return True
+    return False
 
 
 def _overspent(site: Path, kills: int) -> int:

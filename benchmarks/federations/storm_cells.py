@@ -14,8 +14,17 @@ from tempfile import TemporaryDirectory
 from benchmarks.report import Report, Target, table
 
 CELLS = Path(__file__).parents[2] / "docs" / "results" / "storms"
-FINISHED, NAMED = "finished", "named"
-COLUMNS = ("lie", "one model", "stopped, the liar named", "otherwise", "lies told", "kills")
+FINISHED, NAMED, ITSELF = "finished", "named", "stopped by itself"
+BLAMING = ("named", "hidden", "goes back")  # events at the coordinator, and what they are about
+COLUMNS = (
+    "lie",
+    "one model",
+    "stopped, the liar named",
+    "stopped by a coordinator that lied",
+    "otherwise",
+    "lies told",
+    "kills",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +37,17 @@ class Storm:
     liar: str
     told: int
     kills: int
-    end: str  # FINISHED, NAMED, or what should not be
+    end: str  # FINISHED, NAMED, ITSELF (of a coordinator that lied), or what should not be
     rounds_lost: int  # by honest hospitals
     overspent: int  # payments that no honest hospital announced
+    keys_lost: int  # honest hospitals that take their keys for attacked
     seconds: float
 
     @property
     def bad(self) -> bool:
         """Whether it ended as none should."""
-        return self.end not in (FINISHED, NAMED) or bool(self.rounds_lost or self.overspent)
+        harm = self.rounds_lost or self.overspent or self.keys_lost
+        return self.end not in (FINISHED, NAMED, ITSELF) or bool(harm)
 
 
 def read(file: Path) -> list[Storm]:
@@ -73,7 +84,7 @@ def rows(found: Sequence[Storm]) -> list[tuple[str, ...]]:
     for lie in dict.fromkeys(one.lie for one in found):
         some = [one for one in found if one.lie == lie]
         ends = Counter("otherwise" if one.bad else one.end for one in some)
-        counts = (ends[FINISHED], ends[NAMED], ends["otherwise"])
+        counts = (ends[FINISHED], ends[NAMED], ends[ITSELF], ends["otherwise"])
         sums = (sum(one.told for one in some), sum(one.kills for one in some))
         made.append((lie, *(str(count) if count else "–" for count in (*counts, *sums))))
     return made
@@ -90,6 +101,7 @@ def report(name: str, found: Sequence[Storm], sizes: dict[str, int], started: fl
         (
             Target("storms that ended otherwise", 0, sum(one.bad for one in found)),
             Target("rounds that honest hospitals lost", 0, sum(one.rounds_lost for one in found)),
+            Target("honest hospitals that lost their keys", 0, sum(one.keys_lost for one in found)),
             Target("payments that nobody announced", 0, sum(one.overspent for one in found)),
         ),
         seconds=time.perf_counter() - started,

@@ -12,11 +12,21 @@ from pathlib import Path
 
 from benchmarks.federations.drawn import ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar, lying
-from benchmarks.federations.storm_cells import FINISHED, NAMED, Storm, report, run
+from benchmarks.federations.storm_cells import (
+    BLAMING,
+    FINISHED,
+    ITSELF,
+    NAMED,
+    Storm,
+    report,
+    run,
+)
 from benchmarks.report import Report
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.errors import DISTRUST, SecureFLError
 from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.progress import unsolved_in
+from secure_fl.pilot.site import Memory
 from secure_fl.testing.pilot import LocalPilot, local_pilot
 
 HOSPITALS = 5
@@ -61,6 +71,7 @@ def storm(folder: Path, seed: int) -> Storm:
         end=_end(made, drawn, honest, error),
         rounds_lost=_lost(made, honest),
         overspent=sum(_overspent(made, name, killed.count(name)) for name in honest),
+        keys_lost=sum(_lost_keys(made, name) for name in honest),
         seconds=round(time.monotonic() - started, 1),
     )
 
@@ -72,7 +83,8 @@ def _led(made: LocalPilot, drawn: Drawn) -> SecureFLError | None:
     for _ in range(TRIES):
         error = None
         try:
-            made.lead(patience=20, named=named).run()
+            told = [event for event in made.events if event["party"] == "coordinator"]
+            made.lead(patience=20, named=named, unsolved=unsolved_in(told)).run()
             if all(made.processes[n].done for n in made.members if n != drawn.liar):
                 break
         except SecureFLError as problem:
@@ -88,9 +100,12 @@ def _led(made: LocalPilot, drawn: Drawn) -> SecureFLError | None:
 
 def _end(made: LocalPilot, drawn: Drawn, honest: list[str], error: SecureFLError | None) -> str:
     """How a storm ended."""
+    if error is not None and _blamed(made, drawn, error):
+        return NAMED
+    if error is not None and drawn.liar == COORDINATOR:
+        return ITSELF
     if error is not None:
-        at = error.where.get("party", "")
-        return NAMED if _blamed(made, drawn, error) else f"stopped: {error.code} {at}".rstrip()
+        return f"stopped: {error.code} {error.where.get('party', '')}".rstrip()
     files = [made.folder / n / "run" / "model" / "model.safetensors" for n in honest]
     if not all(file.exists() for file in files):
         return "a hospital did not finish"
@@ -99,7 +114,8 @@ def _end(made: LocalPilot, drawn: Drawn, honest: list[str], error: SecureFLError
 
 def _blamed(made: LocalPilot, drawn: Drawn, error: SecureFLError) -> bool:
     """Whether the liar, and nobody else, is named."""
-    named = {party for event in made.seen("named") for party in event["parties"]}
+    told = [event for kind in BLAMING for event in made.seen(kind)]
+    named = {party for event in told for party in event["parties"]}
     if named or drawn.liar != COORDINATOR:
         return (named or {error.where.get("party")}) == {drawn.liar}
     said = [e["why"] for kind in ("refused", "unanswered") for e in made.seen(kind) if "why" in e]
@@ -115,6 +131,15 @@ def _lost(made: LocalPilot, honest: list[str]) -> int:
         kept = [int(path.name.removeprefix("round-")) for path in folder.glob("round-*")]
         lost += max(0, max(ended, default=0) - max(kept, default=0))
     return lost
+
+
+def _lost_keys(made: LocalPilot, name: str) -> bool:
+    """Whether it refuses all runs of its roster."""
+    try:
+        Memory(made.folder / name / "ledger").require_unforged(made.roster)
+    except SecureFLError:
+        return True
+    return False
 
 
 def _overspent(made: LocalPilot, name: str, kills: int) -> int:

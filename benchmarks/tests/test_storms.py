@@ -14,15 +14,10 @@ from benchmarks.micro import inquiry
 
 
 def ended(seed: int, **changes: Any) -> Storm:
-    given: dict[str, Any] = {
-        "private": False,
-        "liar": "east",
-        "told": 1,
-        "kills": 0,
-        "rounds_lost": 0,
-    }
-    more = {"seed": seed, "lie": "failed", "end": FINISHED, "overspent": 0, "seconds": 1.0}
-    return Storm(**{**given, **more, **changes})
+    harm = {"rounds_lost": 0, "overspent": 0, "keys_lost": 0}
+    told: dict[str, Any] = {"lie": "failed", "liar": "east", "told": 1, "end": FINISHED}
+    whole = {"seed": seed, "private": False, "kills": 0, "seconds": 1.0, **told, **harm}
+    return Storm(**{**whole, **changes})
 
 
 def test_an_inquiry_finds_the_liar_at_a_few_times_the_cost_of_a_sum() -> None:
@@ -51,15 +46,12 @@ def test_storms_that_are_written_down_are_not_run_again(tmp_path: Path) -> None:
 
 
 def test_what_harms_an_honest_hospital_counts_as_bad() -> None:
-    bad: list[dict[str, Any]] = [
-        {"rounds_lost": 1},
-        {"overspent": 1},
-        {"end": "did not end"},
-        {"end": "models differ"},
-    ]
+    harm = ("rounds_lost", "overspent", "keys_lost")
+    ends = [{"end": "did not end"}, {"end": "models differ"}]
+    bad: list[dict[str, Any]] = [*({what: 1} for what in harm), *ends]
     found = [ended(k, **one) for k, one in enumerate([{}, {"end": NAMED}, *bad])]
-    assert [one.bad for one in found] == [False, False, True, True, True, True]
-    assert rows(found) == [("failed", "1", "1", "4", "6", "–")]
+    assert [one.bad for one in found] == [False, False, *[True] * 5]
+    assert rows(found) == [("failed", "1", "1", "–", "5", "7", "–")]
 
 
 @pytest.mark.slow

@@ -86,6 +86,8 @@ class Coordinator:
                 began = self._recorder.clock()
                 reply = step.reply(self.members)
                 self._recorder.spent("answer", self._recorder.clock() - began)
+                if step.lacking:
+                    self._recorder.event("goes back", to=step.round, parties=list(step.lacking))
                 if step.round is not None:
                     later = (sums for sums in self._to_repeat if sums.round >= step.round)
                     self._to_repeat = step.to_repeat or tuple(later)

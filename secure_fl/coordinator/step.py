@@ -78,6 +78,7 @@ class Step:
     takes: ClassVar[type]
     round: int | None = None  # the round that begins with the answer to this step
     newcomers: tuple[str, ...] = ()  # who joins with the answer to this step
+    lacking: tuple[str, ...] = ()  # for whom the others go back more than a round
     to_repeat: tuple[OpenedSums, ...] = ()  # the sums that are repeated from there on
     at: SumId | None = None  # the sum that this step belongs to, as the parties count
     offered: Offered | None = None  # keys for the next sum that arrived in this step

@@ -46,6 +46,7 @@ class ReadyStep(Step):
         ready = {m: _without(self.ready[m], named) for m in members}
         after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
+        self.lacking = lacking(ready, after)
         self.offered = Offered(self.context.members, self.offers, 1)
         return Reply(
             {
@@ -53,6 +54,14 @@ class ReadyStep(Step):
                 for m in members
             }
         )
+
+
+def lacking(ready: Mapping[str, messages.Ready], after: int) -> tuple[str, ...]:
+    """Who has no later round than this one, if others would lose more than one by it."""
+    newest = {member: max(said.checkpoints, default=0) for member, said in ready.items()}
+    if max(newest.values(), default=0) - after <= 1:
+        return ()
+    return tuple(sorted(member for member, round in newest.items() if round <= after))
 
 
 def _without(ready: messages.Ready, named: frozenset[str]) -> messages.Ready:

@@ -31,7 +31,7 @@ from secure_fl.protocol.frames import Link
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 MOST_FAILURES = 2  # of one over the whole run, while the others go on
 FAILED = "failed"  # of whom a round cannot be ended without
-MOST_HIDDEN = 1  # uploads in doubt that one does not show: each counts as a forged sum at all sites
+MOST_UNSOLVED = 1  # inquiries that name nobody: each counts as a forged sum at all sites
 LONGEST_NAP = 15  # seconds between two invitations, while nobody comes or goes
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
@@ -61,9 +61,10 @@ class RunLeader:
         *,
         patience: float = 3600.0,
         named: Iterable[str] = (),
+        unsolved: Iterable[str] = (),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`named`: who was, before this process began."""
+        """`named`: who was, before this process began; `unsolved`: as `progress` tells of it."""
         if isinstance(plan, Plan):
             require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         self._hub, self._roster = hub, roster
@@ -74,7 +75,7 @@ class RunLeader:
         self._restarts: Counter[object] = Counter()  # since a round ended
         self._all_restarts: Counter[object] = Counter()
         self._failures: Counter[str] = Counter()  # how often each said that it cannot go on
-        self._hidden: Counter[object] = Counter()  # uploads in doubt that each did not show
+        self._unsolved = list(unsolved)  # who hid an upload in doubt, or "": inquiries in vain
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._awaited: list[str] | None = None  # for whom the run waits, as the log says
@@ -88,6 +89,7 @@ class RunLeader:
     def run(self) -> None:
         """Gather and lead until the plan is done; wait for those who are missing."""
         try:
+            self._require_solved()
             while not self._tried():
                 pass
         except SecureFLError as error:
@@ -162,10 +164,24 @@ class RunLeader:
 
     def _hid(self, error: PartyFailed) -> None:
         """Repeat the round with who did not show an upload that is in doubt, but not for ever."""
-        party = error.where.get("party")
-        self._hidden[party] += 1
-        if self._hidden[party] > MOST_HIDDEN:
-            raise error
+        party = str(error.where["party"])
+        self._recorder.event("hidden", parties=[party])
+        self._unsolved.append(party)
+        self._require_solved()
+
+    def _require_solved(self) -> None:
+        """Stop before sums fail so often that sites give up their keys, in any process of ours."""
+        if len(self._unsolved) <= MOST_UNSOLVED:
+            return
+        hid = [party for party in self._unsolved if party]
+        said = f", and {' and '.join(sorted(set(hid)))} did not show what it had sent" * bool(hid)
+        raise PartyFailed(
+            f"{len(self._unsolved)} sums failed, and nobody could be named{said}",
+            fix="one more, and sites take their keys for attacked. Begin another run, with another "
+            "name, without who hides; if nobody does, look for what changes frames here",
+            party=hid[-1] if hid else None,
+            reason=HIDDEN,
+        )
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""

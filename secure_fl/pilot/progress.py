@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,11 @@ def progress(folder: Path) -> dict[str, Any]:
                 mark(event["parties"], "named")
                 convicted += [name for name in event["parties"] if name not in convicted]
                 notes.append(f"named, with evidence: {', '.join(event['parties'])}")
+            case "hidden":
+                notes.append(f"did not show what it sent: {', '.join(event['parties'])}")
+            case "goes back":
+                who = ", ".join(event["parties"])
+                notes.append(f"all would repeat rounds from {event['to']} on: {who} lack them")
             case "approved":
                 approvals = event["by"]
             case "guard" if event["refused"]:
@@ -88,10 +94,34 @@ def progress(folder: Path) -> dict[str, Any]:
 
 def named(folder: Path) -> set[str]:
     """Who broke the protocol in this run so far, as its coordinator wrote down."""
-    file = folder / EVENTS
-    lines = file.read_text().splitlines() if file.exists() else []
-    told = (event["parties"] for event in _events(lines) if event["event"] == "named")
+    told = (event["parties"] for event in _events_of(folder) if event["event"] == "named")
     return {str(party) for parties in told for party in parties}
+
+
+def unsolved(folder: Path) -> list[str]:
+    """The inquiries of this run so far that named nobody: who hid what it had sent, or nothing."""
+    return unsolved_in(_events_of(folder))
+
+
+def unsolved_in(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The same, of a coordinator's events; one that was killed in an inquiry named nobody."""
+    found, under_way = list[str](), False
+    for event in events:
+        match event["event"]:
+            case "complaint":
+                found += [""] * under_way
+                under_way = True
+            case "named":
+                under_way = False
+            case "hidden":
+                found += map(str, event["parties"])
+                under_way = False
+    return found + [""] * under_way
+
+
+def _events_of(folder: Path) -> list[dict[str, Any]]:
+    file = folder / EVENTS
+    return _events(file.read_text().splitlines() if file.exists() else [])
 
 
 def vote_told(event: dict[str, Any]) -> str:

@@ -61,6 +61,7 @@ def test_one_members_empty_disk_costs_the_others_no_round(tmp_path: Path) -> Non
         made.lead(patience=0).run()
     (told, *_) = made.seen("refused")
     assert "--go-back" in told["why"] and "after_round" in told["why"]
+    assert made.seen("goes back")[-1]["parties"] == [LIAR]  # whom operators have to ask
     assert all(kept(made, name) == ["round-00002", "round-00003"] for name in OTHERS)
     made.goes_back = True  # it is true, and they say so
     for name in made.members:

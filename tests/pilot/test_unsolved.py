@@ -1,0 +1,81 @@
+"""Who spoils sums and hides it costs nobody the cohort's keys, however often a run is led again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.coordinator.inquest import HIDDEN
+from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
+from secure_fl.party.session import Session
+from secure_fl.pilot.progress import unsolved_in
+from secure_fl.settings import ProtectionSettings
+from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.raising import raises
+
+LIAR = "hospital-3"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot]:
+    """A pilot in which one tags wrongly each time, and never shows what it sent."""
+    masked, examine = SumUnderWay._masked, Session._examine
+
+    def spoiled(sum: SumUnderWay, *what: Any) -> Any:
+        slots = masked(sum, *what)
+        if sum._context.me == LIAR:
+            slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
+        return slots
+
+    def hiding(session: Session, message: Any, frame: Any) -> Any:
+        found, bulk = examine(session, message, frame)
+        return found, b"" if session.party == LIAR else bulk
+
+    monkeypatch.setattr(SumUnderWay, "_masked", spoiled)
+    monkeypatch.setattr(Session, "_examine", hiding)
+    plan = plan_of(FedAvg(rounds=2), protection=ProtectionSettings(min_cohort=3))
+    town = local_pilot(tmp_path, plan, 5)
+    yield town
+    for process in town.processes.values():
+        process.close()
+
+
+def lead(made: LocalPilot, *, remembers: bool) -> None:
+    """Lead it as a process that begins anew, with what is in the coordinator's folder or not."""
+    told = [event for event in made.events if event["party"] == "coordinator"]
+    made.lead(patience=0, unsolved=unsolved_in(told) if remembers else ()).run()
+
+
+def require_keys(made: LocalPilot) -> None:
+    for name in set(made.members) - {LIAR}:
+        made.processes[name]._memory.require_unforged(made.roster)
+
+
+def test_a_coordinator_that_forgets_costs_all_their_keys(made: LocalPilot) -> None:
+    for _ in range(2):
+        with pytest.raises(SecureFLError):
+            lead(made, remembers=False)
+    with raises(KeyringError, reason="retired"):
+        require_keys(made)
+
+
+def test_one_that_remembers_stops_and_names_who_hides(made: LocalPilot) -> None:
+    for _ in range(4):
+        with raises(PartyFailed, party=LIAR, reason=HIDDEN):
+            lead(made, remembers=True)
+    require_keys(made)
+    assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2
+
+
+def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
+    complaint, named = {"event": "complaint"}, {"event": "named", "parties": ["x"]}
+    hidden = {"event": "hidden", "parties": ["y"]}
+    assert unsolved_in([complaint, named, complaint, complaint, hidden]) == ["", "y"]
+    assert unsolved_in([complaint, named, complaint]) == [""]
