@@ -13,7 +13,7 @@ from secure_fl.settings import DPSettings, ProtectionSettings
 from secure_fl.testing.pilot import plan_of
 
 ROUNDS, KILLS = 3, 3
-EXCHANGES = 20 * ROUNDS  # of a run with a kill or two, about
+EXCHANGES = 10 * ROUNDS  # of a run that nothing happens to, about
 EPSILON = 60.0
 
 
