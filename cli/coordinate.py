@@ -84,6 +84,7 @@ def coordinate(
     """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
     from secure_fl.cli import show
     from secure_fl.cli.keyring import open_ring
+    from secure_fl.display.run_page import PageWriter
     from secure_fl.engines.flare.diagnosis import looking
     from secure_fl.engines.flare.hub import FlareHub
     from secure_fl.events import EventLog
@@ -101,11 +102,12 @@ def coordinate(
     me = open_ring(folder, passphrase_file).identity()
     show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
-    meter, writing = Meter(), Lock()
+    meter, writing, page = Meter(), Lock(), PageWriter(out)
 
     def record(event: dict[str, Any]) -> None:
         with writing:  # who is slow is noted by another thread
             run.record(event)
+            page(event)
         meter.note(event)
         if (line := told(event, asked.rounds)) is not None:
             log.log(WARNING if event["event"] in BAD else INFO, line)
@@ -134,6 +136,7 @@ def coordinate(
             with looking(Slow(hub, recorder), every=5.0):
                 lead.run()
             run.finish(lead.document())
+            page.write()
             hub.dismiss()
         log.info(f"done; what the coordinator saw of it is in {out}")
 

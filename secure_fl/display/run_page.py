@@ -54,10 +54,14 @@ class PageWriter:
         now = time.monotonic()
         if event["event"] != "round" or now < self._due:
             return
-        with suppress(OSError):  # the run's own files tell of a full disk; a page can wait
-            write_run_page(self._folder)
+        self.write()
         spent = time.monotonic() - now
         self._due = now + max(AGAIN / 2, 10 * spent)
+
+    def write(self) -> None:
+        """Write it now, if there is room: secure-fl report can write it again."""
+        with suppress(OSError):  # the run's own files tell of a full disk; a page can wait
+            write_run_page(self._folder)
 
 
 def run_page(story: Story, *, shared: bool = False) -> str:
@@ -91,7 +95,10 @@ def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> s
 def _short(story: Story) -> str:
     document, metric = story.document, story.metric
     mode = story.settings.get("protection", {}).get("mode", "he+secagg")
-    who = f"{len(story.parties)} hospitals" if story.parties else "hospitals"
+    count = document.get("protection", {}).get("parties") or len(story.parties)
+    who = f"{count} hospitals" if count else "hospitals"
+    if document.get("roster") and len(story.parties) == 1:
+        who += f", as {story.parties[0]} sees it"
     lead = f"{story.algorithm} over {who}, {story.status}, protection {mode}."
     said = [paragraph(lead, "lead")]
     if mode == "none":
@@ -207,9 +214,13 @@ def _cost(story: Story, at: str, shared: bool) -> str:
     )
     if not story.document:
         return body
-    if not shared:
+    if not shared and "metrics" in story.document:
         grid = result_table(story.document)
         body += table("Hospital by hospital", grid.columns, grid.rows)
+    elif not shared:  # a coordinator's
+        ways = [(name, traffic(story.document, name)) for name in story.parties]
+        rows = [[name, size(up), size(down)] for name, (up, down) in ways]
+        body += table("Hospital by hospital", ["hospital", "sent", "received"], rows)
     seconds = story.document.get("seconds", {})
     phases: dict[str, float] = {}
     for found in seconds.get("party", {}).values():
@@ -261,7 +272,7 @@ def _privacy(document: Mapping[str, Any], shared: bool) -> str:
         body += paragraph(f"This holds if {privacy['assumes']}.")
     if (noise := noise_line(document)) is not None:
         body += paragraph(noise)
-    if not body and document:
+    if not body and "metrics" in document:  # a coordinator knows of none
         body = paragraph(
             "Nothing: there was no differential privacy. Sums hide contributions; what the trained "
             "model itself tells of its records is not bounded."

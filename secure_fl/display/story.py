@@ -19,6 +19,7 @@ RESULT, SETTINGS, EVENTS, TRANSCRIPT = (
     "events.jsonl",
     "transcript.jsonl",
 )
+LEAD = "secure-fl/lead/1"
 SPLITS = ("dev", "test")
 ROW, TRULY = "of ", "truly "  # before a class in the names of counts
 
@@ -106,7 +107,7 @@ def read_story(folder: Path) -> Story:
         fix = "secure-fl runs FOLDER lists the runs of a folder"
         raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
     text = (folder / SETTINGS).read_text(encoding="utf-8")
-    story = Story(folder.name, _toml(text), text, _json(folder / RESULT))
+    story = Story(folder.name, _toml(text), text, _of_lead(_json(folder / RESULT)))
     for event in _lines(folder / EVENTS):
         _READ.get(event.get("event", ""), _nothing)(story, event)
     for file in sorted(folder.glob(f"parties/*/{TRANSCRIPT}")):
@@ -202,6 +203,23 @@ def _json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _of_lead(document: dict[str, Any]) -> dict[str, Any]:
+    """What a pilot's coordinator writes, in the words of a run's result."""
+    if document.get("schema") != LEAD:
+        return document
+    seconds = document["seconds"]
+    protection = {
+        "mode": document["protection"],
+        "statement": "The coordinator wrote this: it saw who was there, sizes and times, and "
+        "nothing that was learned.",
+    }
+    return document | {
+        "parties": sorted(document["bytes"]),
+        "protection": protection,
+        "seconds": {"total": seconds.get("run", 0.0), "party": {}, "coordinator": seconds},
+    }
 
 
 def _toml(text: str) -> dict[str, Any]:

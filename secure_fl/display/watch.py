@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from secure_fl.display.cell import Cell
 from secure_fl.display.figures import duration, number, size
 from secure_fl.display.grid import Grid
 
@@ -109,22 +110,27 @@ class Watch:
         self._all = _Line()  # over all hospitals' records, where scores are pooled
         self._curve: list[float] = []
         self._clock, self._pace, self._said = clock, _Pace(clock, rounds), clock()
-        self._live: Live | None = None
+        self._live: Live | Cell | None = None  # None: lines
 
     def __enter__(self) -> Watch:
         redraws = self._console.is_terminal or self._console.is_jupyter
         if redraws and not self._console.quiet:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self.shown,
-                refresh_per_second=PER_SECOND,
-                transient=False,
-                vertical_overflow="visible",
-            )
+            self._live = self._place()
             self._live.start()
         else:
             self._console.print(self._title, style="bold")
         return self
+
+    def _place(self) -> Live | Cell:
+        if self._console.is_jupyter:
+            return Cell(self.shown, self._clock)
+        return Live(
+            console=self._console,
+            get_renderable=self.shown,
+            refresh_per_second=PER_SECOND,
+            transient=False,
+            vertical_overflow="visible",
+        )
 
     def __exit__(
         self,
@@ -137,6 +143,11 @@ class Watch:
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Take one event."""
+        self._take(event)
+        if isinstance(self._live, Cell):
+            self._live.refresh()
+
+    def _take(self, event: dict[str, Any]) -> None:
         kind, party = event["event"], str(event["party"])
         if party == COORDINATOR:
             self._coordinated(kind, event)

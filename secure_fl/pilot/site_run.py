@@ -10,6 +10,7 @@ from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.inquiry import Case
 from secure_fl.crypto.roster import Roster
 from secure_fl.data.silo import Silo
+from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener
 from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
@@ -76,6 +77,7 @@ class SiteRun:
         place = home.folder / plan.run.name
         resume = (place / "settings.toml").exists()
         self._folder = RunFolder.open(place, text, resume=resume)
+        self._page = PageWriter(place)
         try:
             self._begin()
         except BaseException:
@@ -158,6 +160,7 @@ class SiteRun:
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
             self._folder.finish(document | {"convicted": names} | approved)
             write_cards(self._folder.path)
+            self._page.write()
         except SecureFLError as error:
             raise error.at(party=party) from None
         except Exception as error:  # of the libraries that write models, each has its own
@@ -177,4 +180,5 @@ class SiteRun:
     def _record(self, event: Event) -> None:
         if not self._closed:
             self._folder.record(event)
+            self._page(event)
         self._home.listen(event)

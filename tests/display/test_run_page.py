@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +15,7 @@ from secure_fl import FedAvg
 from secure_fl.cli.main import main
 from secure_fl.display.comparing import comparison_page, difference, side_by_side
 from secure_fl.display.run_page import PAGE, run_page
-from secure_fl.display.story import by_class, confusion, read_story
+from secure_fl.display.story import LEAD, by_class, confusion, read_story
 from secure_fl.errors import RunError
 from secure_fl.testing.hospitals import silos, small
 from tests.support import browser
@@ -121,6 +123,32 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     outline = Outline()
     outline.feed(page)
     assert not outline.open and len(set(outline.ids)) == len(outline.ids)
+
+
+def test_a_coordinators_page_tells_sizes_and_nothing_that_was_learned(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study")
+    for told in ("parties", "result.json"):
+        place = folder / told
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    names = ("north", "south", "west")
+    lead = {
+        "schema": LEAD,
+        "status": "finished",
+        "algorithm": "fedavg",
+        "rounds": 6,
+        "protection": "he+secagg",
+        "roster": "12345 67890",
+        "bytes": {name: {"up": 660_000, "down": 672_000} for name in names},
+        "seconds": {"add": 0.5, "run": 18.0},
+    }
+    (folder / "result.json").write_text(json.dumps(lead))
+    page = run_page(read_story(folder))
+    assert "over 3 hospitals, finished, protection he+secagg" in page
+    assert "nothing that was learned" in page and "660.0 kB" in page
+    assert "there was no differential privacy" not in page  # it cannot know
+    site = read_story(written(tmp_path / "site", parties=("north",)))
+    site.document = dict(site.document) | {"roster": "12345 67890"}
+    assert "1 hospitals, as north sees it" in run_page(site)
 
 
 def test_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,8 @@ def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
     assert own == whole["metrics"]["last"]["party"]["hospital-1"]
     assert document["protection"] == whole["protection"]
     assert (tmp_path / "town" / "hospital-1" / "run" / "model" / "model.safetensors").exists()
+    page = (tmp_path / "town" / "hospital-1" / "run" / "report.html").read_text()
+    assert "as hospital-1 sees it" in page and "finished" in page
 
 
 def dies(party: str, at: int, *, answered: bool) -> Callable[[LocalPilot, str], None]:
