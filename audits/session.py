@@ -19,6 +19,7 @@ from secure_fl.audits import code_trials, public_trials, roles, suite
 from secure_fl.audits.attacks.reading import ONE, Sent
 from secure_fl.audits.base import Prior, Trial
 from secure_fl.audits.controls import recorded, unprotected
+from secure_fl.audits.kept import KeptTrials
 from secure_fl.audits.metadata_trials import metadata_trials
 from secure_fl.audits.priors import prior_of
 from secure_fl.capture import readings
@@ -136,13 +137,19 @@ class Audit:
 
 
 def trials(audit: Audit, tell: Tell = lambda done, total, label: None) -> tuple[Trial, ...]:
-    """Run every attack, one after the other."""
+    """Run every attack, one after the other; what an audit that was stopped has run, it has."""
     steps = list(_steps(audit))
+    kept = KeptTrials(audit.folder, audit.place)
     found: list[Trial] = []
     for done, (label, step) in enumerate(steps):
         tell(done, len(steps), label)
-        found += step()
+        part = kept.get(label)
+        if part is None:
+            part = tuple(step())
+            kept.put(label, part)
+        found += part
     tell(len(steps), len(steps), "")
+    kept.drop()
     return tuple(found)
 
 

@@ -31,14 +31,18 @@ Exit status: 0 within policy ([policy] of the settings), 3 beyond it, 4 inconclu
 def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: bool) -> None:
     """Attack what each role saw of a recorded RUN, and write the report beside it."""
     from secure_fl.cli import show
-    from secure_fl.cli.group import require_folder
+    from secure_fl.cli.group import INTERRUPTED, require_folder, stop
 
     require_folder(run)
     from secure_fl.audits.document import EXIT, encode
 
     console = show.err(quiet or as_json)
     started = time.perf_counter()
-    document = audited(run, console, quick=quick)
+    try:
+        document = audited(run, console, quick=quick)
+    except KeyboardInterrupt:
+        again = f"secure-fl audit {run}{' --quick' * quick}"
+        stop(INTERRUPTED, f"interrupted; attacks that ended are kept. Go on with:\n  {again}")
     if as_json:
         click.echo(encode(document), nl=False)
     elif not quiet:
@@ -166,6 +170,8 @@ def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
 
         def tell(done: int, total: int, label: str) -> None:
             progress.update(task, completed=done, total=total, description=label or "report")
+            if not console.is_terminal:  # where nothing is redrawn
+                console.print(f"{label or 'report'} ({done} of {total} done)")
 
         document = attack(run, quick=quick, tell=tell)
     keep(document, run)

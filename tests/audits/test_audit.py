@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from secure_fl.audits.base import Verdict
-from secure_fl.audits.document import AuditDocument, read
+from secure_fl.audits.document import AuditDocument, encode, read
+from secure_fl.audits.kept import KeptTrials
 from secure_fl.audits.run import audit
 from secure_fl.audits.session import Audit
 from secure_fl.audits.shipped import recorded
@@ -278,3 +279,40 @@ def test_wrong_folders_are_told(tmp_path):
     assert "secure-fl runs FOLDER" in done.output + str(done.stderr)
     (tmp_path / "audit.json").write_text(json.dumps({"schema": "something/9"}))
     assert runner.invoke(main, ["report", str(tmp_path)]).exit_code == 4
+
+
+def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """What was run is not run again, and the document is the same, byte for byte."""
+    folder = trained(tmp_path / "run")
+    whole = encode(audit(folder, quick=True, code=False))
+    begun: list[str] = []
+
+    def stop_at_the_third(done: int, total: int, label: str) -> None:
+        begun.append(label)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(folder, quick=True, code=False, tell=stop_at_the_third)
+    kept = sorted((folder / "audit" / "kept").rglob("*.msgpack"))
+    assert len(kept) == 2 < len(begun)
+    times = [file.stat().st_mtime_ns for file in kept]
+
+    def looked(done: int, total: int, label: str) -> None:
+        if label:  # until the end, none is written again
+            assert [file.stat().st_mtime_ns for file in kept] == times
+
+    assert encode(audit(folder, quick=True, code=False, tell=looked)) == whole
+    assert not (folder / "audit" / "kept").exists()
+
+
+def test_what_was_kept_of_another_run_is_not_taken(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run")
+    one = KeptTrials(folder, tmp_path / "work")
+    one.put("token bag", ())
+    assert one.get("token bag") == ()
+    (folder / "result.json").write_text((folder / "result.json").read_text() + " ")
+    assert KeptTrials(folder, tmp_path / "work").get("token bag") is None
+    file = next((tmp_path / "work").rglob("*.msgpack"))
+    file.write_bytes(b"half a fi")
+    assert one.get("token bag") is None
