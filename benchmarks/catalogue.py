@@ -28,6 +28,9 @@ SEED = click.Option(["--seed"], type=int, help="Which of them. [default: 0]")
 STORMS = click.Option(
     ["--storms"], metavar="COUNT", type=click.IntRange(min=1), help="So many. [default: 300]"
 )
+WITHIN = click.Option(
+    ["--within"], metavar="EXCHANGES", type=click.IntRange(min=3), help="Kills. [default: 30]"
+)
 CELLS = click.Option(
     ["--cells"],
     metavar="FILE",
@@ -214,7 +217,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "benchmarks.federations.storms",
             "Pilots in which one lies and others are killed, by seed.",
             {"storms": 2},
-            (STORMS, SEED, CELLS),
+            (STORMS, SEED, WITHIN, CELLS),
         ),
         "process-storms": Benchmark(
             "benchmarks.federations.process_storms",
@@ -223,6 +226,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             (
                 STORMS,
                 SEED,
+                WITHIN,
                 CELLS,
                 click.Option(
                     ["--jobs"], type=click.IntRange(min=1), help="At a time. [default: 1]"

@@ -29,15 +29,20 @@ class Drawn:
     kills: Sequence[tuple[int, str]]  # after so many exchanges, whom
 
     @classmethod
-    def of(cls, seed: int, members: Sequence[str], mortal: Sequence[str]) -> Drawn:
-        """Draw a storm over these members, in which these may be killed."""
+    def of(
+        cls, seed: int, members: Sequence[str], mortal: Sequence[str], within: int = EXCHANGES
+    ) -> Drawn:
+        """Draw a storm over these members, in which these may be killed within so many exchanges.
+
+        Runs that go wrong have more of them than others: a kill that falls behind the end is none.
+        """
         rng = random.Random(seed)  # noqa: S311 - a seed chooses attacks
         lie = LIES[seed % len(LIES)]
         late = lie in AT_GATHERINGS  # about rounds that have ended: somebody has to be killed then
         liar = rng.choice(members) if lie in BY_MEMBERS else COORDINATOR
-        earliest = EXCHANGES // 3 if late else 1
+        earliest = within // 3 if late else 1
         kills = sorted(
-            (rng.randint(earliest, EXCHANGES), rng.choice(mortal))
+            (rng.randint(earliest, within), rng.choice(mortal))
             for _ in range(rng.randint(int(late), KILLS))
         )
         first = 1 if late else rng.randint(1, 2 * ROUNDS)

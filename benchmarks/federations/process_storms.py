@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.federations.drawn import EPSILON, ROUNDS, Drawn
+from benchmarks.federations.drawn import EPSILON, EXCHANGES, ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar
 from benchmarks.federations.machines import Machine
 from benchmarks.federations.storm_cells import (
@@ -49,18 +49,23 @@ CHEAP = Cost(log_n=10)  # of opening a key: passphrases are not what is attacked
 
 
 def measure(
-    *, storms: int = 300, seed: int = 0, jobs: int = 1, cells: Path | None = None
+    *,
+    storms: int = 300,
+    seed: int = 0,
+    within: int = EXCHANGES,
+    jobs: int = 1,
+    cells: Path | None = None,
 ) -> Report:
     """So many storms; those that the file of cells holds are not run again."""
     started = time.perf_counter()
-    found = run(storm, range(seed, seed + storms), cells, jobs)
+    found = run(storm, range(seed, seed + storms), within, cells, jobs)
     sizes = {"hospitals": len(NAMES), "rounds": ROUNDS, "records": SIZE}
     return report("process-storms", found, sizes, started)
 
 
-def storm(folder: Path, seed: int) -> Storm:
+def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
     """One storm."""
-    started, drawn = time.monotonic(), Drawn.of(seed, NAMES, (HUB, *NAMES))
+    started, drawn = time.monotonic(), Drawn.of(seed, NAMES, (HUB, *NAMES), within)
     trial = _trial(folder, drawn)
     with _running(trial, drawn) as machines:
         kills, end = _weather(trial, drawn, machines)
@@ -68,6 +73,7 @@ def storm(folder: Path, seed: int) -> Storm:
     told = trial.folder / "lies"
     return Storm(
         seed=seed,
+        within=within,
         private=drawn.private,
         lie=drawn.lie,
         liar=drawn.liar,

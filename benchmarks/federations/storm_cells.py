@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.report import Report, Target, table
 
-CELLS = Path(__file__).parents[2] / "docs" / "results" / "storms"
+ROOT = Path(__file__).parents[2]
+CELLS = ROOT / "docs" / "results" / "storms"  # processes.jsonl, one-process.jsonl
 FINISHED, NAMED, ITSELF = "finished", "named", "stopped by itself"
 BLAMING = ("named", "hidden", "goes back")  # events at the coordinator, and what they are about
 COLUMNS = (
@@ -32,6 +33,7 @@ class Storm:
     """What came of one seed."""
 
     seed: int
+    within: int  # exchanges: kills are drawn from so many
     private: bool  # by DP-SGD
     lie: str
     liar: str
@@ -51,23 +53,29 @@ class Storm:
 
 
 def read(file: Path) -> list[Storm]:
-    """The storms that a file holds, by seed."""
+    """The storms that a file holds, by their draws."""
     lines = file.read_text().splitlines() if file.exists() else []
     found = (Storm(**json.loads(line)) for line in lines)
-    return sorted({one.seed: one for one in found}.values(), key=lambda one: one.seed)
+    kept = {(one.within, one.seed): one for one in found}
+    return [kept[key] for key in sorted(kept)]
 
 
 def run(
-    one: Callable[[Path, int], Storm], seeds: Sequence[int], file: Path | None, jobs: int = 1
+    one: Callable[[Path, int, int], Storm],
+    seeds: Sequence[int],
+    within: int,
+    file: Path | None,
+    jobs: int = 1,
 ) -> list[Storm]:
     """Run those that are missing, write each down as it ends, and return all."""
-    known = {} if file is None else {storm.seed: storm for storm in read(file)}
+    kept = [] if file is None else read(file)
+    known = {storm.seed: storm for storm in kept if storm.within == within}
 
     def ended(seed: int) -> None:
         if seed in known:
             return
         with TemporaryDirectory(prefix=f"storm-{seed}-") as folder:
-            known[seed] = one(Path(folder), seed)
+            known[seed] = one(Path(folder), seed, within)
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("a") as cells:  # one write, so that lines of several do not mix
@@ -88,6 +96,12 @@ def rows(found: Sequence[Storm]) -> list[tuple[str, ...]]:
         sums = (sum(one.told for one in some), sum(one.kills for one in some))
         made.append((lie, *(str(count) if count else "–" for count in (*counts, *sums))))
     return made
+
+
+def markdown(found: Sequence[Storm]) -> str:
+    """The same as a table of a page."""
+    lines = [COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 1)), *sorted(rows(found))]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def report(name: str, found: Sequence[Storm], sizes: dict[str, int], started: float) -> Report:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchmarks.federations.drawn import ROUNDS, Drawn
+from benchmarks.federations.drawn import EXCHANGES, ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar, lying
 from benchmarks.federations.storm_cells import (
     BLAMING,
@@ -33,18 +33,20 @@ HOSPITALS = 5
 TRIES = 6  # starts of the coordinator's process
 
 
-def measure(*, storms: int = 300, seed: int = 0, cells: Path | None = None) -> Report:
+def measure(
+    *, storms: int = 300, seed: int = 0, within: int = EXCHANGES, cells: Path | None = None
+) -> Report:
     """So many storms; those that the file of cells holds are not run again."""
     started = time.perf_counter()
-    found = run(storm, range(seed, seed + storms), cells)
+    found = run(storm, range(seed, seed + storms), within, cells)
     return report("storms", found, {"hospitals": HOSPITALS, "rounds": ROUNDS}, started)
 
 
-def storm(folder: Path, seed: int) -> Storm:
+def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
     """One storm."""
     started, killed = time.monotonic(), list[str]()
     names = [f"hospital-{number}" for number in range(1, HOSPITALS + 1)]
-    drawn = Drawn.of(seed, names, names)
+    drawn = Drawn.of(seed, names, names, within)
     made = local_pilot(folder, drawn.plan(), HOSPITALS)
     liar = Liar(drawn.liar, drawn.lie, drawn.first, drawn.once)
     when = list(drawn.kills)
@@ -63,6 +65,7 @@ def storm(folder: Path, seed: int) -> Storm:
     honest = [name for name in names if name != drawn.liar]
     return Storm(
         seed=seed,
+        within=within,
         private=drawn.private,
         lie=drawn.lie,
         liar=drawn.liar,

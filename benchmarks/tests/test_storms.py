@@ -9,14 +9,32 @@ import pytest
 
 from benchmarks.federations import process_storms, storms
 from benchmarks.federations.lies import LIES, Liar
-from benchmarks.federations.storm_cells import FINISHED, NAMED, Storm, read, rows, run
+from benchmarks.federations.storm_cells import (
+    CELLS,
+    FINISHED,
+    NAMED,
+    ROOT,
+    Storm,
+    markdown,
+    read,
+    rows,
+    run,
+)
 from benchmarks.micro import inquiry
 
 
 def ended(seed: int, **changes: Any) -> Storm:
     harm = {"rounds_lost": 0, "overspent": 0, "keys_lost": 0}
     told: dict[str, Any] = {"lie": "failed", "liar": "east", "told": 1, "end": FINISHED}
-    whole = {"seed": seed, "private": False, "kills": 0, "seconds": 1.0, **told, **harm}
+    whole = {
+        "seed": seed,
+        "within": 30,
+        "private": False,
+        "kills": 0,
+        "seconds": 1.0,
+        **told,
+        **harm,
+    }
     return Storm(**{**whole, **changes})
 
 
@@ -36,12 +54,12 @@ def test_a_liar_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_storms_that_are_written_down_are_not_run_again(tmp_path: Path) -> None:
     asked, file = list[int](), tmp_path / "cells" / "storms.jsonl"
 
-    def one(folder: Path, seed: int) -> Storm:
+    def one(folder: Path, seed: int, within: int) -> Storm:
         asked.append(seed)
         return ended(seed)
 
-    assert run(one, range(2), file) == run(one, range(2), file) == read(file)
-    run(one, range(3), file)
+    assert run(one, range(2), 30, file) == run(one, range(2), 30, file) == read(file)
+    run(one, range(3), 30, file)
     assert asked == [0, 1, 2]
 
 
@@ -52,6 +70,12 @@ def test_what_harms_an_honest_hospital_counts_as_bad() -> None:
     found = [ended(k, **one) for k, one in enumerate([{}, {"end": NAMED}, *bad])]
     assert [one.bad for one in found] == [False, False, *[True] * 5]
     assert rows(found) == [("failed", "1", "1", "–", "5", "7", "–")]
+
+
+@pytest.mark.parametrize("place", ["processes", "one-process"])
+def test_the_page_has_what_the_cells_say(place: str) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert markdown(read(CELLS / f"{place}.jsonl")) in page
 
 
 @pytest.mark.slow
