@@ -188,7 +188,7 @@ def _recovered(trials: Sequence[Trial]) -> tuple[float | None, str]:
         if t.verdict is Verdict.LEAKS and t.deployed
     ]
     if found:
-        value, measure = max(found)
+        value, measure = max(found, key=lambda one: (round(one[0], 3), one[1] == WORDS))
         return _round(value), measure
     held = any(t.verdict is Verdict.HOLDS for t in mine)
     return (0.0 if held else None), f"{WORDS}, or {UPDATE}"

@@ -21,7 +21,7 @@ Three hospitals want to find adverse drug events in their notes. Each has 240 la
 in a style of its own, and may not show them to anybody. First each learns alone; then they learn
 together: in the clear, so that the machine in the middle could read what each hospital sent; and
 once more, sealed: encrypted and masked, so that only the sum over all of them can be opened. FedKD
-then sends less: a smaller model's update, as factors.
+then keeps a teacher at each hospital, and sends a student's update in its place, sealed as well.
 """
 WHO_COULD_LOOK = "Who could look? What the coordinator carried was recorded, and is attacked now."
 
