@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ import click
 
 from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE, keys_option
+from secure_fl.cli.signals import Signals
 
 BAD = (
     "lost",
@@ -89,13 +89,14 @@ def coordinate(
     from secure_fl.engines.flare.hub import FlareHub
     from secure_fl.events import EventLog
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.pilot.lead import RunLeader
+    from secure_fl.pilot.lead import Halted, RunLeader
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.pilot.plan import load_proposal, write_plan
     from secure_fl.pilot.progress import named, unsolved
     from secure_fl.pilot.waiting import Slow, arrived
     from secure_fl.runs.folder import RunFolder
 
+    signals = click.get_current_context().with_resource(Signals())
     asked = load_proposal(plan)
     given = load_kit(kit)
     roster, url = given.roster, listen or given.connection.url
@@ -120,7 +121,6 @@ def coordinate(
             meter.dropped, meter.slow = hub.refused, hub.waited_for
             recorder = EventLog("coordinator", record)
             log.info(f"listening on {url}")
-            arrived(hub, roster.names, wait, recorder)
             lead = RunLeader(
                 hub,
                 me,
@@ -131,10 +131,13 @@ def coordinate(
                 named=named(out),
                 unsolved=unsolved(out),
             )
-            signal.signal(signal.SIGINT, lambda *_: setattr(lead, "stopping", True))
-            signal.signal(signal.SIGTERM, lambda *_: setattr(lead, "stopping", True))
+            signals.ask(lead.stop)
+            arrived(hub, roster.names, wait, recorder, lambda: lead.stopping)
             with looking(Slow(hub, recorder), every=5.0):
-                lead.run()
+                try:
+                    lead.run()
+                except Halted as halted:  # which the log has said
+                    raise click.exceptions.Exit(halted.exit_status) from None
             run.finish(lead.document())
             page.write()
             hub.dismiss()
@@ -144,16 +147,22 @@ def coordinate(
 @click.command(
     epilog="""\b
 Example:
-  secure-fl status runs/study          the coordinator's folder, or a hospital's"""
+  secure-fl status runs/study          the coordinator's folder, or a hospital's
+  secure-fl status letters             a courier's and its trainer's: who is there, since when"""
 )
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--kit", type=FILE, default=Path("kit"), show_default=True, help="For letters only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
-def status(run: Path, as_json: bool) -> None:
+def status(run: Path, kit: Path, as_json: bool) -> None:
     """Say how far a pilot's RUN is: rounds, who takes part, who was lost, bytes."""
     from secure_fl.cli import show
-    from secure_fl.cli.group import require_folder
+    from secure_fl.cli.courier import show_ends
+    from secure_fl.engines.folder.seen import is_letters
 
-    require_folder(run)
+    _require_begun(run)
+    if is_letters(run):
+        show_ends(run, kit, as_json=as_json)
+        return
     from secure_fl.display.results import approved, convicted
     from secure_fl.pilot.progress import progress
 
@@ -167,13 +176,29 @@ def status(run: Path, as_json: bool) -> None:
     ]
     console = show.out()
     title = f"{found['state']}, round {found['round']} of {found['rounds']}"
-    console.print(show.grid(title, ["hospital", "state", "sent", "received"], rows))
+    if rows:
+        console.print(show.grid(title, ["hospital", "state", "sent", "received"], rows))
+    else:
+        console.print(f"{title}\nnobody was there yet")
     if waits := found["waits"]:
         since = datetime.fromtimestamp(waits["since"], UTC)
         console.print(f"waits for {listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC")
     said = (convicted(found), approved(found))
     for line in (*"\n".join(filter(None, said)).splitlines(), *found["notes"]):
         console.print(line)
+
+
+def _require_begun(run: Path) -> None:
+    from secure_fl.errors import RunError
+
+    if not run.is_dir():
+        raise RunError(
+            "there is no such folder",
+            fix="check the path. A hospital's is made when it accepts the plan; until then the log "
+            "of `join` says for whom it waits",
+            file=run,
+            reason="missing",
+        )
 
 
 def listed(names: Sequence[str]) -> str:

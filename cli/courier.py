@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import click
 
 from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE
+from secure_fl.cli.signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ SAID = {
     "unconnected": "the courier is here, and has no connection to the coordinator yet",
     "connected": "the courier is here, and connected to the coordinator",
 }
+GONE = ("nobody", "left", "silent")
 COMMANDS = {"TRAINER": "secure-fl join SITE --through", "COURIER": "secure-fl courier"}
 
 
@@ -55,6 +56,7 @@ def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
     from secure_fl.engines.folder.letter import letter_key
     from secure_fl.pilot.kits import load_kit, require_hospital
 
+    signals = click.get_current_context().with_resource(Signals())
     given = load_kit(kit)
     require_hospital(given)
     name, hub, url = given.connection.name, given.connection.hub, given.connection.url
@@ -64,8 +66,7 @@ def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
             log.warning(warning)
         dial = partial(Dialled, name, url, given.tls, hub, MAX_BYTES)
         carrier = Courier(folder, letter_key(given.tls), dial)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: carrier.stop())
+        signals.ask(carrier.stop)
 
         def unconnected(why: str) -> None:
             carrier.why = why
@@ -98,3 +99,29 @@ def noting(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object], None
             (log.info if state in ("here", "connected") else log.warning)(text)
 
     return look
+
+
+def show_ends(folder: Path, kit: Path, *, as_json: bool) -> None:
+    """Print who is at both ends of FOLDER, for whom the other waits, and since when."""
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    from secure_fl.cli import show
+    from secure_fl.engines.folder.letter import letter_key
+    from secure_fl.engines.folder.seen import look
+    from secure_fl.pilot.kits import load_kit
+
+    seen = look(folder, letter_key(load_kit(kit).tls))
+    if as_json:
+        show.print_json([asdict(one) for one in seen])
+        return
+    rows, waits = [], []
+    for one in seen:
+        at = "-" if one.at is None else f"{datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S}"
+        rows.append([one.who, one.state, at])
+        if one.state in GONE:
+            waits.append(f"waits for a {one.who}" + f" since {at} UTC" * (one.at is not None))
+    console = show.out()
+    console.print(show.grid(str(folder), ["end", "state", "last sign of life"], rows))
+    for line in (*waits, *(f"no connection: {one.why}" for one in seen if one.why)):
+        console.print(line)

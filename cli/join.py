@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -14,6 +13,7 @@ import click
 
 from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE
+from secure_fl.cli.signals import Signals
 
 if TYPE_CHECKING:
     from secure_fl.engines.responder import Responder
@@ -73,6 +73,7 @@ def join(
     from secure_fl.policy.file import load_site
     from secure_fl.policy.words import describe
 
+    signals = click.get_current_context().with_resource(Signals())
     rules, given = load_site(site), load_kit(kit)
     meter = Meter(given.connection.name)
 
@@ -89,8 +90,7 @@ def join(
         answering = dialling(given, log) if through is None else posting(through, given, log)
         with answering as party, serving(meter, metrics):
             meter.connected = lambda: {given.connection.hub: party.is_connected()}
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: party.stop())
+            signals.ask(party.stop)
             party.serve(hospital.step)
         log.info(f"{hospital.name} has left; its runs are in {out}")
 

@@ -16,10 +16,12 @@ STATUSES: Mapping[int, str] = MappingProxyType(
         2: "the command line, the settings, the data or the model is wrong",
         3: "an audit found more than the policy allows",
         4: "a run's folder cannot be written, read or resumed, or an audit is inconclusive",
-        5: "training failed, or parties are missing, disagree or refuse",
+        5: "training failed, or parties disagree or cannot go on",
         6: "something cannot be sealed, opened or verified, or a message is not genuine",
         7: "the privacy budget does not allow it",
-        130: "interrupted; a run can be resumed",
+        8: "parties are missing, and were waited for",
+        9: "a site refuses the plan or a question; its own log says why",
+        130: "interrupted, or stopped by its operator; a run can be resumed",
     }
 )
 

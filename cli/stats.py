@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from secure_fl.statistics.asking import Asked
 
-REFUSED = 5
+REFUSED = 9
 
 
 @click.command(

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from secure_fl.crypto.access import open_to_others
 from secure_fl.crypto.files import read_bounded, write_atomic
 from secure_fl.errors import KeyringError
 
@@ -106,9 +107,9 @@ def load(path: Path, kind: Kind, passphrase: str) -> bytes:
 
 
 def check_private(path: Path, mode: int) -> None:
-    """Raise KeyringError if anybody but the owner may open this file or folder."""
+    """Raise KeyringError if anybody but its owner, or this user, may open a file or folder."""
     try:
-        found = path.stat().st_mode & 0o777
+        found, exposed = path.stat().st_mode & 0o777, open_to_others(path)
     except OSError as error:
         raise KeyringError(
             f"cannot be read: {error.strerror or error}",
@@ -116,7 +117,7 @@ def check_private(path: Path, mode: int) -> None:
             fix="check --keys, or make it with `secure-fl keys identity`",
             reason="unreadable",
         ) from None
-    if found & 0o077:
+    if exposed:
         raise KeyringError(
             f"others may open it (mode {found:04o})",
             file=path,

@@ -7,8 +7,9 @@
     ├── TrainingError      NaN, infinity or a device failure while training    exit 5
     ├── WireError          a frame is malformed, forged, replayed or too large exit 6
     │   └── Misconduct     what a member signed shows that it broke the protocol
-    ├── CohortError        parties are missing or disagree                     exit 5
-    │   ├── TooFewParties  a sum over so few parties would expose one of them
+    ├── CohortError        parties disagree, or cannot go on together          exit 5
+    │   ├── TooFewParties  a sum over so few parties would expose one of them  exit 8
+    │   ├── PlanRefused    a site's rules do not allow the plan, or it cannot  exit 9
     │   ├── PartyFailed    a party cannot go on, and its own log says why
     │   ├── Disagreement   replicated state differs between parties
     │   └── RefusedRounds  the parties refused more rounds than the plan allows
@@ -16,7 +17,7 @@
     │   ├── KeyringError   a key file, roster or passphrase is wrong
     │   └── TamperError    an aggregate was changed on its way
     ├── BudgetError        the privacy budget does not allow this              exit 7
-    ├── QuestionRefused    a site does not let this be asked of its records    exit 5
+    ├── QuestionRefused    a site does not let this be asked of its records    exit 9
     ├── PolicyRefusal      a site's own rules do not allow it; stays there
     └── RunError           a run's folder cannot be written, read or resumed   exit 4
 
@@ -209,6 +210,15 @@ class TooFewParties(CohortError):  # noqa: N818 - it names a state, and reads so
 
     advice = "wait for the others, then go on with --resume"
     code = "too-few-parties"
+    exit_status = 8
+
+
+class PlanRefused(CohortError):  # noqa: N818 - it names what the site did
+    """A site does not take part in a plan; all that is known of why is its code."""
+
+    advice = "its own log says which rules; change the plan, or ask the site"
+    code = "plan-refused"
+    exit_status = 9
 
 
 class PartyFailed(CohortError):  # noqa: N818
@@ -282,7 +292,7 @@ class QuestionRefused(SecureFLError):  # noqa: N818 - it names what the site did
 
     advice = "ask something else; `[site.statistics]` is each site's own"
     code = "question"
-    exit_status = 5
+    exit_status = 9
 
 
 class RunError(SecureFLError):

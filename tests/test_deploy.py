@@ -98,7 +98,9 @@ def test_a_unit_is_a_command_without_rights(unit: Path) -> None:
     assert found["ProtectSystem"] == ["strict"] and found["NoNewPrivileges"] == ["yes"]
     assert found["LoadCredential"] and found["Restart"] == ["on-failure"]
     (ends,) = found["RestartPreventExitStatus"]
-    assert {2, 4, 6, 7} <= {int(status) for status in ends.split()} < set(STATUSES)
+    assert {2, 4, 6, 7} <= {int(status) for status in ends.split()} < set(STATUSES) - {8, 130}
+    assert found["SuccessExitStatus"] == ["130"]
+    assert "--passphrase-file ${CREDENTIALS_DIRECTORY}/passphrase" in start
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -126,7 +128,8 @@ def test_a_slurm_job_is_a_trainer_without_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "ends", "again"), [(True, 0, True), (True, 4, False), (False, 0, False)]
+    ("asked", "ends", "again"),
+    [(True, 0, True), (True, 130, True), (True, 4, False), (False, 0, False)],
 )
 def test_a_slurm_job_goes_back_to_the_queue_if_it_was_asked_to_leave(
     tmp_path: Path, asked: bool, ends: int, again: bool

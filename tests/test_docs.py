@@ -81,6 +81,15 @@ def test_the_table_of_commands_is_the_program() -> None:
     assert page.partition("| --- | --- |\n")[2].split("\n\n")[0].strip() == rows, rows
 
 
+def test_the_table_of_exit_statuses_is_the_programs() -> None:
+    from secure_fl.cli.main import STATUSES
+
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("## Exit statuses")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| .+? \|$", table, re.M)
+    assert {int(status): meaning for status, meaning in rows} == STATUSES
+
+
 def test_every_decision_has_an_id_of_its_own() -> None:
     text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
     groups = text.split("\n## ")[1:]

@@ -11,7 +11,7 @@ from secure_fl.coordinator.assembly import links_to
 from secure_fl.coordinator.machine import Engine
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
-from secure_fl.errors import CohortError, SecureFLError, TooFewParties, WireError
+from secure_fl.errors import CohortError, PlanRefused, SecureFLError, TooFewParties, WireError
 from secure_fl.events import EventLog
 from secure_fl.pilot.lobby import rules_of_roster, run_id
 from secure_fl.pilot.plan import write_plan
@@ -57,9 +57,8 @@ class Gathering:
         for party, message in self._ask(gathered, Gather(nonces)):
             if isinstance(message, Failed):
                 self.log.event("refused", parties=[party], code=message.code)
-                raise CohortError(
-                    f"this site cannot begin ({message.code})", fix="see its log", party=party
-                )
+                what, fix = f"this site cannot begin ({message.code})", "its own log says why"
+                raise PlanRefused(what, fix=fix, party=party)
             if not isinstance(message, Gathered) or message.run != run:
                 raise WireError("a site computed another run's id", party=party)
         self.log.event("gathered", members=list(members))
@@ -71,11 +70,7 @@ class Gathering:
         for party, message in self._ask(links, invitation):
             if isinstance(message, Failed):
                 self.log.event("refused", parties=[party], code=message.code)
-                raise CohortError(
-                    f"this site refuses the plan ({message.code})",
-                    fix="its own log says which rules; change the plan, or ask the site",
-                    party=party,
-                )
+                raise PlanRefused(f"this site refuses the plan ({message.code})", party=party)
             if isinstance(message, Hello):
                 nonces[party] = message.nonce
         return nonces

@@ -43,9 +43,10 @@ class Returned(CohortError):  # noqa: N818 - it names a state
 
 
 class Halted(TooFewParties):
-    """The operator stops the run after a round; it can go on."""
+    """The operator stops the run, after a round or before there is one; it can go on."""
 
     code = "operator"
+    exit_status = 130
 
 
 class RunLeader:
@@ -86,6 +87,10 @@ class RunLeader:
         self._named = set(named)  # who broke the protocol, and is not asked any more
         self.stopping = False  # set by an operator: stop cleanly after this round
 
+    def stop(self) -> None:
+        """Stop after this round; any thread or signal handler may call it."""
+        self.stopping = True
+
     def run(self) -> None:
         """Gather and lead until the plan is done; wait for those who are missing."""
         try:
@@ -101,6 +106,7 @@ class RunLeader:
     def _tried(self) -> bool:
         """Whether one more gathering has led to the end; what can be waited for is no error."""
         self._coordinator = None
+        self._require_not_stopping()
         try:
             self._lead(self._gather())
         except Returned:
@@ -187,7 +193,9 @@ class RunLeader:
         """Give those who are missing a second, if there is hope and patience left."""
         parties = {m.name for m in self._roster.members if m.role != "host"}
         hope = len(parties - self._named - self._tired) >= self._least
-        if not (missing and hope) or self.stopping or self._waited >= self._patience:
+        if self.stopping:
+            return  # as the next try says
+        if not (missing and hope) or self._waited >= self._patience:
             raise error
         if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
             self._recorder.event("waiting", code=error.code, parties=awaited)
@@ -265,8 +273,7 @@ class RunLeader:
     def _between(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """At a boundary: stop if the operator asks, gather again if somebody is back."""
         self._recorder.event("traffic", bytes=self.traffic())
-        if self.stopping:
-            raise Halted("stopped by the operator", fix="start again to go on")
+        self._require_not_stopping()
         if newcomers and not self._joinable:
             self._leave_out(members, newcomers)
         if not self._begun:  # who is there and does not answer is asked again after a round
@@ -280,6 +287,10 @@ class RunLeader:
         if back and self._joinable:
             self._recorder.event("returned", parties=back)
             raise Returned(f"{', '.join(back)} came back", fix="the run goes on with all")
+
+    def _require_not_stopping(self) -> None:
+        if self.stopping:
+            raise Halted("stopped by the operator", fix="start again to go on")
 
     @property
     def _tired(self) -> set[str]:

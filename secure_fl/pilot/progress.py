@@ -72,6 +72,7 @@ def progress(folder: Path) -> dict[str, Any]:
                 waits = {"for": event["parties"], "since": event["at"] - event.get("seconds", 0.0)}
                 if what == "waiting":
                     mark(event["parties"], "away")
+                    mark(event.get("members", []), "here")
             case "returned" | "restarted" as what:
                 notes.append(f"{what} {', '.join(event['parties'])}")
             case "stopped":

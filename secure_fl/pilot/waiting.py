@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
@@ -22,14 +22,21 @@ class Presence(Protocol):
         """Who has not answered the step under way, and for how many seconds."""
 
 
-def arrived(hub: Presence, names: Collection[str], patience: float, log: EventLog) -> None:
-    """Wait until all are connected, or patience ends; note for whom, at every change."""
+def arrived(
+    hub: Presence,
+    names: Collection[str],
+    patience: float,
+    log: EventLog,
+    stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """Wait for all, as long as patience lasts and nobody stops it; note for whom, at changes."""
     until, noted = time.monotonic() + patience, None
     while missing := hub.wait_for(names, min(1.0, max(0.0, until - time.monotonic()))):
         if missing != noted:
-            log.event("waiting", code="arrival", parties=sorted(missing))
+            here = sorted(set(names) - missing)
+            log.event("waiting", code="arrival", parties=sorted(missing), members=here)
             noted = missing
-        if time.monotonic() >= until:
+        if stopping() or time.monotonic() >= until:
             return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from secure_fl.engines.folder.box import BEAT, Box, letter_name
 from secure_fl.engines.folder.end import FolderEnd
 from secure_fl.engines.folder.letter import HEADER, Kind, Letter, Side, letter_key
 from secure_fl.engines.folder.presence import Presence, Told
+from secure_fl.engines.folder.seen import is_letters, look
 from secure_fl.engines.parcel import Kind as ParcelKind
 from secure_fl.engines.parcel import Parcel, StepId
 from secure_fl.errors import RunError, SettingsError, WireError
@@ -144,6 +146,40 @@ def test_silence_and_farewell_are_told_apart(ends: Ends) -> None:
     assert not courier.presence.told.leaving
     ends.start(Side.TRAINER).close()
     until(lambda: courier.presence.told.leaving)
+
+
+def states(ends: Ends, patience: float = 30.0) -> list[str]:
+    return [seen.state for seen in look(ends.folder, KEY, patience=patience)]
+
+
+def test_who_looks_from_outside_sees_who_is_there_and_since_when(ends: Ends) -> None:
+    began = time.time() - 1  # of what is written to a disk, seconds may be whole
+    courier = ends.start(Side.COURIER)
+    assert is_letters(ends.folder) and not is_letters(ends.folder.parent)
+    (talks, trains) = look(ends.folder, KEY)
+    assert (talks.who, talks.state, trains.who) == ("courier", "unconnected", "trainer")
+    assert trains.state == "nobody" and trains.at is None
+    assert talks.at is not None and began <= talks.at <= time.time() + 1
+    trainer = ends.start(Side.TRAINER)
+    courier.say(Told(line="a line"))
+    until(lambda: states(ends) == ["connected", "here"])
+    courier.say(Told(why="the port is closed"))
+    until(lambda: look(ends.folder, KEY)[0].why == "the port is closed")
+    killed(trainer)
+    until(lambda: states(ends, patience=2.0)[1] == "silent")  # beats come every second
+    courier.close()
+    assert states(ends)[0] == "left"
+    drop(ends.folder / "to-trainer" / BEAT, forged(courier, courier, 1, key=b"x" * 32))
+    with pytest.raises(WireError):
+        look(ends.folder, KEY)
+
+
+def test_who_leaves_when_the_folder_was_deleted_just_leaves(ends: Ends) -> None:
+    courier, trainer = ends.pair()
+    shutil.rmtree(ends.folder)
+    for end in (courier, trainer):
+        end.close()
+    assert not ends.folder.exists()
 
 
 def test_of_two_couriers_the_later_goes_on(ends: Ends) -> None:

@@ -169,7 +169,7 @@ def test_who_refused_is_in_the_coordinators_log(tmp_path: Path) -> None:
         made.lead().run()
     found = progress(logged(tmp_path / "log", made))
     assert found["members"]["hospital-2"]["state"] == "refused (policy)"
-    assert found["state"] == "stopped (cohort)"
+    assert found["state"] == "stopped (plan-refused)"
     assert "refused (policy): hospital-2" in found["notes"]
 
 

@@ -15,6 +15,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.crypto.ledger_view import totals
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
+from secure_fl.pilot.lead import Halted
 from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.policy.rules import Plan, PolicyRefusal
@@ -143,14 +144,36 @@ def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
     assert all(seat.done for seat in made.processes.values())
 
 
-def test_an_operator_stops_between_rounds(tmp_path):
-    made = local_pilot(tmp_path)
+@pytest.mark.parametrize("when", ["invited", "within a round", "waiting"])
+def test_an_operator_stops_after_a_round_and_while_it_waits(tmp_path, when):
+    made = local_pilot(tmp_path)  # 3 of 3
+    frames = 0
+
+    def before(town: LocalPilot, party: str) -> None:
+        nonlocal frames
+        frames += party == "hospital-1"
+        if frames == (1 if when == "invited" else 7):
+            town.kill("hospital-1") if when == "waiting" else lead.stop()
+
+    made.before = before
+    made.nap = lambda seconds: lead.stop()  # type: ignore[method-assign]
     lead = made.lead()
-    lead.stopping = True
-    with pytest.raises(TooFewParties, match="operator"):
+    with pytest.raises(Halted):
         lead.run()
+    assert made.seen("stopped")[-1]["code"] == Halted.code
+    made.before = lambda town, party: None
+    made.start("hospital-1")
     made.lead().run()
     assert all(seat.done for seat in made.processes.values())
+
+
+def test_an_operator_who_stops_before_the_start_asks_nobody(tmp_path):
+    made = local_pilot(tmp_path)
+    lead = made.lead()
+    lead.stop()
+    with pytest.raises(Halted):
+        lead.run()
+    assert made.seen("stopped")[-1]["code"] == Halted.code and not made.seen("gathered")
 
 
 def test_a_run_id_is_never_repeated(tmp_path):

@@ -17,6 +17,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.crypto.vault import Cost
+from secure_fl.errors import PlanRefused
 from secure_fl.federation.evaluation import Evaluation, pinned
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
@@ -183,7 +184,7 @@ def test_a_site_refuses_by_its_own_rules(trial):
     site.write_text(site.read_text().replace("max_rounds = 4", "max_rounds = 3"))
     with running(trial) as processes:
         out, _ = processes[HUB].communicate(timeout=LONGEST)
-        assert processes[HUB].returncode == 5
+        assert processes[HUB].returncode == PlanRefused.exit_status
         assert "west" in out and "policy" in out and "max_rounds" not in out
         processes["west"].terminate()
         said, _ = processes["west"].communicate(timeout=30)

@@ -48,9 +48,16 @@ def test_at_the_start_every_arrival_changes_for_whom_it_waits() -> None:
     events: list[dict[str, Any]] = []
     arrived(Hub("south", "south", "north", "west"), NAMES, 5.0, EventLog("c", events.append))
     assert noted(events) == [["north", "west"], ["west"]]
+    assert [event["members"] for event in events] == [["south"], ["north", "south"]]
     events.clear()
     arrived(Hub("south"), NAMES, 0.0, EventLog("c", events.append))
     assert noted(events) == [["north", "west"]]
+
+
+def test_an_operator_does_not_wait_for_who_is_missing() -> None:
+    asked = iter([False, True])
+    arrived(Hub("south"), NAMES, 3600.0, EventLog("c", lambda _: None), lambda: next(asked))
+    assert not list(asked)
 
 
 def test_a_step_that_takes_long_names_who_is_late_once() -> None:

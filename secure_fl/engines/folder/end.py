@@ -137,7 +137,8 @@ class FolderEnd:
         self._thread.join()
         if self.failed is None:
             self._told = Told(leaving=True)
-            self._beat()
+            with suppress(SecureFLError):  # the folder is gone, and nobody is there to be told
+                self._beat()
 
     def _run(self) -> None:
         while not self._over and self.failed is None:

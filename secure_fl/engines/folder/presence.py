@@ -52,7 +52,7 @@ class Presence:
             self.peer, self._count = beat.life, 0
         if beat.number > self._count:
             self._count, self._at = beat.number, self._clock()
-            self.told = _told(beat.body)
+            self.told = read_told(beat.body)
 
     @property
     def there(self) -> bool:
@@ -69,7 +69,8 @@ class Presence:
         return Letter(self.me, Kind.BEAT, self.life, self.heard, number)
 
 
-def _told(body: bytes | memoryview) -> Told:
+def read_told(body: bytes | memoryview) -> Told:
+    """What a genuine beat says."""
     try:
         return msgspec.json.decode(body, type=Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,0 +1,61 @@
+"""`secure-fl status` says something of use also before there is a run, and between two halves."""
+
+from __future__ import annotations
+
+import json
+from contextlib import chdir
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from secure_fl.cli.main import main
+from secure_fl.crypto.vault import Cost
+from secure_fl.engines.folder.end import FolderEnd
+from secure_fl.engines.folder.letter import Side, letter_key
+from secure_fl.pilot.kits import load_kit
+from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.trial import make_trial
+from secure_fl.testing.pilot import plan_of
+
+
+def status(folder: Path, *arguments: str) -> Result:
+    with chdir(folder):
+        return CliRunner().invoke(main, ["status", *arguments], prog_name="secure-fl")
+
+
+def test_before_anybody_is_there(tmp_path: Path) -> None:
+    missing = status(tmp_path, "runs/study")
+    assert missing.exit_code == 4 and "log of `join`" in " ".join(missing.stderr.split())
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "settings.toml").write_text(write_plan(plan_of()))
+    said = status(tmp_path, "run").output
+    assert said == "gathering, round 0 of 2\nnobody was there yet\n"
+    waits = {"event": "waiting", "at": 0.0, "parties": ["north"], "members": ["east", "west"]}
+    (run / "events.jsonl").write_text(json.dumps(waits) + "\n")
+    found = json.loads(status(tmp_path, "run", "--json").output)
+    assert {name: one["state"] for name, one in found["members"].items()} == {
+        "east": "here",
+        "north": "away",
+        "west": "here",
+    }
+    assert "waits for north since 1970-01-01" in status(tmp_path, "run").output
+
+
+def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
+    cheap = Cost(log_n=10)
+    names = ("east", "north", "west")
+    trial = make_trial(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
+    north = trial.of("north")
+    key = letter_key(load_kit(north / "kit").tls)
+    end = FolderEnd(north / "letters", Side.COURIER, key, lambda parcel: None)
+    try:
+        told = status(north, "letters").output
+    finally:
+        end.close()
+    assert "unconnected" in told and "waits for a trainer" in told
+    assert "waits for a courier since 2" in status(north, "letters").output
+    (courier, trainer) = json.loads(status(north, "letters", "--json").output)
+    assert (courier["state"], trainer["state"], trainer["at"]) == ("left", "nobody", None)
+    other = status(north, "letters", "--kit", str(trial.of("west") / "kit"))
+    assert other.exit_code == 6  # the letters are another site's
