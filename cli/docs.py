@@ -13,7 +13,8 @@ DISTRIBUTION, PAGES = "sealed-federation", "share/doc/secure_fl"
     epilog="""\b
 Examples:
   secure-fl docs             which pages there are, and where
-  secure-fl docs pilot       read docs/pilot.md here"""
+  secure-fl docs pilot       read docs/pilot.md here
+  secure-fl docs governance/dpia"""
 )
 @click.argument("page", required=False)
 def docs(page: str | None) -> None:
@@ -22,13 +23,13 @@ def docs(page: str | None) -> None:
     from secure_fl.errors import RunError
 
     root = _root()
-    pages = {file.stem: file for file in sorted((root / "docs").glob("*.md"))}
+    pages = {_name(root / "docs", file): file for file in sorted((root / "docs").rglob("*.md"))}
     if page is None:
         click.echo(f"in {root / 'docs'}:")
         for name, file in pages.items():
             click.echo(f"  {name:<22}{_title(file)}")
         return
-    name = page.removeprefix("docs/").removesuffix(".md")
+    name = page.removeprefix("docs/").removesuffix(".md").removesuffix("/README")
     if name not in pages:
         fix = nearest(name, list(pages)) or "secure-fl docs lists all"
         raise RunError(f"there is no page {name!r}", fix=fix, file=root, reason="missing")
@@ -52,5 +53,11 @@ def _root() -> Path:
     raise RunError("no pages were installed", fix=fix, file=checkout, reason="missing")
 
 
+def _name(docs: Path, file: Path) -> str:
+    """What to type for a page; of a folder's first page, the folder's name."""
+    return file.relative_to(docs).with_suffix("").as_posix().removesuffix("/README")
+
+
 def _title(file: Path) -> str:
-    return file.open(encoding="utf-8").readline().lstrip("# ").strip()
+    with file.open(encoding="utf-8") as page:
+        return page.readline().lstrip("# ").strip()

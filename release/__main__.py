@@ -10,7 +10,7 @@ import click
 
 from release import checksums, sbom
 from release.distribution import build
-from release.wheelhouse import gather
+from release.wheelhouse import DEVICES, gather, require_device
 from secure_fl.errors import RunError
 
 PASSPHRASE = "SECURE_FL_RELEASE_PASSPHRASE"  # noqa: S105 - the variable's name
@@ -28,19 +28,25 @@ def main(ctx: click.Context, out: Path) -> None:
     ctx.obj = out
 
 
+DEVICE = click.option("--device", type=click.Choice(DEVICES),
+                      help="Refuse a torch that is built for the other.")  # fmt: skip
+
+
 @main.command()
+@DEVICE
 @click.pass_obj
-def wheelhouse(out: Path) -> None:
+def wheelhouse(out: Path, device: str | None) -> None:
     """All wheels for a machine without network, with digests."""
-    _wheelhouse(out)
+    _wheelhouse(out, device)
 
 
 @main.command("all")
 @click.option("--key", type=click.Path(path_type=Path), help="An Ed25519 key as PEM.")
+@DEVICE
 @click.pass_obj
-def everything(out: Path, key: Path | None) -> None:
+def everything(out: Path, key: Path | None, device: str | None) -> None:
     """Wheel, sdist, wheelhouse, SBOM and checksums; with --key they are signed."""
-    folder = _wheelhouse(out)
+    folder = _wheelhouse(out, device)
     document = sbom.describe(folder, NAME)
     (out / "sbom.cdx.json").write_text(json.dumps(document, indent=1) + "\n")
     checksums.write(out)
@@ -52,11 +58,13 @@ def everything(out: Path, key: Path | None) -> None:
     click.echo(f"signed; hand out {out / checksums.PUBLIC} by another way than the rest")
 
 
-def _wheelhouse(out: Path) -> Path:
+def _wheelhouse(out: Path, device: str | None) -> Path:
     for file in build(out):
         click.echo(file)
     (wheel,) = out.glob("*.whl")
     listed = gather(wheel, out / "wheelhouse")
+    if device is not None:
+        require_device(listed.parent, device)
     click.echo(f"{listed}: {len(listed.read_text().splitlines())} wheels")
     return listed.parent
 

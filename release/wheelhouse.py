@@ -19,9 +19,12 @@ from zipfile import ZipFile
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from release.distribution import ROOT
+from secure_fl.errors import RunError
 
 EXTRAS = ("flare", "metrics", "adapters")  # what a hospital may want
 REQUIREMENTS = "requirements.txt"
+DEVICES = ("cpu", "gpu")
+CUDA = ("nvidia-", "cuda-")  # as packages of torch's libraries begin
 METADATA = re.compile(r"[^/]*\.dist-info/METADATA")  # not of packages that it brings along
 
 
@@ -43,6 +46,25 @@ def list_wheels(folder: Path) -> Path:
     file = folder / REQUIREMENTS
     file.write_text("".join(rows))
     return file
+
+
+def require_device(folder: Path, device: str) -> None:
+    """Refuse a wheelhouse whose torch is for another kind of machine than was asked for.
+
+    A CUDA build brings its libraries as wheels of their own, or names CUDA in its version.
+    """
+    wheels = [parse_wheel_filename(wheel.name) for wheel in folder.glob("*.whl")]
+    torch = [str(version) for name, version, _, _ in wheels if name == "torch"]
+    libraries = any(name.startswith(CUDA) for name, _, _, _ in wheels)
+    found = "gpu" if libraries or any("+cu" in version for version in torch) else "cpu"
+    if torch and found != device:
+        raise RunError(
+            f"torch {torch[0]} is built for the {found.upper()}, and not for the {device.upper()}",
+            fix="let pip look where the other build is (PIP_INDEX_URL or PIP_FIND_LINKS), or ask "
+            "for the device that you have",
+            file=folder,
+            reason="other-program",
+        )
 
 
 def read(folder: Path) -> Iterator[tuple[Path, Message]]:

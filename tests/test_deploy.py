@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+import torch
 
 from secure_fl.cli.main import STATUSES, main
 from secure_fl.cli.processes import PROGRAM
@@ -164,6 +165,17 @@ def test_the_image_is_made_of_what_was_checked() -> None:
     after = told[told.index(users[-1]) :]
     assert users == ["USER 10001:10001"] and 'ENTRYPOINT ["secure-fl"]' in after
     assert parse(re.findall(r"^RUN secure-fl (.*)$", text, re.M)) == "doctor"
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_an_image_for_the_other_device_is_not_built(device: str) -> None:
+    """The Containerfile's own line, with the torch that is here."""
+    text = re.sub(r"\\\n\s*", "", (DEPLOY / "Containerfile").read_text())
+    assert "ARG DEVICE=cpu" in text
+    (line,) = re.findall(r"^RUN (python3 -c .*)$", text, re.M)
+    here = line.replace("python3", sys.executable, 1)
+    done = subprocess.run(["sh", "-c", here], env=os.environ | {"DEVICE": device}, check=False)
+    assert (done.returncode == 0) == (device == ("gpu" if torch.version.cuda else "cpu"))
 
 
 @CONTAINED

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import secure_fl
 from tests.support.names import MAPPED, ROOT, exists
@@ -88,6 +89,23 @@ def test_the_table_of_exit_statuses_is_the_programs() -> None:
     table = page.partition("## Exit statuses")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\d+) \| (.*?) \| .+? \|$", table, re.M)
     assert {int(status): meaning for status, meaning in rows} == STATUSES
+
+
+def test_the_program_shows_every_page() -> None:
+    from secure_fl.cli.main import main
+
+    listed = CliRunner().invoke(main, ["docs"]).output
+    for page, file in {
+        "pilot": "pilot.md",
+        "results": "results.md",
+        "results/fedkd": "results/fedkd.md",
+        "governance": "governance/README.md",
+        "governance/dpia": "governance/dpia.md",
+    }.items():
+        assert f"\n  {page} " in listed
+        text = (ROOT / "docs" / file).read_text(encoding="utf-8").strip()
+        for typed in (page, f"docs/{file}"):
+            assert CliRunner().invoke(main, ["docs", typed]).output.strip() == text
 
 
 def test_every_decision_has_an_id_of_its_own() -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from release import checksums, distribution, sbom, wheelhouse
-from secure_fl.errors import KeyringError
+from secure_fl.errors import KeyringError, RunError
 from tests.support.raising import raises
 
 ROOT = Path(__file__).parent.parent
@@ -183,3 +183,24 @@ def own_environment(folder: Path) -> str:
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "shared.pth").write_text(str(Path(pytest.__file__).parent.parent))
     return str(folder / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    ("wheels", "device"),
+    [
+        (["torch-2.13.0+cpu"], "cpu"),
+        (["torch-2.13.0"], "cpu"),
+        (["torch-2.13.0+cu130"], "gpu"),
+        (["torch-2.13.0", "nvidia_cublas-13.1"], "gpu"),
+        (["torch-2.13.0", "cuda_bindings-13.0"], "gpu"),
+    ],
+)
+def test_a_wheelhouse_for_the_other_device_is_refused(
+    tmp_path: Path, wheels: list[str], device: str
+) -> None:
+    for name in wheels:
+        (tmp_path / f"{name}-py3-none-any.whl").touch()
+    wheelhouse.require_device(tmp_path, device)
+    (other,) = {*wheelhouse.DEVICES} - {device}
+    with raises(RunError, device.upper(), other.upper(), reason="other-program"):
+        wheelhouse.require_device(tmp_path, other)
