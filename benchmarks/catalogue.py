@@ -141,7 +141,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "network": Benchmark(
             "benchmarks.federations.network",
-            "What a hospital's line costs a FedKD pilot. It needs root and iproute2.",
+            "What a hospital's line costs pilots of FedKD and FedID. It needs root and iproute2.",
             {"rounds": 4},
         ),
         "crowd": Benchmark(

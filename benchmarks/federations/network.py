@@ -1,4 +1,4 @@
-"""What a hospital's line costs a FedKD pilot: rounds at 80 ms, 1 % loss and 20 Mbit/s."""
+"""What a hospital's line costs pilots of FedKD and FedID: at 80 ms, 1 % loss and 20 Mbit/s."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,19 +17,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.report import Report, Target, table
+from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.processes import PROGRAM, this_code
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
+from secure_fl.policy.rules import Plan
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.network import ADDRESS, Network, missing
 from secure_fl.testing.pilot import plan_of
 
 NAMES = ("east", "north", "west")
+HOST = "south"  # of FedID
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
 DELAY, LOSS, RATE = 0.04, 0.01, 20e6 / 8  # seconds one way, share of packets, bytes a second
 LIMIT = 1.3  # of bytes over bandwidth, round trips, and training
 LONGEST = 600.0
+KINDS = ("calm", "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +47,57 @@ class Rounds:
 
 
 def measure(*, rounds: int = 8, size: int = 48) -> Report:
-    """Run the same pilot over calm lines and over bad ones."""
+    """Run the same pilots over calm lines and over bad ones."""
     if why := missing():
         raise SettingsError(why, fix="run it as root, where iproute2 is installed")
     started = time.perf_counter()
-    plan = plan_of(FedKD(rounds=rounds, student_layers=1), model=ModelSettings(layers=2))
-    with TemporaryDirectory() as place:
-        made = make_trial(Path(place) / "calm", NAMES, plan, port=443, size=size, hosts=[ADDRESS])
-        shutil.copytree(made.folder, Path(place) / "bad")
-        calm, bad = (_run(Trial(Path(place) / kind, made.names), kind) for kind in ("calm", "bad"))
-    expected = bad.bytes / RATE + bad.trips * 2 * DELAY + calm.seconds
-    rows = [
-        (r.network, f"{r.seconds:.2f}", f"{r.bytes / 1000:.0f}", f"{r.trips:.0f}")
-        for r in (calm, bad)
-    ]
+    plans: dict[str, Plan] = {
+        "FedKD": plan_of(FedKD(rounds=rounds, student_layers=1), model=ModelSettings(layers=2)),
+        "FedID": plan_of(FedID(rounds=rounds)),
+    }
+    rows, results, targets = [], {}, []
+    for name, plan in plans.items():
+        calm, bad = _both(plan, size, host=HOST if name == "FedID" else None)
+        expected = bad.bytes / RATE + bad.trips * 2 * DELAY + calm.seconds
+        results[name] = {"rows": [asdict(calm), asdict(bad)], "expected": expected}
+        rows += [
+            (name, r.network, f"{r.seconds:.2f}", f"{r.bytes / 1000:.0f}", f"{r.trips:.0f}")
+            for r in (calm, bad)
+        ]
+        what = f"{name}: seconds over bytes, round trips and training"
+        targets.append(Target(what, LIMIT, bad.seconds / expected))
     return Report(
         "network",
         {"rounds": rounds, "size": size, "delay": DELAY, "loss": LOSS, "rate": RATE},
         0,
-        {"rows": [asdict(calm), asdict(bad)], "expected": expected},
-        [table("a FedKD round", ("line", "seconds", "kB both ways", "exchanges"), rows)],
-        [Target("seconds over bytes, round trips and training", LIMIT, bad.seconds / expected)],
+        results,
+        [table("a round", ("method", "line", "seconds", "kB both ways", "exchanges"), rows)],
+        targets,
         seconds=time.perf_counter() - started,
     )
 
 
+def _both(plan: Plan, size: int, host: str | None) -> tuple[Rounds, Rounds]:
+    """A pilot over calm lines and one over bad ones, at once: what slows one slows both.
+
+    A host is one site more.
+    """
+    names = (*NAMES, *([host] if host else []))
+    with TemporaryDirectory() as place, ThreadPoolExecutor() as pool:
+        folder = Path(place) / "calm"
+        made = make_trial(folder, names, plan, port=443, size=size, hosts=[ADDRESS], host=host)
+        shutil.copytree(made.folder, Path(place) / "bad")
+        trials = [Trial(Path(place) / kind, made.names) for kind in KINDS]
+        calm, bad = pool.map(_run, trials, KINDS)
+    return calm, bad
+
+
 def _run(trial: Trial, kind: str) -> Rounds:
-    with Network(NAMES) as network:
+    with Network(trial.names) as network:
         if kind == "bad":
             for line in network.lines.values():
                 line.delay, line.loss, line.rate = DELAY, LOSS, RATE
-        processes = [start(trial, network, name) for name in (HUB, *NAMES)]
+        processes = [start(trial, network, name) for name in (HUB, *trial.names)]
         try:
             if processes[0].wait(LONGEST):
                 raise SettingsError("the pilot failed", fix="run `secure-fl pilot local`")

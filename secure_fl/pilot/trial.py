@@ -57,15 +57,20 @@ def make_trial(
     cost: Cost = DEFAULT_COST,
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     questions: QuestionPlan | None = None,
+    host: str | None = None,
 ) -> Trial:
     """Make sites that hold built-in notes, and a coordinator that knows none of them.
 
-    `questions`: what they answer by their default rules, in the place of the plan.
+    `questions`: what they answer by their default rules, in the place of the plan. `host`: one of
+    the sites, for methods that have one; all then hold public notes, too, and allow it.
     """
     trial = Trial(folder, tuple(sorted(names)))
     rings = {name: _ring(trial.of(name), cost) for name in (HUB, *trial.names)}
     cards = {name: ring.identity() for name, ring in rings.items()}
-    members = tuple(Member(name, "party", None, cards[name].public) for name in trial.names)
+    members = tuple(
+        Member(name, "host" if name == host else "party", None, cards[name].public)
+        for name in trial.names
+    )
     roster = make_roster(members, cards[HUB].public, days=DAYS)
     for name in trial.names:
         roster = roster.sign(cards[name])
@@ -79,12 +84,30 @@ def make_trial(
     for name, made in zip(trial.names, splits, strict=True):
         _records(trial.of(name), made)
         _rules(trial.of(name), name, plan, roster)
+    if host is not None:
+        _public(trial, plan, host, size)
     write_atomic(trial.plan, write_plan(questions or plan).encode())
     if questions is not None:
         for name in trial.names:
             with (trial.of(name) / "site.toml").open("a", encoding="utf-8") as site:
                 site.write("\n[site.statistics]\n")
     return trial
+
+
+def _public(trial: Trial, plan: Plan, host: str, size: int) -> None:
+    """Public notes, and rules that let this host open sums of predictions, without noise."""
+    shared = corpora.public("ade", seed=plan.run.seed, size=size)
+    for name in trial.names:
+        write(shared, trial.of(name) / "public.jsonl")
+        file = trial.of(name) / "site.toml"
+        may = "may_be_host = true" if name == host else f'hosts = ["{host}"]'
+        text = file.read_text()
+        for before, line in (
+            ("[site]\n", f'{may}\ncaveats = ["{plan.algorithm.name}"]\n'),
+            ("[[data.set]]\n", 'public = "public.jsonl"\n'),
+        ):
+            text = text.replace(before, before + line, 1)
+        write_atomic(file, f"{text}\n[site.noise]\nrequired = false\n".encode())
 
 
 def _ring(folder: Path, cost: Cost) -> KeyRing:

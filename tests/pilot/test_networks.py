@@ -16,10 +16,13 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.processes import PROGRAM, this_code
+from secure_fl.crypto.ledger import load_chain
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.testing.network import ADDRESS, Network, missing
+from secure_fl.policy.rules import Plan
+from secure_fl.settings import DPSettings
+from secure_fl.testing.network import HUB_NAME, Network, missing
 from secure_fl.testing.pilot import plan_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := missing()), reason=why)]
@@ -27,15 +30,18 @@ NAMES = ("east", "north", "west")
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
 LONGEST = 240.0  # seconds
 ROUNDS = 5
+Processes = dict[str, subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    """A trial behind port 443, and what a calm network makes of it."""
-    plan = plan_of(FedAvg(rounds=ROUNDS, epochs=2))
-    folder = tmp_path_factory.mktemp("trial") / "made"
+    """A trial behind port 443."""
+    return make(tmp_path_factory.mktemp("trial") / "made", plan_of(FedAvg(rounds=ROUNDS, epochs=2)))
+
+
+def make(folder: Path, plan: Plan) -> Trial:
     cheap = Cost(log_n=10)
-    return make_trial(folder, NAMES, plan, port=443, size=48, cost=cheap, hosts=[ADDRESS])
+    return make_trial(folder, NAMES, plan, port=443, size=48, cost=cheap, hosts=[HUB_NAME])
 
 
 @pytest.fixture(scope="module")
@@ -43,22 +49,24 @@ def calm(made: Trial, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return over(made, tmp_path_factory.mktemp("calm") / "trial", lambda network, run: None)[0]
 
 
+def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
+    here = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
+    command = here if name == HUB else ["join", "site.toml", *COMMON]
+    with (trial.of(name) / "log").open("ab") as log:
+        return subprocess.Popen(
+            [*network.within(name), sys.executable, "-c", PROGRAM, *command],
+            cwd=trial.of(name),
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
+            stdout=log,
+            stderr=log,
+        )
+
+
 @contextmanager
-def running(trial: Trial, network: Network) -> Iterator[subprocess.Popen[bytes]]:
-    processes = {}
-    for name in (HUB, *NAMES):
-        here = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
-        command = here if name == HUB else ["join", "site.toml", *COMMON]
-        with (trial.of(name) / "log").open("wb") as log:
-            processes[name] = subprocess.Popen(
-                [*network.within(name), sys.executable, "-c", PROGRAM, *command],
-                cwd=trial.of(name),
-                env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
-                stdout=log,
-                stderr=log,
-            )
+def running(trial: Trial, network: Network) -> Iterator[Processes]:
+    processes = {name: start(trial, network, name) for name in (HUB, *NAMES)}
     try:
-        yield processes[HUB]
+        yield processes
     finally:
         for process in processes.values():
             process.kill()
@@ -66,14 +74,22 @@ def running(trial: Trial, network: Network) -> Iterator[subprocess.Popen[bytes]]
 
 
 def over(
-    made: Trial, folder: Path, disturb: Callable[[Network, Path], None]
+    made: Trial, folder: Path, disturb: Callable[[Network, Path], None], *, moves: bool = False
 ) -> tuple[bytes, dict[str, str]]:
-    """The model that a run over some network ends with, and everybody's log."""
+    """The model that a run over some network ends with, and everybody's log.
+
+    `moves`: when it was disturbed, the coordinator is killed, and begins again at another address.
+    """
     shutil.copytree(made.folder, folder)
     trial = Trial(folder, made.names)
-    with Network(NAMES) as network, running(trial, network) as hub:
+    with Network(NAMES) as network, running(trial, network) as processes:
         disturb(network, trial.of(HUB) / "run")
-        assert hub.wait(LONGEST) == 0, (trial.of(HUB) / "log").read_text()
+        if moves:
+            processes[HUB].kill()
+            processes[HUB].wait()
+            network.move_hub()
+            processes[HUB] = start(trial, network, HUB)
+        assert processes[HUB].wait(LONGEST) == 0, (trial.of(HUB) / "log").read_text()
     logs = {name: (trial.of(name) / "log").read_text() for name in (HUB, *NAMES)}
     models = {
         (trial.of(name) / "runs" / "run" / "model" / "model.safetensors").read_bytes()
@@ -125,3 +141,36 @@ def test_a_blackout_and_an_address_that_changes(made: Trial, calm: bytes, tmp_pa
             for line in file.read_text().splitlines()
         ]
         assert opened
+
+
+def test_a_coordinator_that_moved_to_another_address(
+    made: Trial, calm: bytes, tmp_path: Path
+) -> None:
+    model, logs = over(made, tmp_path / "trial", lambda _, run: begun(run, 2), moves=True)
+    assert model == calm
+    assert logs[HUB].count("listening on") == 2
+
+
+def test_nobodys_ledger_pays_for_more_than_one_round_that_is_repeated(tmp_path: Path) -> None:
+    """One hospital is dark for longer than the grace; later the coordinator moves."""
+    plan = plan_of(FedAvg(rounds=ROUNDS, epochs=1))
+    dp = DPSettings(epsilon=100.0, noise_multiplier=1.0, delta=1e-3, accountant="rdp")
+    private = plan.training.model_copy(update={"dp": dp})
+    trial = make(tmp_path / "made", plan.model_copy(update={"training": private}))
+    for name in NAMES:
+        rules, limits = trial.of(name) / "site.toml", "max_epsilon = 100.0\nmax_delta = 0.01\n"
+        text = rules.read_text().replace("[site.dp]\n", f'[site.dp]\n{limits}unit = "record"\n')
+        rules.write_text(text)
+
+    def dark(network: Network, run: Path) -> None:
+        begun(run, 2)
+        network.lines["north"].down = True
+        time.sleep(30)
+        network.lines["north"].down = False
+        begun(run, 3)
+
+    over(trial, tmp_path / "trial", dark, moves=True)
+    for name in NAMES:
+        entries = load_chain(tmp_path / "trial" / name / "ledger" / name / "ledger.sqlite").entries
+        paid = sum(entry.state == "reserved" for entry in entries)
+        assert ROUNDS <= paid <= ROUNDS + 1
