@@ -36,6 +36,7 @@ _WANTED: Mapping[str, str] = MappingProxyType(
         "string_pattern_mismatch": "1 to 64 letters, digits, '.', '_' or '-', "
         "a letter or digit first",
         "too_short": "at least {min_length} of them",
+        "value_error": "{error}",
     }
 )
 

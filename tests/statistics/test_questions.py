@@ -27,7 +27,10 @@ COUNT = '[[question]]\nname = "n"\nkind = "count"\n'
         ('[[question]]\nname = "n"', "kind"),
         (COUNT + "feild = 3", "allowed"),
         (COUNT + COUNT, "'n' a second time"),
-        ('[[question]]\nname = "n"\nkind = "categories"\nfield = "text"\nvalues = ["x"]', "text"),
+        (
+            '[[question]]\nname = "n"\nkind = "categories"\nfield = "text"\nvalues = ["x"]',
+            "; allowed: a field with few values",
+        ),
         ('[[question]]\nname = "n"\nkind = "categories"\nfield = "id"\nvalues = ["x"]', "id"),
         (COUNT + '[question.where]\ntext = "John Smith"', "text"),
         ('[[question]]\nname = "n"\nkind = "categories"\nfield = "a"\nvalues = []', "values"),
