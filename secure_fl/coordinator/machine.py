@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from secure_fl.coordinator.alike import failed_alike
 from secure_fl.coordinator.inquest import FindingStep, Inquest
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.coordinator.step import Reply, Rules, Sent, Step, StepContext
@@ -161,6 +162,7 @@ class Coordinator:
             return self._look_into(complaints, sorted(heard), self._sent, context)
         if step is None:
             why = next((e for e in self._bad.values() if not isinstance(e, WireError)), None)
+            why = failed_alike(self._bad, len(reply.messages), self.round) or why
             raise why or TooFewParties("no party answered", round=self.round or None)
         return step
 
@@ -312,7 +314,7 @@ class Coordinator:
         few = len(parties) < self._rules.threshold or self._rules.host in lost
         failed = [e for m in lost if isinstance(e := self._bad.get(m), PartyFailed)]
         if failed and (few or step.takes is messages.Done):  # the others have all they trained for
-            raise failed[0]
+            raise failed_alike(self._bad, len(heard) + len(lost), self.round) or failed[0]
         if few:
             raise TooFewParties(
                 f"{len(parties)} parties are left ({why}); "

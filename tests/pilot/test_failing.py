@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Boundary, Failed, SumInput
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.raising import raises
 
 SICK = "hospital-2"
 
@@ -28,14 +30,18 @@ def four(folder: Path, rounds: int = 3) -> LocalPilot:
 
 
 def answering(
-    monkeypatch: pytest.MonkeyPatch, other: messages.FromParty, times: int = 99, after: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    other: messages.FromParty,
+    times: int = 99,
+    after: int = 0,
+    sick: Collection[str] = (SICK,),
 ) -> list[int]:
-    """Let one hospital answer so in place of its contributions, after so many honest ones."""
+    """Let some hospitals answer so in place of their contributions, after so many honest ones."""
     honest, said = Session._answer, list[int]()
 
     def answer(session: Session, message: Any, frame: Any) -> Any:
         found, bulk = honest(session, message, frame)
-        if session.party == SICK and isinstance(found, SumInput) and len(said) < times + after:
+        if session.party in sick and isinstance(found, SumInput) and len(said) < times + after:
             said.append(1)
             if len(said) > after:
                 return other, b""
@@ -75,6 +81,20 @@ def test_where_too_few_are_left_its_failure_ends_the_run(
         made.lead(patience=0).run()
     made.kill(SICK)
     assert caught.value.reason == "training"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_most_fail_by_alike_names_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """One gave what none can use, and may say that it can: the first to refuse is honest."""
+    made = four(tmp_path)
+    answering(monkeypatch, Failed("training"), sick=[*made.members][others:])
+    with raises(PartyFailed, "all for the same reason") as caught:
+        made.lead(patience=0).run()
+    for process in made.processes.values():
+        process.close()
+    assert "party" not in caught.value.where and caught.value.reason == "training"
 
 
 def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
