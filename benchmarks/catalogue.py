@@ -58,7 +58,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "large": Benchmark(
             "benchmarks.micro.large",
-            "Sums of up to 774 million values: bytes, seconds, peak memory.",
+            "Sums of up to 774 million values: bytes, seconds, memory.",
             {"calls": (1_000_000, 4_000_000), "blocks": ()},
         ),
         "protocol": Benchmark(

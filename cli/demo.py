@@ -184,9 +184,11 @@ def _conclude(summary: Mapping[str, Any], out: Path, page: Path) -> None:
         f"\n{show.duration(summary['seconds']['total'])} for everything. Use the model, or repeat "
         "with other notes:\n"
         f'  secure-fl predict {out}/seed-0/sealed "Rash settled after stopping velodorin."\n'
-        "  secure-fl demo --seeds 3\n\n"
-        f"All runs on one page, with pictures: {page}"
+        "  secure-fl demo --seeds 3\n"
     )
+    console.print(
+        f"All runs on one page, with pictures: {page}", soft_wrap=True
+    )  # to be clicked on
 
 
 def _free_folder(parent: Path, name: str) -> Path:

@@ -147,11 +147,12 @@ class SumStep(Step):
         self.owners |= {s.key: s.owners for s in message.segments if s.size}
 
     def set_apart(self) -> set[str]:
-        """Take out the few who contribute to sums that nobody else does: of another model, say.
+        """Take out the few whose sums are over too few: they may have another model.
 
         All that they gave has keys of its own, so nothing of it is in the others' sums. Where no
         most are alike, nobody is taken out: who is wrong cannot be told.
         """
+        least = self.context.rules.min_cohort
         here, holders = set(self.heard) - {self.context.rules.host}, dict[bytes, set[str]]()
         for party in here:
             for key in self.given[party]:
@@ -159,7 +160,7 @@ class SumStep(Step):
         few = set[str]()
         for key, those in holders.items():
             due = here.intersection(self.owners[key] or here)
-            if 2 * len(those) < len(due):
+            if len(those) < min(least, len(due) / 2):
                 few |= those
         if not few or 2 * len(few) >= len(here) or self.total is None:
             return set()

@@ -162,6 +162,7 @@ def _told(name: str, write: Callable[[Sequence[Score]], None], hospitals: bool) 
 def _missing(extra: str) -> SettingsError:
     return SettingsError(
         f"{extra} is not installed",
-        fix=f"pip install 'sealed-federation[{extra}]', or take csv=FILE, which needs nothing",
+        fix=f"from a checkout: pip install --constraint constraints.txt '.[{extra}]'; or take "
+        "csv=FILE, which needs nothing",
         field="sink",
     )

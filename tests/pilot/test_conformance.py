@@ -182,6 +182,7 @@ def own_part(whole: dict[str, Any], name: str, roster: str) -> dict[str, Any]:
         ),
         "history": [{"party": name} | entry for entry in recorder.history],
         "bytes": {name: whole["bytes"][name]},
+        "convicted": [],  # said where hospitals are apart
         "records": None,  # a hospital does not know the others', and a pilot has a roster
         "roster": roster,
     }
@@ -203,8 +204,8 @@ def require_same(run: Path, town: LocalPilot) -> None:
         assert all(own_models[name] in (None, *range(whole[name] + 1)) for name in own_models)
         assert bits(said) == bits(part | own_models)
         kept = files(own)
-        (noted,) = (town.folder / name / "ledger").rglob("opened/*/*.jsonl")  # outlives the run
-        kept[Path("parties", name, "checkpoints", OPENED)] = noted.read_bytes()
+        for noted in (town.folder / name / "ledger").rglob("opened/*/*.jsonl"):  # outlives the run
+            kept[Path("parties", name, "checkpoints", OPENED)] = noted.read_bytes()
         assert not [file for file, data in kept.items() if data != expected.get(file)], name
         found |= set(kept)
     assert found == set(expected)

@@ -39,7 +39,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot
         return found, b"" if session.party == LIAR else bulk
 
     monkeypatch.setattr(SumUnderWay, "_masked", spoiled)
-    monkeypatch.setattr(Session, "_examine", hiding)
+    monkeypatch.setattr("secure_fl.party.session.Session._examine", hiding)
     plan = plan_of(FedAvg(rounds=2), protection=ProtectionSettings(min_cohort=3))
     town = local_pilot(tmp_path, plan, 5)
     yield town

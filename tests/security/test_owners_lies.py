@@ -15,7 +15,6 @@ from msgspec import structs
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Step
 from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.federation.ground_rules import statement_of_some
 from secure_fl.party import groups
@@ -32,16 +31,9 @@ NAMES = ("east", "north", "south")
 FOUR = (*NAMES, "west")
 
 
-class Careless(Liar):
-    """Does not mind who sums up what."""
-
-    def _set_apart(self, step: Step) -> None:
-        """Add what there is."""
-
-
 def careless(lie: Lie) -> Callable[..., Coordinator]:
     """A coordinator that lies, and does not itself insist on `min_cohort`."""
-    return lambda links, engine, rules, *rest: Careless(
+    return lambda links, engine, rules, *rest: Liar(
         links, engine, replace(rules, min_cohort=1), *rest, lie=lie
     )
 
