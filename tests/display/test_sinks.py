@@ -66,7 +66,7 @@ def test_a_sink_that_is_not_installed_says_what_to_install(kind: str, tmp_path: 
         pytest.skip(f"{kind} is installed")
     with pytest.raises(SettingsError) as caught:
         KINDS[kind](str(tmp_path))
-    assert f"sealed-federation[{kind}]" in str(caught.value)
+    assert f"'.[{kind}]'" in str(caught.value)
 
 
 @needs("tensorboard")
