@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,75 @@ from secure_fl.pilot.plan import read_proposal
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
 
 NOTES = 8  # of the last events that are told
+
+
+@dataclass(slots=True)
+class _SoFar:
+    """What a coordinator's events come to, one after the other."""
+
+    round: int = 0
+    state: str = "gathering"
+    waits: dict[str, Any] | None = None
+    members: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    approvals: list[dict[str, str]] = field(default_factory=list)
+    convicted: list[str] = field(default_factory=list)
+
+    def mark(self, names: list[str], state: str) -> None:
+        """Note how these are."""
+        for name in names:
+            self.members.setdefault(name, {"up": None, "down": None})["state"] = state
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take one event in."""
+        match event["event"]:
+            case "gathered" | "round" as what:
+                if what == "round":
+                    self.round = max(self.round, event["round"])
+                self.state, self.waits = "running", None
+                self.mark(event["members"], "here")
+            case "traffic":
+                for name, bytes_of in event["bytes"].items():
+                    self.members.setdefault(name, {"state": "here"}).update(bytes_of)
+            case "failed":
+                self.notes.append(f"failed ({event['code']}): {', '.join(event['parties'])}")
+            case "lost":
+                self.state = "running"
+                self.mark(event["parties"], "lost")
+                self.notes.append(
+                    f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}"
+                )
+            case "named":
+                self.mark(event["parties"], "named")
+                self.convicted += [n for n in event["parties"] if n not in self.convicted]
+                self.notes.append(f"named, with evidence: {', '.join(event['parties'])}")
+            case "hidden":
+                self.notes.append(f"did not show what it sent: {', '.join(event['parties'])}")
+            case "goes back":
+                who = ", ".join(event["parties"])
+                self.notes.append(f"all would repeat rounds from {event['to']} on: {who} lack them")
+            case "approved":
+                self.approvals = event["by"]
+            case "guard" if event["refused"]:
+                self.notes.append(vote_told(event))
+            case "refused" | "left out" as what:
+                said = f"refused ({event['code']})" if what == "refused" else what
+                if what == "left out" or "round" not in event:  # else it was one frame of it
+                    self.mark(event["parties"], said)
+                self.notes.append(f"{said}: {', '.join(event['parties'])}")
+            case "waiting" | "slow" as what:
+                self.state = what if what == "waiting" else self.state
+                self.waits = {
+                    "for": event["parties"],
+                    "since": event["at"] - event.get("seconds", 0.0),
+                }
+                if what == "waiting":
+                    self.mark(event["parties"], "away")
+                    self.mark(event.get("members", []), "here")
+            case "returned" | "restarted" as what:
+                self.notes.append(f"{what} {', '.join(event['parties'])}")
+            case "stopped":
+                self.state, self.waits = f"stopped ({event['code']})", None
 
 
 def progress(folder: Path) -> dict[str, Any]:
@@ -24,72 +94,22 @@ def progress(folder: Path) -> dict[str, Any]:
         raise RunError(
             "there is no pilot's run here", fix=fix, file=folder, reason="missing"
         ) from error
-    members: dict[str, dict[str, Any]] = {}
-    round, notes, state, waits = 0, list[str](), "gathering", None
-    approvals: list[dict[str, str]] = []
-    convicted: list[str] = []
-
-    def mark(names: list[str], state: str) -> None:
-        for name in names:
-            members.setdefault(name, {"up": None, "down": None})["state"] = state
-
+    so_far = _SoFar()
     for event in _events(lines):
-        match event["event"]:
-            case "gathered" | "round" as what:
-                if what == "round":
-                    round = max(round, event["round"])
-                state, waits = "running", None
-                mark(event["members"], "here")
-            case "traffic":
-                for name, bytes_of in event["bytes"].items():
-                    members.setdefault(name, {"state": "here"}).update(bytes_of)
-            case "failed":
-                notes.append(f"failed ({event['code']}): {', '.join(event['parties'])}")
-            case "lost":
-                state = "running"
-                mark(event["parties"], "lost")
-                notes.append(f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}")
-            case "named":
-                mark(event["parties"], "named")
-                convicted += [name for name in event["parties"] if name not in convicted]
-                notes.append(f"named, with evidence: {', '.join(event['parties'])}")
-            case "hidden":
-                notes.append(f"did not show what it sent: {', '.join(event['parties'])}")
-            case "goes back":
-                who = ", ".join(event["parties"])
-                notes.append(f"all would repeat rounds from {event['to']} on: {who} lack them")
-            case "approved":
-                approvals = event["by"]
-            case "guard" if event["refused"]:
-                notes.append(vote_told(event))
-            case "refused" | "left out" as what:
-                said = f"refused ({event['code']})" if what == "refused" else what
-                if what == "left out" or "round" not in event:  # else it was one frame of it
-                    mark(event["parties"], said)
-                notes.append(f"{said}: {', '.join(event['parties'])}")
-            case "waiting" | "slow" as what:
-                state = what if what == "waiting" else state
-                waits = {"for": event["parties"], "since": event["at"] - event.get("seconds", 0.0)}
-                if what == "waiting":
-                    mark(event["parties"], "away")
-                    mark(event.get("members", []), "here")
-            case "returned" | "restarted" as what:
-                notes.append(f"{what} {', '.join(event['parties'])}")
-            case "stopped":
-                state, waits = f"stopped ({event['code']})", None
+        so_far.hear(event)
     for file in folder.glob("parties/*/transcript.jsonl"):  # a hospital knows its own bytes
-        members.setdefault(file.parent.name, {"state": "here"}).update(_crossed(file))
+        so_far.members.setdefault(file.parent.name, {"state": "here"}).update(_crossed(file))
     if (folder / RESULT).exists():
-        state, waits = "finished", None
+        so_far.state, so_far.waits = "finished", None
     return {
-        "state": state,
-        "round": min(round, plan.rounds),
+        "state": so_far.state,
+        "round": min(so_far.round, plan.rounds),
         "rounds": plan.rounds,
-        "members": dict(sorted(members.items())),
-        "notes": notes[-NOTES:],
-        "waits": waits,
-        "approvals": approvals,
-        "convicted": convicted,
+        "members": dict(sorted(so_far.members.items())),
+        "notes": so_far.notes[-NOTES:],
+        "waits": so_far.waits,
+        "approvals": so_far.approvals,
+        "convicted": so_far.convicted,
     }
 
 
