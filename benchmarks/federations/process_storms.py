@@ -36,7 +36,8 @@ from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.site import Memory
 from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.runs.folder import EVENTS, EVIDENCE, RESULT
+from secure_fl.runs.folder import EVENTS, RESULT
+from secure_fl.runs.party_checkpoints import EVIDENCE
 
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24

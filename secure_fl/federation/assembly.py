@@ -26,7 +26,7 @@ from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
-from secure_fl.runs.folder import NoCheckpoints
+from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
 
 COORDINATOR = "coordinator"

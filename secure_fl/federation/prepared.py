@@ -31,7 +31,8 @@ from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Link
-from secure_fl.runs.folder import NoCheckpoints, RunFolder
+from secure_fl.runs.folder import RunFolder
+from secure_fl.runs.party_checkpoints import NoCheckpoints
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from secure_fl.pilot.plan import terms_of
 from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.runs.folder import PartyCheckpoints, RunFolder
+from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
 

@@ -23,7 +23,7 @@ from secure_fl.errors import CohortError, Disagreement, RunError, TooFewParties
 from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.messages import HandedOver, Handover, SumInput
-from secure_fl.runs.folder import OPENED, PartyCheckpoints
+from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
 from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import Wiretap
 from tests.support.equality import equal, weights

@@ -20,7 +20,7 @@ from secure_fl.events import Event
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
-from secure_fl.runs.folder import PartyCheckpoints
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights

@@ -33,7 +33,8 @@ from secure_fl.pilot.certificates import make_kits
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
-from secure_fl.runs.folder import EVENTS, OPENED, RESULT, SETTINGS, SPENT
+from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
+from secure_fl.runs.party_checkpoints import OPENED
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos

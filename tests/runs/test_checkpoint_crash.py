@@ -14,7 +14,7 @@ import torch
 
 from secure_fl.errors import RunError
 from secure_fl.runs import checkpoint
-from secure_fl.runs.folder import PartyCheckpoints
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from tests.support.raising import raises
 from tests.support.stateless import Stateless
 

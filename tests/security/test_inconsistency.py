@@ -29,7 +29,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame, peek
 from secure_fl.protocol.messages import Audience, SumInput
-from secure_fl.runs.folder import PartyCheckpoints
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from tests.support.attacker import NAMES, Liar, Wiretap, lying, told

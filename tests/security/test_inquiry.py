@@ -29,7 +29,7 @@ from secure_fl.protocol import frames as wire
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Audience, Complaint, Examine
-from secure_fl.runs.folder import NoCheckpoints
+from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from tests.support.attacker import NAMES, Wiretap, summing, tampering

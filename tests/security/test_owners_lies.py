@@ -20,7 +20,7 @@ from secure_fl.federation.ground_rules import statement_of_some
 from secure_fl.party import groups
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
-from secure_fl.runs.folder import PartyCheckpoints
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from tests.support.attacker import Liar, Lie, Wiretap, told

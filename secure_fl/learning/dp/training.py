@@ -55,21 +55,7 @@ def fit_privately(
     round that is repeated it takes what it came to before (`kept`). A generator makes noise that
     can be repeated, which is for tests only.
     """
-    privacy = site.privacy
-    if steps is not None:
-        raise SettingsError(
-            "DP-SGD is accounted for in whole passes over the records",
-            fix="leave algorithm.steps out, and set algorithm.epochs",
-            party=site.name,
-            field="algorithm.steps",
-        )
-    if privacy is None or site.task.head == "ranking":
-        raise SettingsError(
-            "this site cannot train by DP-SGD",
-            fix="give the site a `DpAccount`, and a task of texts or sentences",
-            party=site.name,
-            field="training.dp",
-        )
+    privacy = _account(site, steps)
     number = site.recorder.round
     training = Training.of(privacy, model, epochs, number)
     if training is not None and training.taken(model, optimizer, epochs):
@@ -95,6 +81,25 @@ def fit_privately(
     if training is not None:
         training.keep(model, lasting)
     return math.nan
+
+
+def _account(site: Site, steps: int | None) -> DpAccount:
+    """What pays for the site's steps; refused where they could not be accounted for."""
+    if steps is not None:
+        raise SettingsError(
+            "DP-SGD is accounted for in whole passes over the records",
+            fix="leave algorithm.steps out, and set algorithm.epochs",
+            party=site.name,
+            field="algorithm.steps",
+        )
+    if site.privacy is None or site.task.head == "ranking":
+        raise SettingsError(
+            "this site cannot train by DP-SGD",
+            fix="give the site a `DpAccount`, and a task of texts or sentences",
+            party=site.name,
+            field="training.dp",
+        )
+    return site.privacy
 
 
 def _sound(site: Site, model: nn.Module, loss: Objective, clipping: Clipping) -> Clipping:

@@ -1,0 +1,182 @@
+"""One party's rounds on disk: what it needs to go on after a crash, and to begin none twice.
+
+RUN/parties/NAME/checkpoints/round-00007   the party's state before round 7, whole or not at all
+RUN/parties/NAME/checkpoints/opened.jsonl  over whom sums were opened
+RUN/parties/NAME/evidence/MEMBER           what convicts a member, or the coordinator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from secure_fl.errors import RunError
+from secure_fl.files import replace_whole
+from secure_fl.party.opened_sums import OpenedSumsLog
+from secure_fl.party.rounds import Stateful
+from secure_fl.runs import checkpoint
+
+OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
+EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
+NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
+KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
+
+
+class PartyCheckpoints:
+    """One party's rounds on disk."""
+
+    def __init__(self, folder: Path, site: Stateful, opened: Path | None = None) -> None:
+        """`opened`: where over whom sums were opened outlives the run's folder; None: it lies here.
+
+        Whoever holds all parties' records in one process learns nothing by a difference of sums.
+        """
+        self._folder, self._site = folder, site
+        self._evidence = folder.parent / EVIDENCE
+        self._openings = OpenedSumsLog.kept(folder / OPENED, opened)
+        checkpoint.put_back(folder)  # what an earlier session set aside, and then came to nothing
+
+    def available(self) -> tuple[int, ...]:
+        """Rounds that are whole."""
+        checkpoint.mend(self._folder)
+        names = [p.name for p in self._folder.glob("round-*")] if self._folder.exists() else []
+        return tuple(sorted(int(n.removeprefix("round-")) for n in names))
+
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """List the parties of the sums that were opened: see `OpenedSumsLog.rounds`."""
+        return self._openings.rounds(max(self.available(), default=1) - 1)
+
+    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
+        """Note who held the round when others joined."""
+        self._openings.let_in(after, holders)
+
+    def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
+        """What newcomers are given."""
+        state = {name: thing.state_dict() for name, thing in sorted(shared.items())}
+        return checkpoint.to_bytes({"shared": state, "sums": sums})
+
+    def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Take what a newcomer is given."""
+        state = checkpoint.from_bytes(data)
+        if set(state["shared"]) != set(shared):
+            raise RunError(
+                "the state handed over by another party is of another program",
+                fix="install the same version at all sites, and give them the same settings",
+                reason="other-program",
+            )
+        for name, thing in shared.items():
+            thing.load_state_dict(state["shared"][name])
+        sums: Mapping[str, Any] = state["sums"]
+        return sums
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write one round and let go of all but the last ones."""
+        state = {
+            "keep": {name: thing.state_dict() for name, thing in keep.items()},
+            "sums": sums,
+            "site": self._site.state_dict(),
+        }
+        checkpoint.drop_aside(self._folder)
+        checkpoint.save(self._path(round), state)
+        for old in self.available():
+            if old <= round - KEPT:
+                checkpoint.remove(self._path(old))
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Load one round."""
+        state = checkpoint.load(self._path(round))
+        if set(state["keep"]) != set(keep):
+            raise RunError(
+                "the checkpoint is of another program",
+                fix="resume with the algorithm and version that the run began with",
+                file=self._path(round),
+                reason="other-program",
+            )
+        for name, thing in keep.items():
+            thing.load_state_dict(state["keep"][name])
+        self._site.load_state_dict(state["site"])
+        sums: Mapping[str, Any] = state["sums"]
+        return sums
+
+    def roll_back(self, round: int) -> None:
+        """Set aside what comes after it: a coordinator may say anything before a sum."""
+        for later in self.available():
+            if later > round:
+                checkpoint.set_aside(self._path(later))
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
+        """Note over whom a sum is opened; a repeated round must open the same sums."""
+        self._openings.admit(round, number, survivors, what)
+        checkpoint.drop_aside(self._folder)
+
+    def convict(self, party: str, evidence: bytes) -> None:
+        """Keep what convicts somebody, beside the rounds."""
+        try:
+            self._evidence.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_whole(self._evidence / party, evidence, mode=0o600)
+        except OSError as error:
+            raise RunError(
+                f"evidence against {party} cannot be written down ({error.strerror})",
+                file=self._evidence,
+                reason="unwritable",
+            ) from error
+        self.leave_out(party)
+
+    def evidence(self) -> dict[str, Path]:
+        """Where what convicts somebody lies, by name."""
+        return {file.name: file for file in self._evidence.glob("[!.]*")}
+
+    def leave_out(self, *names: str) -> None:
+        """Let sums be repeated without the input of these, who were convicted."""
+        self._openings.without |= set(names)
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"round-{round:05d}"
+
+
+class NoCheckpoints:
+    """For runs without a folder: nothing is written, nothing can be resumed."""
+
+    def available(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """None are known."""
+        return ()
+
+    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
+        """Nobody can join: there is nothing to give."""
+        raise RunError(
+            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
+        )
+
+    def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
+        """Nothing can be given."""
+        raise RunError(
+            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
+        )
+
+    def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Nothing can be taken."""
+        raise RunError(
+            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
+        )
+
+    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
+        """Write nothing."""
+
+    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
+        """Nothing can be restored."""
+        raise RunError(
+            "this run has no folder, so it cannot be resumed", fix=NO_FOLDER, reason="no-folder"
+        )
+
+    def roll_back(self, round: int) -> None:
+        """Nothing is kept."""
+
+    def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
+        """Nothing is ever repeated."""
+
+    def convict(self, party: str, evidence: bytes) -> None:
+        """Nothing is kept."""
