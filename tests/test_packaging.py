@@ -67,7 +67,8 @@ def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
     # A guard: grown by a way into a pilot, statistics of records, evaluation without training, and
-    # a courier for trainers without network, sinks and what commands keep of algorithms, and by long files cut in two.
+    # a courier for trainers without network, sinks, what commands keep of algorithms, and by long
+    # files cut in two.
     assert len(packed) <= 440
 
 
