@@ -73,8 +73,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "savings": Benchmark(
             "benchmarks.micro.savings",
-            "What bfloat16, checkpointing and bucketing save in training.",
-            {"records": 32, "repeats": 1, "model": "tiny"},
+            "What bfloat16, checkpointing and batches of one length save.",
+            {"records": 32, "repeats": 1, "prompts": 24, "model": "tiny"},
         ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",

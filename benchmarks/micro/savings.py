@@ -1,4 +1,7 @@
-"""What bfloat16, layers that are computed again, and batches of like lengths save in training."""
+"""What bfloat16, layers computed again and batches of like lengths save: training and writing.
+
+Writing is by the built-in decoder: answers to prompts, one by one, or those of one length together.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from secure_fl import corpora
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.builtin import tiny_tokenizer
+from secure_fl.learning.models import load_model
 from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
@@ -47,14 +52,20 @@ class Row:
 
 
 def measure(
-    *, records: int = 160, repeats: int = 3, model: str | None = None, seed: int = 0
+    *,
+    records: int = 160,
+    repeats: int = 3,
+    prompts: int = 400,
+    model: str | None = None,
+    seed: int = 0,
 ) -> Report:
-    """Train an epoch in each way, in turns; torch on one thread."""
+    """Train an epoch in each way, in turns, and write answers; torch on one thread."""
     started, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)
     about = checkpoint.find(model)
     try:
         rows = _rows(about.name, records, repeats)
+        alone, together = _writing(prompts, repeats)
     finally:
         torch.set_num_threads(threads)
     columns = ("way", "CPU s", "of plain", "MB of a step")
@@ -66,8 +77,15 @@ def measure(
         "savings",
         {"records": records, "batch": BATCH, "tokens": TOKENS, "model": about.identity},
         seed,
-        {"rows": [asdict(row) for row in rows]},
-        [table("an epoch of training", columns, cells)],
+        {"rows": [asdict(row) for row in rows], "alone": alone, "together": together},
+        [
+            table("an epoch of training", columns, cells),
+            table(
+                f"answers to {prompts} prompts",
+                ("way", "CPU s"),
+                [("one by one", f"{alone:.2f}"), ("of one length together", f"{together:.2f}")],
+            ),
+        ],
         seconds=time.perf_counter() - started,
     )
 
@@ -92,6 +110,20 @@ def _rows(name: str, records: int, repeats: int) -> list[Row]:
         )
         for way, seconds in taken.items()
     ]
+
+
+def _writing(prompts: int, repeats: int) -> tuple[float, float]:
+    """CPU seconds in which a decoder answers prompts: one by one, and 64 at a time."""
+    task, tokenizer = make_task(TaskSettings(kind="completion", max_length=64)), tiny_tokenizer()
+    asked = corpora.make("summaries", parties=1, seed=3, size=prompts)[0].train
+    decoder = load_model(ModelSettings(), task, tokenizer, 0)
+    taken: dict[int, list[float]] = {1: [], 64: []}
+    for _ in range(repeats):
+        for at_once, seconds in taken.items():
+            before = time.process_time()
+            task.predict(decoder, asked, tokenizer, batch_size=at_once)
+            seconds.append(time.process_time() - before)
+    return median(taken[1]), median(taken[64])
 
 
 def kept(site: Site, model: nn.Module) -> int:

@@ -249,10 +249,11 @@ def test_the_command_prints_json_and_saves_it(tmp_path: Path) -> None:
 
 
 def test_layers_computed_again_keep_less_and_every_way_trains() -> None:
-    found = document(savings.measure(records=16, repeats=1, model="tiny"))
+    found = document(savings.measure(records=16, repeats=1, prompts=24, model="tiny"))
     rows = {row["way"]: row for row in found["rows"]}
     assert all(row["cpu_seconds"] > 0 for row in rows.values())
     assert rows["checkpointing"]["kept_bytes"] < rows["plain"]["kept_bytes"] / 2
+    assert 0 < found["together"] < found["alone"]
 
 
 def test_adapters_send_less_than_the_model_and_ffa_less_than_lora() -> None:

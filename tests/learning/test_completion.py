@@ -22,7 +22,7 @@ from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.dp.sound import sound
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks import make_task
-from secure_fl.learning.tasks.completion import TALLY, Completion, end_of, open_ended
+from secure_fl.learning.tasks.completion import TALLY, Completion, alike, end_of, open_ended
 from secure_fl.settings import AdapterSettings
 from secure_fl.testing.hospitals import small
 from tests.support.families import save
@@ -118,6 +118,15 @@ def test_exact_matches_are_those_of_greedy_writing(tokenizer: Any) -> None:
     (kept,), (batch,) = TASK.outcomes(model, encoded, len(NOTES))
     guessed = [row[:-1] for row in TASK.decode(kept, batch)]  # behind the true words: but the end
     assert [a == b for a, b in zip(guessed, truth, strict=True)] == right
+    assert TASK.predict(model, NOTES, tokenizer, batch_size=1) == TASK.predict(
+        model, NOTES, tokenizer
+    )  # company changes no word
+    assert len({len(text.split()) for text in written}) > 1  # though some end sooner
+
+
+def test_prompts_are_asked_together_where_they_are_of_one_length() -> None:
+    assert [*alike([3, 5, 3, 3, 5], 2)] == [[0, 2], [3], [1, 4]]
+    assert [*alike([], 2)] == []
 
 
 def test_perplexity_over_hospitals_is_that_of_all_their_tokens(tokenizer: Any) -> None:

@@ -6,9 +6,10 @@ so that labels and logits stand side by side, as in the other tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import numpy as np
@@ -132,27 +133,45 @@ class Completion(Task):
     def predict(
         self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
     ) -> list[dict[str, Any]]:
-        """What the model writes behind each prompt; prompt and answer fit `max_length`."""
+        """What the model writes behind each prompt; prompt and answer fit `max_length`.
+
+        Prompts of one length are answered together: nothing is padded, so company changes nothing.
+        """
         encoded = self.encode(examples, tokenizer, labelled=False)
-        most = min(self.max_length, tokenizer.model_max_length)
-        writer: Any = model
-        found = []
+        said = [""] * len(examples)
         with inference(model):
-            for row, example in enumerate(examples):
-                batch = encoded.batch([row], device=device_of(model))
-                asked = batch["input_ids"].shape[1]
-                written = writer.generate(
-                    **batch,
-                    max_new_tokens=most - asked,
-                    do_sample=False,  # nor what else a checkpoint may ask for
-                    num_beams=1,
-                    repetition_penalty=1.0,
-                    pad_token_id=tokenizer.pad_token_id,
-                    eos_token_id=end_of(tokenizer),
-                )[0, asked:]
-                text = tokenizer.decode(written, skip_special_tokens=True).strip()
-                found.append({"id": example.id, "completion": text})
-        return found
+            for rows in alike(encoded.lengths.tolist(), batch_size):
+                asked = encoded.batch(rows, device=device_of(model))
+                for row, written in zip(rows, self._written(model, asked, tokenizer), strict=True):
+                    said[row] = tokenizer.decode(written, skip_special_tokens=True).strip()
+        return [
+            {"id": example.id, "completion": text}
+            for example, text in zip(examples, said, strict=True)
+        ]
+
+    def _written(self, model: Any, asked: Batch, tokenizer: Any) -> list[list[int]]:
+        """The likeliest tokens behind each prompt, one after the other, up to the text's end."""
+        end = end_of(tokenizer)
+        start, most = asked["input_ids"].shape[1], min(self.max_length, tokenizer.model_max_length)
+        written = model.generate(
+            **asked,
+            max_new_tokens=most - start,
+            do_sample=False,  # nor what else a checkpoint may ask for
+            num_beams=1,
+            repetition_penalty=1.0,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=end,
+        )
+        return [[*takewhile(lambda word: word != end, row)] for row in written[:, start:].tolist()]
+
+
+def alike(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Rows of one length, `most` at a time."""
+    rows: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        rows.setdefault(length, []).append(row)
+    for together in rows.values():
+        yield from (together[at : at + most] for at in range(0, len(together), most))
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
