@@ -23,6 +23,7 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
+    Told,
     Unmask,
     UnmaskShares,
 )
@@ -138,7 +139,7 @@ class ClearSums:
         """Lay the vectors one after the other; float32 leaves nothing over to carry."""
         return ClearSumUnderWay(self.me, groups, rule, at)
 
-    def next_keys(self, members: Sequence[str]) -> Offer | None:
+    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
         """No keys are needed."""
         return None
 

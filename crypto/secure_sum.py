@@ -24,6 +24,7 @@ from secure_fl.protocol.messages import (
     Audience,
     Offer,
     SumId,
+    Told,
 )
 from secure_fl.protocol.ports import Group, Rule, Vector
 from secure_fl.thresholds import require_maskable
@@ -87,8 +88,8 @@ class SecureSums:
 
     # --- keys of the next sum -------------------------------------------------------------------
 
-    def next_keys(self, members: Sequence[str]) -> Offer | None:
-        """Draw the next sum's keys."""
+    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
+        """Draw the next sum's keys, and seal them under what this party was told last."""
         if not self._masks:
             return None
         context = self.context
@@ -108,7 +109,7 @@ class SecureSums:
             self._threshold,
             self._channels,
         )
-        return self._drawn.offer()
+        return self._drawn.offer(told)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Take the other members' keys for the next sum."""

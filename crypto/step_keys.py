@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from secrets import token_bytes
 
+import msgspec
+
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.evidence import Bound
 from secure_fl.crypto.identity import Channel, Identity, PublicIdentity
 from secure_fl.crypto.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.primitives import commit, digest_of
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
-from secure_fl.protocol.messages import Deal, Lost, Offer, UnmaskShares
+from secure_fl.protocol.messages import Deal, Lost, Offer, Told, UnmaskShares
 
 KEY = 32
 DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
@@ -69,8 +71,11 @@ class StepKeys:
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
         self._statement = b""  # the digest of the lists
 
-    def offer(self) -> Offer:
-        """The public key, sealed to every other member; to parties with shares of both seeds."""
+    def offer(self, told: Told | None = None) -> Offer:
+        """The public key, sealed to every other member; to parties with shares of both seeds.
+
+        `told` goes with it in the clear; who opens what was sealed sees if it was taken out.
+        """
         public = self._mask_key.public_key().public_bytes_raw()
         dealt: dict[str, tuple[bytes, bytes]] = {}
         if self.me != self.host:
@@ -82,10 +87,9 @@ class StepKeys:
             dealt = {party: (keys[number], selves[number]) for number, party in holders.items()}
             self._held[self.me] = dealt[self.me]
         others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
-        about = f"step keys {self.run} {self.index} {self.me}"
         shares = {
             peer: self.channels[peer].seal(
-                public + b"".join(dealt.get(peer, ())), f"{about} {peer}".encode()
+                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, told)
             )
             for peer in sorted(others)
         }
@@ -95,7 +99,7 @@ class StepKeys:
             deals[holder] = Deal(key, own, self.identity.sign(statement))
         if self.me in deals:
             self.bounds[self.me] = Bound(public + seed, deals[self.me], self.me)
-        return Offer(public, shares, seed, deals)
+        return Offer(public, shares, seed, deals, told)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Open what all other members sealed for this party; a single one missing is refused."""
@@ -114,8 +118,8 @@ class StepKeys:
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
                 raise CryptoError("keys arrived from somebody who is not on the roster")
-            about = f"step keys {self.run} {self.index} {sender} {self.me}"
-            opened = self.channels[sender].open(offer.shares[self.me], about.encode())
+            about = self._about(sender, self.me, offer.told)
+            opened = self.channels[sender].open(offer.shares[self.me], about)
             to_or_from_host = self.host in (sender, self.me)
             cut = KEY + sharing.SHARE_BYTES
             held = opened[KEY:cut], opened[cut:]
@@ -262,6 +266,11 @@ class StepKeys:
         self.cards[sender].verify(statement, deal.signature)
         self._held[sender] = held
         self.bounds[sender] = Bound(offer.public + offer.seed, deal, self.me)
+
+    def _about(self, sender: str, receiver: str, told: Told | None) -> bytes:
+        """What keys are sealed for, and with: the coordinator can change nothing of it."""
+        about = f"step keys {self.run} {self.index} {sender} {receiver}".encode()
+        return about if told is None else digest_of(about, msgspec.msgpack.encode(told))
 
     def _bound(
         self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]

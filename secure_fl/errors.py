@@ -94,6 +94,7 @@ BudgetReason: TypeAlias = Literal[
 TamperReason: TypeAlias = Literal[
     "sum",
     "relayed",
+    "stories",  # a coordinator's, to two members
     # of a ledger
     "owner",
     "row-changed",

@@ -18,29 +18,19 @@ from typing import Any
 from benchmarks.federations.drawn import EPSILON, EXCHANGES, ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar
 from benchmarks.federations.machines import Machine
-from benchmarks.federations.storm_cells import (
-    BLAMING,
-    FINISHED,
-    ITSELF,
-    NAMED,
-    Storm,
-    report,
-    run,
-)
+from benchmarks.federations.storm_cells import BLAMING, ITSELF, NAMED, Storm, report, run
+from benchmarks.federations.storm_harm import lost_keys, models, overspent, rounds_lost
 from benchmarks.report import Report
 from secure_fl.cli.processes import free_port
-from secure_fl.crypto.ledger import load_chain
 from secure_fl.crypto.vault import Cost
-from secure_fl.errors import SecureFLError
-from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.site import Memory
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.runs.folder import EVENTS, RESULT
 from secure_fl.runs.party_checkpoints import EVIDENCE
 
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24
+RUN = Path("runs", "run")  # of a site's folder
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
 STARTS = 4  # of the coordinator by an operator, and of each hospital, after errors
 LIMIT = 1800.0  # seconds that a storm may take on a machine with much else to do
@@ -70,7 +60,7 @@ def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
     trial = _trial(folder, drawn)
     with _running(trial, drawn) as machines:
         kills, end = _weather(trial, drawn, machines)
-    honest = [name for name in trial.names if name != drawn.liar]
+    sites = {name: trial.of(name) for name in trial.names if name != drawn.liar}
     told = trial.folder / "lies"
     return Storm(
         seed=seed,
@@ -81,9 +71,17 @@ def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
         told=len(told.read_text().splitlines()) if told.exists() else 0,
         kills=kills,
         end=end,
-        rounds_lost=sum(_rounds_lost(trial.of(name)) for name in honest),
-        overspent=sum(_overspent(trial.of(name), machines[name].kills) for name in honest),
-        keys_lost=sum(_lost_keys(trial.of(name)) for name in honest),
+        rounds_lost=sum(
+            rounds_lost(site / RUN, name, [int(e["round"]) for e in _events(site / RUN, "round")])
+            for name, site in sites.items()
+        ),
+        overspent=sum(
+            overspent(site / "ledger", len(_events(site / RUN, "privacy")), machines[name].kills)
+            for name, site in sites.items()
+        ),
+        keys_lost=sum(
+            lost_keys(site / "ledger", load_kit(site / "kit").roster) for site in sites.values()
+        ),
         seconds=round(time.monotonic() - started, 1),
     )
 
@@ -153,7 +151,7 @@ def _exchanges(trial: Trial) -> int:
     counts = [0]
     for name in trial.names:
         with suppress(OSError):
-            file = trial.of(name) / "runs" / "run" / "parties" / name / "transcript.jsonl"
+            file = trial.of(name) / RUN / "parties" / name / "transcript.jsonl"
             counts.append(file.read_bytes().count(b"\n") // 2)
     return max(counts)
 
@@ -162,19 +160,12 @@ def _all_done(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> bo
     """Whether every honest hospital has ended well, a while after the coordinator did."""
     until, honest = time.monotonic() + LAST, [n for n in trial.names if n != drawn.liar]
     codes = [machines[n].wait(max(0.0, until - time.monotonic())) for n in honest]
-    done = [(trial.of(n) / "runs" / "run" / RESULT).exists() for n in honest]
+    done = [(trial.of(n) / RUN / RESULT).exists() for n in honest]
     return all(code == 0 for code in codes) and all(done)
 
 
 def _models(trial: Trial, drawn: Drawn) -> str:
-    found = set()
-    for name in trial.names:
-        if name != drawn.liar:
-            file = trial.of(name) / "runs" / "run" / "model" / "model.safetensors"
-            if not file.exists():
-                return "a hospital did not finish"
-            found.add(file.read_bytes())
-    return FINISHED if len(found) == 1 else "models differ"
+    return models([trial.of(name) / RUN for name in trial.names if name != drawn.liar])
 
 
 def _blamed(trial: Trial, drawn: Drawn) -> bool:
@@ -207,31 +198,3 @@ def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
 def _last(trial: Trial) -> str:
     stops = _events(trial.of(HUB) / "run", "stopped")
     return f"{stops[-1]['code']} {stops[-1]['at']}".rstrip() if stops else "no reason told"
-
-
-def _rounds_lost(site: Path) -> int:
-    """How many rounds a hospital ended, and has no more, nor later ones."""
-    ended = [int(event["round"]) for event in _events(site / "runs" / "run", "round")]
-    folder = site / "runs" / "run" / "parties" / site.name / "checkpoints"
-    kept = [int(path.name.removeprefix("round-")) for path in folder.glob("round-*")]
-    return max(0, max(ended, default=0) - max(kept, default=0))
-
-
-def _lost_keys(site: Path) -> bool:
-    """Whether it refuses all runs of its roster."""
-    try:
-        Memory(site / "ledger").require_unforged(load_kit(site / "kit").roster)
-    except SecureFLError:
-        return True
-    return False
-
-
-def _overspent(site: Path, kills: int) -> int:
-    """Payments beyond those that its log announced; a kill between the two may cost one."""
-    file = site / "ledger" / site.name / LEDGER
-    try:
-        entries = load_chain(file).entries if file.exists() else ()
-    except SecureFLError:
-        return 1
-    paid = sum(entry.state == "reserved" for entry in entries)
-    return max(0, paid - len(_events(site / "runs" / "run", "privacy")) - kills)

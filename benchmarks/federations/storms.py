@@ -12,21 +12,12 @@ from pathlib import Path
 
 from benchmarks.federations.drawn import EXCHANGES, ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar, lying
-from benchmarks.federations.storm_cells import (
-    BLAMING,
-    FINISHED,
-    ITSELF,
-    NAMED,
-    Storm,
-    report,
-    run,
-)
+from benchmarks.federations.storm_cells import BLAMING, ITSELF, NAMED, Storm, report, run
+from benchmarks.federations.storm_harm import lost_keys, models, overspent, rounds_lost
 from benchmarks.report import Report
-from secure_fl.crypto.ledger import load_chain
 from secure_fl.errors import DISTRUST, SecureFLError
-from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.events import Event
 from secure_fl.pilot.progress import unsolved_in
-from secure_fl.pilot.site import Memory
 from secure_fl.testing.pilot import LocalPilot, local_pilot
 
 HOSPITALS = 5
@@ -63,6 +54,11 @@ def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
     for process in made.processes.values():
         process.close()
     honest = [name for name in names if name != drawn.liar]
+    folders = {name: folder / name for name in honest}
+
+    def seen(kind: str, name: str) -> list[Event]:
+        return [event for event in made.seen(kind) if event["party"] == name]
+
     return Storm(
         seed=seed,
         within=within,
@@ -72,9 +68,15 @@ def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
         told=liar.told,
         kills=len(killed),
         end=_end(made, drawn, honest, error),
-        rounds_lost=_lost(made, honest),
-        overspent=sum(_overspent(made, name, killed.count(name)) for name in honest),
-        keys_lost=sum(_lost_keys(made, name) for name in honest),
+        rounds_lost=sum(
+            rounds_lost(own / "run", name, [e["round"] for e in seen("round", name)])
+            for name, own in folders.items()
+        ),
+        overspent=sum(
+            overspent(own / "ledger", len(seen("privacy", name)), killed.count(name))
+            for name, own in folders.items()
+        ),
+        keys_lost=sum(lost_keys(own / "ledger", made.roster) for own in folders.values()),
         seconds=round(time.monotonic() - started, 1),
     )
 
@@ -109,10 +111,7 @@ def _end(made: LocalPilot, drawn: Drawn, honest: list[str], error: SecureFLError
         return ITSELF
     if error is not None:
         return f"stopped: {error.code} {error.where.get('party', '')}".rstrip()
-    files = [made.folder / n / "run" / "model" / "model.safetensors" for n in honest]
-    if not all(file.exists() for file in files):
-        return "a hospital did not finish"
-    return FINISHED if len({f.read_bytes() for f in files}) == 1 else "models differ"
+    return models([made.folder / name / "run" for name in honest])
 
 
 def _blamed(made: LocalPilot, drawn: Drawn, error: SecureFLError) -> bool:
@@ -123,31 +122,3 @@ def _blamed(made: LocalPilot, drawn: Drawn, error: SecureFLError) -> bool:
         return (named or {error.where.get("party")}) == {drawn.liar}
     said = [e["why"] for kind in ("refused", "unanswered") for e in made.seen(kind) if "why" in e]
     return any(DISTRUST in why for why in said)
-
-
-def _lost(made: LocalPilot, honest: list[str]) -> int:
-    """How many finished rounds honest hospitals have no more, or no later ones."""
-    lost = 0
-    for name in honest:
-        ended = [e["round"] for e in made.seen("round") if e["party"] == name]
-        folder = made.folder / name / "run" / "parties" / name / "checkpoints"
-        kept = [int(path.name.removeprefix("round-")) for path in folder.glob("round-*")]
-        lost += max(0, max(ended, default=0) - max(kept, default=0))
-    return lost
-
-
-def _lost_keys(made: LocalPilot, name: str) -> bool:
-    """Whether it refuses all runs of its roster."""
-    try:
-        Memory(made.folder / name / "ledger").require_unforged(made.roster)
-    except SecureFLError:
-        return True
-    return False
-
-
-def _overspent(made: LocalPilot, name: str, kills: int) -> int:
-    """Payments beyond those that its log announced; a kill between the two may cost one."""
-    ledgers = list((made.folder / name / "ledger").rglob(LEDGER))
-    entries = [e for file in ledgers for e in load_chain(file).entries if e.state == "reserved"]
-    announced = [event for event in made.seen("privacy") if event["party"] == name]
-    return max(0, len(entries) - len(announced) - kills)

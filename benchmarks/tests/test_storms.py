@@ -85,6 +85,7 @@ def test_a_storm_ends_with_one_model_or_with_the_liar_named(tmp_path: Path, seed
 
 
 @pytest.mark.slow
-def test_a_storm_over_processes_ends_so_too(tmp_path: Path) -> None:
-    found = process_storms.storm(tmp_path, 0)  # a wrong tag, and three kills
-    assert found.told and found.kills == 3 and not found.bad
+@pytest.mark.parametrize("seed", [0, 3, 11, 13])
+def test_a_storm_over_processes_ends_so_too(tmp_path: Path, seed: int) -> None:
+    found = process_storms.storm(tmp_path, seed)
+    assert found.told and not found.bad

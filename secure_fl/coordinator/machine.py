@@ -68,7 +68,7 @@ class Coordinator:
         self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
         self._offered = Offered()
         self._sent: Sent | None = None  # of the last sum
-        self.failed: list[str] = []  # who said that it cannot go on, each time
+        self.failed: list[str] = []  # who cannot go on, or contradicts the others, each time
         self.named: set[str] = set()  # who is shown to have broken the protocol
 
     @property
@@ -284,7 +284,6 @@ class Coordinator:
             if not self._rules.spares:
                 raise other
             self._refuse(party, other)
-            self.failed.append(party)
 
     def _drop(self, step: Step) -> None:
         """Go on without those who did not answer, if enough are left."""
@@ -300,6 +299,7 @@ class Coordinator:
         if not lost:
             return
         self._recorder.event("lost", round=self.round, parties=lost)
+        self.failed += [m for m in lost if type(self._bad.get(m)) is Disagreement]
         self.members = tuple(m for m in self.members if m in heard)
         parties = [m for m in self.members if m != self._rules.host]
         why = ", ".join(f"{m} {self._silence(m)}" for m in lost)

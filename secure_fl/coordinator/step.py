@@ -108,6 +108,7 @@ def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
             {member: offer.shares[member]},
             offer.seed,
             {holder: deal for holder, deal in offer.deals.items() if holder == member},
+            offer.told,
         )
         for sender, offer in offers.items()
         if member in offer.shares

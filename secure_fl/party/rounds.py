@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from secure_fl.protocol.messages import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,12 @@ class Checkpoints(Protocol):
 
     def convict(self, party: str, evidence: bytes) -> None:
         """Keep what convicts a member, or the coordinator: its input counts for nothing."""
+
+    def heard(self, told: Told) -> None:
+        """Keep what the coordinator signed of who is in a sum."""
+
+    def told(self) -> Sequence[Told]:
+        """All of that, the last at the end."""
 
 
 class Judge(Protocol):

@@ -7,7 +7,7 @@ back what it returns. A repeated frame gets the same answer again, so an engine 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
 from secure_fl.events import Crossing, EventLog
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages
+from secure_fl.protocol import frames, messages, stories
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
 from secure_fl.protocol.ports import Inquiry, Sums
@@ -83,6 +83,7 @@ class Session:
         self._inquiry: Inquiry | None = None  # into the last sum
         self._complained = self._over = False
         self._looks = 0  # at frames of inquiries
+        self._story = stories.Story(link.run)
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
@@ -160,8 +161,8 @@ class Session:
                 )
             case messages.Start(members=members) if not self._cohort.members:
                 self._cohort.begin(members)
-                offer = self._sums.next_keys(members)
                 kept = self._checkpoints
+                offer = self._sums.next_keys(members, next(reversed(kept.told()), None))
                 return messages.Ready(kept.available(), offer, kept.opened()), b""
             case messages.Begin() if not self._begun:
                 self._begun = True  # once: the same inputs, summed twice, could be told apart
@@ -170,7 +171,10 @@ class Session:
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
+                self._require_one_story(message.offers)
                 self._running, answer = self._program(self._cohort), None
+            case messages.Unmask():
+                self._checkpoints.heard(self._story.hear(self._link.peer, message))
         if self._running is None:
             raise CohortError("a message came before the run began or after it ended")
         try:
@@ -193,6 +197,21 @@ class Session:
                 "--go-back`; nothing was deleted",
                 field="after_round",
             )
+
+    def _require_one_story(self, offers: Mapping[str, messages.Offer]) -> None:
+        """Refuse a coordinator that told another member something else, and keep what it signed."""
+        found = stories.found_in(self._checkpoints.told(), offers, self._link.peer)
+        if found is None:
+            return
+        self.convicted = found.accused
+        self._recorder.event("named", round=self._recorder.round, parties=[found.accused])
+        self._checkpoints.convict(found.accused, found.to_bytes())
+        raise TamperError(
+            "the coordinator told two members different things about who was in a sum, and signed "
+            "both",
+            party=found.accused,
+            reason="stories",
+        )
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
         """Who does not have the round to continue after; of itself, this party knows better."""

@@ -75,7 +75,7 @@ class RunLeader:
         self._waited = 0.0  # seconds since a round ended
         self._restarts: Counter[object] = Counter()  # since a round ended
         self._all_restarts: Counter[object] = Counter()
-        self._failures: Counter[str] = Counter()  # how often each said that it cannot go on
+        self._failures: Counter[str] = Counter()  # how often each was lost by its own answer
         self._unsolved = list(unsolved)  # who hid an upload in doubt, or "": inquiries in vain
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
@@ -152,8 +152,8 @@ class RunLeader:
         if stuck := sorted(error.began & self._tired - self._gathered):
             party = stuck[0]
             raise PartyFailed(
-                f"this party said {self._failures[party]} times that it cannot go on; it is in a "
-                "sum of the round that was opened, so no others may repeat it",
+                f"this party could not go on, or contradicted the others, {self._failures[party]} "
+                "times; it is in a sum of the round that was opened, so no others may repeat it",
                 fix="its own log says why; when it is mended, start again to go on. Or begin a new "
                 "run without it, with another seed",
                 party=party,

@@ -23,6 +23,7 @@ from secure_fl.pilot.plan import terms_of
 from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
+from secure_fl.protocol.stories import TwoStories
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
@@ -117,8 +118,12 @@ class SiteRun:
         home, coordinator = self._home, self._home.roster.coordinator
         for name, file in kept.evidence().items():
             try:
-                case = Case.from_bytes(file.read_bytes())
-                case.check(home.keys, coordinator)
+                data = file.read_bytes()
+                case = TwoStories.from_bytes(data) or Case.from_bytes(data)
+                if isinstance(case, TwoStories):
+                    case.check(coordinator)
+                else:
+                    case.check(home.keys, coordinator)
             except (OSError, SecureFLError) as error:
                 raise RunError(
                     f"this is no evidence against {name}: it was edited, or is of other keys",
@@ -128,7 +133,8 @@ class SiteRun:
                 ) from error
             if name != case.accused or name in (coordinator.name, *self._members):
                 raise CohortError(
-                    f"{name} is convicted of having spoiled a sum of this run, and takes part",
+                    f"{name} is convicted of having spoiled a sum of this run, or of two stories "
+                    "about one, and takes part",
                     fix="ask that site; the run goes on without it, and without a coordinator that "
                     "is convicted not at all",
                     party=name,

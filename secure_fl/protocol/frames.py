@@ -24,7 +24,9 @@ from secure_fl.protocol.messages import (
     FromParty,
     Name,
     Size,
+    Unmask,
 )
+from secure_fl.protocol.stories import Story
 
 if TYPE_CHECKING:
     from secure_fl.crypto.identity import Identity, PublicIdentity
@@ -171,12 +173,18 @@ class Link:
     round: int = 0
     bytes_out: int = field(default=0, init=False)
     bytes_in: int = field(default=0, init=False)
+    _story: Story = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._story = Story(self.run)
 
     def pack(self, message: FromParty | FromCoordinator, bulk: Bulk | None = None) -> Frame:
         """Sign a message to the other end."""
         bulk = bulk or Bulk.of()
         if self.asks:
             self.exchange += 1
+        if isinstance(message, Unmask):
+            message = self._story.tell(self.me, message)
         envelope = Envelope(
             self.run,
             self.exchange,

@@ -52,6 +52,15 @@ class Deal(Message, frozen=True, tag=False):
     signature: Signature  # of these, with the public key and the seed's digest
 
 
+class Told(Message, frozen=True, tag=False):
+    """What the coordinator signed of who was in all sums of a run so far: see `stories`."""
+
+    run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    number: Count
+    digest: Digest
+    signature: Signature
+
+
 class Offer(Message, frozen=True, tag=False):
     """A party's keys for its next masked sum: one public key, and one sealed share per peer."""
 
@@ -59,6 +68,7 @@ class Offer(Message, frozen=True, tag=False):
     shares: dict[Name, Annotated[bytes, msgspec.Meta(max_length=256)]]
     seed: Digest  # of its self mask's seed
     deals: dict[Name, Deal] = {}  # by holder
+    told: Told | None = None  # what it was told last, in the run's last session
 
 
 class Salt(Message, frozen=True, tag=False):
@@ -231,6 +241,7 @@ class Unmask(Message, frozen=True, tag=23):
 
     survivors: Names
     dropped: Names
+    told: Told | None = None  # signed: all are told the same, or two of these convict it
 
 
 class Total(Message, frozen=True, tag=24):

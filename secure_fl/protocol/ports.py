@@ -22,6 +22,7 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
+    Told,
     Unmask,
     UnmaskShares,
 )
@@ -134,8 +135,11 @@ class Sums(Protocol):
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
         """Encode, noise, mask and encrypt, for this sum and no other."""
 
-    def next_keys(self, members: Sequence[str]) -> Offer | None:
-        """Fresh keys and shares for the next sum, or None where a mode needs none."""
+    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
+        """Fresh keys and shares for the next sum, or None where a mode needs none.
+
+        `told`: goes with them, so that nobody who takes them can be kept from it.
+        """
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Take the keys and shares of all other members for the next sum."""

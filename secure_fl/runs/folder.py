@@ -5,7 +5,8 @@ RUN/events.jsonl             what happened, as it happened
 RUN/result.json              the outcome (docs/result-schema.md)
 RUN/model/                   the shared model, as a transformers folder
 RUN/parties/NAME/            what belongs to one party: checkpoints, trainings by DP-SGD that may be
-                             repeated, transcript, own model, evidence against who spoiled a sum
+                             repeated, transcript, own model, evidence against who spoiled a sum,
+                             what the coordinator signed of who is in each sum
 """
 
 from __future__ import annotations

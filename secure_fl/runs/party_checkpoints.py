@@ -3,11 +3,14 @@
 RUN/parties/NAME/checkpoints/round-00007   the party's state before round 7, whole or not at all
 RUN/parties/NAME/checkpoints/opened.jsonl  over whom sums were opened
 RUN/parties/NAME/evidence/MEMBER           what convicts a member, or the coordinator
+RUN/parties/NAME/told.jsonl                what the coordinator signed of who is in each sum
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,12 @@ from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
+from secure_fl.protocol.messages import Told
 from secure_fl.runs import checkpoint
 
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
 EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
+TOLD = "told.jsonl"  # what the coordinator signed of who is in each sum
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
 
@@ -32,7 +37,7 @@ class PartyCheckpoints:
         Whoever holds all parties' records in one process learns nothing by a difference of sums.
         """
         self._folder, self._site = folder, site
-        self._evidence = folder.parent / EVIDENCE
+        self._evidence, self._told = folder.parent / EVIDENCE, folder.parent / TOLD
         self._openings = OpenedSumsLog.kept(folder / OPENED, opened)
         checkpoint.put_back(folder)  # what an earlier session set aside, and then came to nothing
 
@@ -122,6 +127,35 @@ class PartyCheckpoints:
             ) from error
         self.leave_out(party)
 
+    def heard(self, told: Told) -> None:
+        """Add a line; nothing waits for the disk: a lost line costs evidence, and nobody's data."""
+        line = {"run": told.run.hex(), "number": told.number, "digest": told.digest.hex()}
+        line["signature"] = told.signature.hex()
+        try:
+            self._told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._told.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"what the coordinator signed cannot be written down ({error.strerror})",
+                fix="free disk space, then resume; nothing was revealed",
+                file=self._told,
+                reason="unwritable",
+            ) from error
+
+    def told(self) -> Sequence[Told]:
+        """All whole lines; what a crash cut off is left out."""
+        found = []
+        lines = self._told.read_text().splitlines() if self._told.exists() else []
+        for text in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                line = json.loads(text)
+                run, digest, signature = (
+                    bytes.fromhex(line[key]) for key in ("run", "digest", "signature")
+                )
+                found.append(Told(run, int(line["number"]), digest, signature))
+        return found
+
     def evidence(self) -> dict[str, Path]:
         """Where what convicts somebody lies, by name."""
         return {file.name: file for file in self._evidence.glob("[!.]*")}
@@ -180,3 +214,10 @@ class NoCheckpoints:
 
     def convict(self, party: str, evidence: bytes) -> None:
         """Nothing is kept."""
+
+    def heard(self, told: Told) -> None:
+        """Nothing is kept."""
+
+    def told(self) -> Sequence[Told]:
+        """Nothing was kept."""
+        return ()

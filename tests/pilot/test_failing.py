@@ -97,15 +97,16 @@ def test_what_most_fail_by_alike_names_none_of_them(
     assert "party" not in caught.value.where and caught.value.reason == "training"
 
 
+@pytest.mark.parametrize("other", [Failed("training"), Boundary(9)], ids=["fails", "contradicts"])
 def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: messages.FromParty
 ) -> None:
     """It was in the first sum of a round, and fails since; then another is lost for a while.
 
     By its failures alone the run would wait for it in vain, and stop without a name.
     """
     made = four(tmp_path)
-    said, killed = answering(monkeypatch, Failed("training"), after=1), list[str]()
+    said, killed = answering(monkeypatch, other, after=1), list[str]()
 
     def after(town: LocalPilot, party: str) -> None:
         if len(said) > 1 and not killed and party == "hospital-1":
