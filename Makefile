@@ -11,7 +11,7 @@ demo: $(STAMP)  ## three hospitals train together on built-in data
 	$(VENV)/bin/secure-fl demo
 
 test: $(STAMP)  ## the tests (two processes; heavy evidence is in `make slow`)
-	$(PY) -m pytest -m "not slow" -n 2 --dist worksteal --durations=25
+	$(PY) -m pytest -m "not slow" -n 2 --dist worksteal --durations=25 tests
 
 slow: $(STAMP)  ## the tests that take minutes
 	$(PY) -m pytest -m slow tests benchmarks/tests

@@ -138,6 +138,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "benchmarks.federations.guard",
             "What a guard does against one bad hospital of eight.",
             {"sets": ("built-in ade",), "seeds": 1, "rounds": 3, "records": 240},
+            (CELLS,),
         ),
         "network": Benchmark(
             "benchmarks.federations.network",

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
 
 from benchmarks.collection import SETS, find, require
+from benchmarks.federations.guard_cells import HONEST, WITHOUT, Cells, Row
 from benchmarks.federations.heads import Corpus, Member, corpus, scores, train
 from benchmarks.federations.poison import ATTACKS, Attack, Content, lie_of, spoiled
 from benchmarks.report import Report, Target, table
@@ -23,22 +25,7 @@ from secure_fl.settings import GuardSettings
 PARTIES, ROUNDS = 8, 12
 GUARD = GuardSettings(search=True, most=8)
 POINTS, FALSE = 0.015, 0.05  # that may be lost; share of honest rounds that may be refused
-WITHOUT, HONEST = "without the bad party", "nobody attacks"
 COLUMNS = ("set", "run", "guard", "main metric", "less than without", "trigger obeyed", "refused")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One run: of which set and seed, against what, and what came out."""
-
-    set: str
-    seed: int
-    run: str
-    guarded: bool
-    metric: float | None  # None: it was stopped
-    obeyed: float | None
-    refused: int
-    rounds: int
 
 
 def measure(
@@ -47,26 +34,35 @@ def measure(
     rounds: int = ROUNDS,
     records: int = 1200,
     data: Path | None = None,
+    cells: Path | None = None,
 ) -> Report:
-    """Train with and without the guard under each attack."""
+    """Train with and without the guard under each attack; what the file holds is not run again."""
+    kept = Cells(cells)
     started, folder = time.perf_counter(), find(data)
     rows: list[Row] = []
     require([name for name in sets if SETS[name].corpus is None], folder)
     for name in sets:
         found = corpus(name, folder, records * 4 // 3, 400, 800)
         for seed in range(seeds):
-            rows += runs(found, seed, rounds, records)
+            rows += runs(found, seed, rounds, records, kept)
     return report(rows, {"rounds": rounds, "records": records}, seeds, started)
 
 
-def runs(found: Corpus, seed: int, rounds: int, records: int) -> list[Row]:
+def runs(
+    found: Corpus, seed: int, rounds: int, records: int, kept: Cells | None = None
+) -> list[Row]:
     """All runs of one set and seed."""
-    rows = [_run(found, seed, rounds, records, WITHOUT, None, None)]
-    rows += [_run(found, seed, rounds, records, HONEST, None, guard) for guard in (None, GUARD)]
-    for attack in ATTACKS:
-        for guard in (None, GUARD):
-            rows.append(_run(found, seed, rounds, records, attack, attack, guard))
-    return rows
+    kept = kept or Cells(None)
+    wanted: list[tuple[str, Attack | None, GuardSettings | None]] = [(WITHOUT, None, None)]
+    wanted += [(HONEST, None, guard) for guard in (None, GUARD)]
+    wanted += [(attack, attack, guard) for attack in ATTACKS for guard in (None, GUARD)]
+    return [
+        kept.row(
+            (found.name, seed, run, guard is not None),
+            partial(_run, found, seed, rounds, records, run, attack, guard),
+        )
+        for run, attack, guard in wanted
+    ]
 
 
 def _run(

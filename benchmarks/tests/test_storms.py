@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.federations import process_storms, storms
+from benchmarks.federations.guard_cells import Cells, Row
+from benchmarks.federations.guard_cells import markdown as table_of
 from benchmarks.federations.lies import LIES, Liar
 from benchmarks.federations.storm_cells import (
     CELLS,
@@ -61,6 +63,25 @@ def test_storms_that_are_written_down_are_not_run_again(tmp_path: Path) -> None:
     assert run(one, range(2), 30, file) == run(one, range(2), 30, file) == read(file)
     run(one, range(3), 30, file)
     assert asked == [0, 1, 2]
+
+
+def test_guarded_runs_that_are_written_down_are_not_run_again(tmp_path: Path) -> None:
+    asked, file = list[bool](), tmp_path / "cells" / "guard.jsonl"
+
+    def one(guarded: bool, metric: float | None) -> Row:
+        row = Row("sst2", 0, "sign", guarded, metric, 0.25, int(guarded), 12)
+
+        def run() -> Row:
+            asked.append(guarded)
+            return row
+
+        return Cells(file).row(row.key, run)
+
+    rows = [one(False, 0.5), one(True, None)]
+    assert [one(False, 0.9), one(True, 0.9)] == rows and asked == [False, True]
+    assert table_of(rows).splitlines()[-1] == (
+        "| sst2 | sign | 1 | 50.0 | 0.0 | 25.0 | 25.0 | 1 of 12 |"
+    )
 
 
 def test_what_harms_an_honest_hospital_counts_as_bad() -> None:
