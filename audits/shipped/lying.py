@@ -26,8 +26,9 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
-from secure_fl.protocol.messages import Audience, Segment, UnmaskShares
+from secure_fl.protocol.messages import Audience, Segment, Unmask, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
+from secure_fl.protocol.stories import Story
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -87,6 +88,7 @@ class LyingEngine:
     links: Mapping[str, Link]  # the coordinator's ends
     trick: Trick
     refused: dict[str, str] = field(default_factory=dict)  # by whom, with which code
+    stories: dict[str, Story] = field(default_factory=dict)  # what each is told of who is in sums
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """Deliver what the trick makes of each frame, and what it adds to an answer."""
@@ -107,6 +109,9 @@ class LyingEngine:
     def _told(self, party: str, frame: Frame) -> Frame:
         envelope = peek(frame.head)
         message, bulk = self.trick.tell(party, envelope.message, frame.bulk)
+        if isinstance(message, Unmask):  # it signs what it says, as it would
+            story = self.stories.setdefault(party, Story(envelope.run))
+            message = story.tell(self.links[party].me, message)
         if message is not envelope.message or bulk is not frame.bulk:
             about = {"message": message, "size": len(bulk), "digest": digest(bulk)}
             frame = encode(structs.replace(envelope, **about), bulk, self.links[party].me.sign)
