@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import closing
 from datetime import UTC, datetime
-from logging import INFO, WARNING
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,19 +15,11 @@ from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE, keys_option
 from secure_fl.cli.signals import Signals
 
-BAD = (
-    "lost",
-    "left out",
-    "failed",
-    "refused",
-    "named",
-    "complaint",
-    "goes back",
-    "hidden",
-    "waiting",
-    "slow",
-    "stopped",
-)
+if TYPE_CHECKING:
+    from secure_fl.engines.flare.hub import FlareHub
+    from secure_fl.events import EventLog
+    from secure_fl.pilot.lead import RunLeader
+
 WAYS = ("up", "down")
 
 
@@ -83,65 +74,57 @@ def coordinate(
 ) -> None:
     """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
     from secure_fl.cli import show
+    from secure_fl.cli.coordinator_log import CoordinatorLog
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.display.run_page import PageWriter
-    from secure_fl.engines.flare.diagnosis import looking
     from secure_fl.engines.flare.hub import FlareHub
-    from secure_fl.events import EventLog
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.pilot.lead import Halted, RunLeader
-    from secure_fl.pilot.metrics import Meter, serving
+    from secure_fl.pilot.lead import RunLeader
+    from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
     from secure_fl.pilot.progress import named, unsolved
-    from secure_fl.pilot.waiting import Slow, arrived
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(Signals())
-    asked = load_proposal(plan)
-    given = load_kit(kit)
+    asked, given = load_proposal(plan), load_kit(kit)
     roster, url = given.roster, listen or given.connection.url
     me = open_ring(folder, passphrase_file).identity()
     show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
-    meter, writing, page = Meter(), Lock(), PageWriter(out)
-
-    def record(event: dict[str, Any]) -> None:
-        with writing:  # who is slow is noted by another thread
-            run.record(event)
-            page(event)
-        meter.note(event)
-        if (line := told(event, asked.rounds)) is not None:
-            log.log(WARNING if event["event"] in BAD else INFO, line)
-
     with closing(run), journal(log_format, quiet=quiet) as log:
         for warning in given.warnings():
             log.warning(warning)
+        notes = CoordinatorLog(run, asked.rounds, log)
+        recorder, leads = (
+            notes.recorder,
+            partial(RunLeader, named=named(out), unsolved=unsolved(out)),
+        )
+        meter = notes.meter
         with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
-            meter.connected = lambda: {n: n in hub.connected() for n in roster.names}
-            meter.dropped, meter.slow = hub.refused, hub.waited_for
-            recorder = EventLog("coordinator", record)
+            notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
-            lead = RunLeader(
-                hub,
-                me,
-                roster,
-                asked,
-                recorder,
-                patience=wait,
-                named=named(out),
-                unsolved=unsolved(out),
-            )
+            lead = leads(hub, me, roster, asked, recorder, patience=wait)
             signals.ask(lead.stop)
-            arrived(hub, roster.names, wait, recorder, lambda: lead.stopping)
-            with looking(Slow(hub, recorder), every=5.0):
-                try:
-                    lead.run()
-                except Halted as halted:  # which the log has said
-                    raise click.exceptions.Exit(halted.exit_status) from None
+            _lead(lead, hub, roster.names, wait, recorder)
             run.finish(lead.document())
-            page.write()
+            notes.page.write()
             hub.dismiss()
         log.info(f"done; what the coordinator saw of it is in {out}")
+
+
+def _lead(
+    lead: RunLeader, hub: FlareHub, names: Collection[str], wait: float, recorder: EventLog
+) -> None:
+    """Wait for all who may come, and lead the run to its end."""
+    from secure_fl.engines.flare.diagnosis import looking
+    from secure_fl.pilot.lead import Halted
+    from secure_fl.pilot.waiting import Slow, arrived
+
+    arrived(hub, names, wait, recorder, lambda: lead.stopping)
+    with looking(Slow(hub, recorder), every=5.0):
+        try:
+            lead.run()
+        except Halted as halted:  # which the log has said
+            raise click.exceptions.Exit(halted.exit_status) from None
 
 
 @click.command(
@@ -163,6 +146,7 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
     if is_letters(run):
         show_ends(run, kit, as_json=as_json)
         return
+    from secure_fl.cli.coordinator_log import listed, until_told
     from secure_fl.display.results import approved, convicted
     from secure_fl.pilot.progress import progress
 
@@ -182,7 +166,8 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
         console.print(f"{title}\nnobody was there yet")
     if waits := found["waits"]:
         since = datetime.fromtimestamp(waits["since"], UTC)
-        console.print(f"waits for {listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC")
+        whom = f"{listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC"
+        console.print(f"waits for {whom}{until_told(waits)}")
     said = (convicted(found), approved(found))
     for line in (*"\n".join(filter(None, said)).splitlines(), *found["notes"]):
         console.print(line)
@@ -199,41 +184,3 @@ def _require_begun(run: Path) -> None:
             file=run,
             reason="missing",
         )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Name them, or say that all are there and some do not answer."""
-    return ", ".join(names) or "answers of those who are there"
-
-
-def told(event: dict[str, Any], rounds: int) -> str | None:
-    """What an operator wants to hear of an event."""
-    match event["event"]:
-        case "gathered":
-            return f"gathered: {', '.join(event['members'])}"
-        case "round" if 0 < event["round"] <= rounds:
-            return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
-        case "lost" | "returned" | "restarted" | "left out":
-            return f"{event['event']}: {', '.join(map(str, event['parties']))}"
-        case "failed":
-            return f"cannot go on ({event['code']}): {', '.join(event['parties'])}"
-        case "refused":
-            return f"refused ({event['code']}): {', '.join(map(str, event['parties']))}"
-        case "named":
-            return f"named, with evidence, and left out: {', '.join(event['parties'])}"
-        case "complaint":
-            return f"a sum failed; all look into it: {', '.join(event['parties'])} complained"
-        case "goes back":
-            who = ", ".join(event["parties"])
-            return f"all would repeat rounds from {event['to']} on, for these lack them: {who}"
-        case "hidden":
-            return f"did not show what it sent to a sum that failed: {', '.join(event['parties'])}"
-        case "waiting":
-            return f"too few are there; waits for {listed(event['parties'])}"
-        case "slow":
-            return f"this step waits for {listed(event['parties'])}, for {event['seconds']:.0f} s"
-        case "stopped" if event["code"] == "operator":
-            return "stopped, as the operator asked; start again to go on"
-        case "stopped":
-            return f"stopped ({event['code']}) {event['at']}".rstrip()
-    return None

@@ -16,11 +16,14 @@ from secure_fl.cli.keyring import FILE
 from secure_fl.cli.signals import Signals
 
 if TYPE_CHECKING:
+    from secure_fl.crypto.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import Kit
+    from secure_fl.pilot.site_questions import Asked
     from secure_fl.policy.file import SiteFile
+    from secure_fl.policy.rules import Plan
 
 MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fill a disk
 
@@ -133,42 +136,24 @@ def hospital_of(
     goes_back: bool = False,
 ) -> HospitalProcess:
     """What answers for this site, whichever engine carries its frames."""
-    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.cli.keyring import open_ring
     from secure_fl.crypto.ledger import Ledger
-    from secure_fl.federation.ground_rules import require_masks
     from secure_fl.learning.dp.scope import LEDGER
     from secure_fl.pilot.approving import Approving
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
-    from secure_fl.pilot.site import records_of, site_keys, statistics_of
-    from secure_fl.pilot.site_questions import Asked
-    from secure_fl.policy.questions import check_questions
-    from secure_fl.policy.rules import Company, Plan, check
-    from secure_fl.policy.size import check_size
+    from secure_fl.pilot.site import records_of, site_keys
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
     require_own(kit, ring.identity())
     keys = site_keys(ring, roster)
-    company = Company.of(roster, name)
-
-    def approve(plan: Plan) -> None:
-        check(rules.policy, plan, company)
-        check_size(rules.policy, plan, name)
-        require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
-
-    asked = Asked(
-        lambda plan: check_questions(rules.policy, plan, company),
-        lambda plan: statistics_of(rules, name, plan, keys.identity),
-    )
-
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
     return HospitalProcess(
         keys,
         roster,
-        approve,
+        plan_rules(rules, kit),
         lambda plan: records_of(rules, roster.member(name), plan),
         out,
         heard,
@@ -176,9 +161,42 @@ def hospital_of(
         rules.policy.max_batch,
         rules.policy.max_growth,
         goes_back=goes_back,
-        asked=asked,
+        asked=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
         share_scores=rules.policy.share_scores,
+    )
+
+
+def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
+    """What refuses plans that this site's file does not allow."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.policy.rules import Company, check
+    from secure_fl.policy.size import check_size
+
+    name = kit.connection.name
+    company = Company.of(kit.roster, name)
+
+    def approve(plan: Plan) -> None:
+        check(rules.policy, plan, company)
+        check_size(rules.policy, plan, name)
+        require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
+
+    return approve
+
+
+def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> Asked:
+    """What refuses questions, and answers those that are allowed."""
+    from secure_fl.pilot.site import statistics_of
+    from secure_fl.pilot.site_questions import Asked
+    from secure_fl.policy.questions import check_questions
+    from secure_fl.policy.rules import Company
+
+    name = kit.connection.name
+    company = Company.of(kit.roster, name)
+    return Asked(
+        lambda plan: check_questions(rules.policy, plan, company),
+        lambda plan: statistics_of(rules, name, plan, me),
     )
 
 

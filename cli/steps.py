@@ -20,7 +20,7 @@ from textwrap import wrap
 
 import click
 
-from secure_fl.cli.processes import PROGRAM, this_code
+from secure_fl.cli.processes import PROGRAM, kill, this_code
 from secure_fl.errors import RunError
 
 WIDTH = 80
@@ -142,8 +142,7 @@ class Steps:
 
     def kill(self, started: Started) -> None:
         """End a process as a power cut would."""
-        started.process.kill()
-        started.process.wait()
+        kill(started.process)
         self._running.remove(started)
         click.echo(f"kill -9 {started.process.pid}{INDENT}(`{_name(started)}` of {started.who})")
 
@@ -154,8 +153,7 @@ class Steps:
         for started in self._running:
             with suppress(subprocess.TimeoutExpired):
                 started.process.wait(10)
-            started.process.kill()
-            started.process.wait()
+        kill(*(started.process for started in self._running))
 
     def _begin(
         self, who: str, words: Sequence[str], out: int = subprocess.PIPE

@@ -6,9 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +14,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.federations.network import NAMES, start
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.cli.processes import kill, killed_after
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.progress import progress
@@ -98,7 +97,10 @@ def _over(made: Trial, kind: str, minutes: tuple[float, ...]) -> Ended:
     folder = made.folder.with_name(f"{made.folder.name}-{kind}")
     shutil.copytree(made.folder, folder)
     trial = Trial(folder, made.names)
-    with Network(NAMES) as network, _running(trial, network) as processes:
+    with (
+        Network(NAMES) as network,
+        killed_after({name: start(trial, network, name) for name in (HUB, *NAMES)}) as processes,
+    ):
         if minutes:
             _disturb(trial, network, processes, minutes)
         if processes[HUB].wait(LONGEST):
@@ -110,17 +112,6 @@ def _over(made: Trial, kind: str, minutes: tuple[float, ...]) -> Ended:
         raise SettingsError("hospitals hold different models", fix="see what they printed")
     paid = max(_payments(trial, name) for name in NAMES)
     return Ended(kind, paid > 0, time.perf_counter() - started, models.pop(), paid)
-
-
-@contextmanager
-def _running(trial: Trial, network: Network) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    processes = {name: start(trial, network, name) for name in (HUB, *NAMES)}
-    try:
-        yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
 
 
 def _disturb(
@@ -135,8 +126,7 @@ def _disturb(
         time.sleep(60 * dark)
         network.lines[site].down = False
     _begun(trial, 3)
-    processes[HUB].kill()
-    processes[HUB].wait()
+    kill(processes[HUB])
     network.move_hub()
     processes[HUB] = start(trial, network, HUB)
 

@@ -18,7 +18,7 @@ from threading import Event, Thread
 
 from benchmarks.report import Report, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.testing.pilot import plan_of
@@ -82,16 +82,10 @@ def measure(*, hospitals: int = 30, rounds: int = 5, size: int = 16) -> Report:
 
 def _run(trial: Trial) -> tuple[list[Cost], int]:
     """What each took, and the most that all together had in memory at once."""
-    processes = {name: _start(trial, name) for name in (HUB, *trial.names)}
-    costs = []
-    try:
+    started = {name: _start(trial, name) for name in (HUB, *trial.names)}
+    with killed_after(started) as processes:
         with _watching([process.pid for process in processes.values()]) as together:
             costs = _ended(processes)
-    finally:
-        for process in processes.values():
-            if process.returncode is None:
-                process.kill()
-                process.wait()
     return costs, max(together)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.processes import PROGRAM, this_code
+from secure_fl.cli.processes import PROGRAM, killed_after, this_code
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
@@ -97,14 +97,10 @@ def _run(trial: Trial, kind: str) -> Rounds:
         if kind == "bad":
             for line in network.lines.values():
                 line.delay, line.loss, line.rate = DELAY, LOSS, RATE
-        processes = [start(trial, network, name) for name in (HUB, *trial.names)]
-        try:
-            if processes[0].wait(LONGEST):
+        started = {name: start(trial, network, name) for name in (HUB, *trial.names)}
+        with killed_after(started) as processes:
+            if processes[HUB].wait(LONGEST):
                 raise SettingsError("the pilot failed", fix="run `secure-fl pilot local`")
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
     return _read(trial, kind)
 
 

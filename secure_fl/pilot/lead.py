@@ -98,9 +98,8 @@ class RunLeader:
             while not self._tried():
                 pass
         except SecureFLError as error:
-            if self._coordinator is None:  # which would have said so itself
-                at = str(error.where.get("party", ""))
-                self._recorder.event("stopped", code=error.code, at=at)
+            at = str(error.where.get("party", ""))
+            self._recorder.event("stopped", code=error.code, at=at, final=True)
             raise
 
     def _tried(self) -> bool:
@@ -198,7 +197,12 @@ class RunLeader:
         if not (missing and hope) or self._waited >= self._patience:
             raise error
         if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
-            self._recorder.event("waiting", code=error.code, parties=awaited)
+            here = parties & self._hub.connected()
+            until = round(time.time() + self._patience - self._waited)
+            more = max(0, self._least - len(here - self._named - self._tired))
+            self._recorder.event(
+                "waiting", code=error.code, parties=awaited, more=more, until=until
+            )
             self._awaited = awaited
         self._nap()
 

@@ -63,6 +63,8 @@ class Meter:
             if event["event"] == "round":
                 self._set("round", event["round"])
                 self._members(event["members"])
+            elif event.get("final"):  # how this gathering ended is counted
+                return
             elif event["event"] in ("refused", "stopped"):
                 self._add(f"{event['event']}_total", code=event["code"])
             elif self._party is None:

@@ -74,13 +74,14 @@ class _SoFar:
                 self.waits = {
                     "for": event["parties"],
                     "since": event["at"] - event.get("seconds", 0.0),
+                    "until": event.get("until"),
                 }
                 if what == "waiting":
                     self.mark(event["parties"], "away")
                     self.mark(event.get("members", []), "here")
             case "returned" | "restarted" as what:
                 self.notes.append(f"{what} {', '.join(event['parties'])}")
-            case "stopped":
+            case "stopped" if event.get("final"):  # else a gathering alone ended
                 self.state, self.waits = f"stopped ({event['code']})", None
 
 

@@ -34,7 +34,9 @@ def arrived(
     while missing := hub.wait_for(names, min(1.0, max(0.0, until - time.monotonic()))):
         if missing != noted:
             here = sorted(set(names) - missing)
-            log.event("waiting", code="arrival", parties=sorted(missing), members=here)
+            end = round(time.time() + max(0.0, until - time.monotonic()))
+            away = sorted(missing)
+            log.event("waiting", code="arrival", parties=away, members=here, until=end)
             noted = missing
         if stopping() or time.monotonic() >= until:
             return

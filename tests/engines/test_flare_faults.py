@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
+from secure_fl.cli.processes import killed_after
 from secure_fl.engines.flare.cell import CellEnd
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.party import FlareParty
@@ -73,11 +74,8 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
-    try:
+    with killed_after({"it": running}):
         yield running
-    finally:
-        running.kill()
-        running.communicate()
 
 
 def line(running: subprocess.Popen[str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
@@ -70,12 +70,8 @@ def running(trial: Trial, *, halves: bool, prefix: tuple[str, ...]) -> Iterator[
     if halves:
         processes["courier"] = start(trial, "north", "courier")
         processes["trainer"] = start(trial, "north", "trainer", *prefix)
-    try:
+    with killed_after(processes):
         yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
 
 
 def run(
@@ -110,9 +106,8 @@ def begun(trial: Trial, number: int) -> None:
         time.sleep(0.05)
 
 
-def kill(trial: Trial, processes: Processes, what: str) -> None:
-    processes[what].kill()
-    processes[what].wait()
+def restart(trial: Trial, processes: Processes, what: str) -> None:
+    kill(processes[what])
     processes[what] = start(trial, "north", what)
 
 
@@ -120,7 +115,7 @@ def test_killed_in_turn_they_end_with_the_same_bits(made: Trial, plain: bytes, t
     def disturb(trial: Trial, processes: Processes) -> None:
         for round, what in ((2, "courier"), (3, "trainer"), (4, "courier")):
             begun(trial, round)
-            kill(trial, processes, what)
+            restart(trial, processes, what)
 
     model, trial = run(made, tmp_path / "trial", disturb)
     assert model == plain

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import lead
 from secure_fl.settings import ProtectionSettings, TrainingSettings
@@ -86,14 +86,10 @@ def test_fedid_in_processes_over_flare(opened):
             stderr=subprocess.STDOUT,
             text=True,
         )
-    try:
+    with killed_after(processes):
         for process in processes.values():
             said, _ = process.communicate(timeout=200)
             assert process.returncode == 0, said
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
     for name in clinic.roster.names:
         result = json.loads((clinic.folder / name / "runs" / "run" / "result.json").read_text())
         assert result["status"] == "finished"

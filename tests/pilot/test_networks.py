@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, this_code
+from secure_fl.cli.processes import PROGRAM, kill, killed_after, this_code
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.crypto.vault import Cost
 from secure_fl.pilot.progress import progress
@@ -64,13 +64,8 @@ def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def running(trial: Trial, network: Network) -> Iterator[Processes]:
-    processes = {name: start(trial, network, name) for name in (HUB, *NAMES)}
-    try:
+    with killed_after({name: start(trial, network, name) for name in (HUB, *NAMES)}) as processes:
         yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
 
 
 def over(
@@ -85,8 +80,7 @@ def over(
     with Network(NAMES) as network, running(trial, network) as processes:
         disturb(network, trial.of(HUB) / "run")
         if moves:
-            processes[HUB].kill()
-            processes[HUB].wait()
+            kill(processes[HUB])
             network.move_hub()
             processes[HUB] = start(trial, network, HUB)
         assert processes[HUB].wait(LONGEST) == 0, (trial.of(HUB) / "log").read_text()

@@ -15,7 +15,7 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
 from secure_fl.crypto.vault import Cost
 from secure_fl.errors import PlanRefused
 from secure_fl.federation.evaluation import Evaluation, pinned
@@ -61,13 +61,9 @@ def running(
     trial: Trial, machines: Mapping[str, Mapping[str, str]] | None = None
 ) -> Iterator[dict[str, subprocess.Popen[str]]]:
     machines = machines or {}
-    processes = {n: start(trial, n, **machines.get(n, {})) for n in (HUB, *trial.names)}
-    try:
+    started = {n: start(trial, n, **machines.get(n, {})) for n in (HUB, *trial.names)}
+    with killed_after(started) as processes:
         yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
 
 
 def wait_for_round(trial: Trial, number: int) -> None:
@@ -108,8 +104,7 @@ def test_three_hospitals_and_a_coordinator(trial):
 def test_a_hospital_that_is_killed_comes_back(trial):
     with running(trial) as processes:
         wait_for_round(trial, 2)
-        processes["north"].kill()
-        processes["north"].communicate()
+        kill(processes["north"])
         processes["north"] = start(trial, "north")
         out, _ = processes[HUB].communicate(timeout=LONGEST)
         assert processes[HUB].returncode == 0, out
@@ -121,8 +116,7 @@ def test_a_hospital_that_is_killed_comes_back(trial):
 def test_a_coordinator_that_is_killed_comes_back(trial):
     with running(trial) as processes:
         wait_for_round(trial, 2)
-        processes[HUB].kill()
-        processes[HUB].communicate()
+        kill(processes[HUB])
         processes[HUB] = start(trial, HUB)
         out, _ = processes[HUB].communicate(timeout=LONGEST)
         assert processes[HUB].returncode == 0, out

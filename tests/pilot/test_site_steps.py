@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
+from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
@@ -225,20 +225,19 @@ def test_the_page_leads_to_a_model(places: Places) -> None:
             yield line.replace("hub.example.org", "localhost").replace("8443", str(port))
 
     places.follow(here(steps("## 1. Each hospital", "## 5. Run")))
-    started = []
+    started = {}
     for line in steps("## 5. Run", "## Rules"):
         if typed := TYPED.fullmatch(line):
             command = [sys.executable, "-c", PROGRAM, *typed[2].split()]
             where = places.folder / typed[1]
             if typed[2].startswith(("join", "coordinate")):
-                started.append(subprocess.Popen(command, cwd=where, env=os.environ | this_code()))
+                process = subprocess.Popen(command, cwd=where, env=os.environ | this_code())
+                started[typed[1]] = process
     assert len(started) == 4
-    try:
-        assert started[-1].wait(200) == 0
-        assert [process.wait(60) for process in started[:-1]] == [0, 0, 0]
-    finally:
-        for process in started:
-            process.kill()
+    with killed_after(started):
+        *sites, hub = started.values()
+        assert hub.wait(200) == 0
+        assert [site.wait(60) for site in sites] == [0, 0, 0]
     models = {
         (places.folder / name / "runs" / "study" / "model" / "model.safetensors").read_bytes()
         for name in SITES

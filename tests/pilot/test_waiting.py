@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from secure_fl.cli.coordinator_log import told
 from secure_fl.cli.join import _show
 from secure_fl.cli.main import main
 from secure_fl.errors import TooFewParties
@@ -99,6 +100,11 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     assert len([e for e in made.seen("invited") if e["party"] == "hospital-2"]) <= 2
     at_the_hub = [e for e in made.seen("waiting") if e["party"] == "coordinator"]
     assert noted(at_the_hub) == [["hospital-1"]]
+    said = [line for event in made.events if (line := told({"at": ""} | event, 2))]
+    broken = said.index("too few are left for this round, which breaks off")
+    assert said[broken + 1].startswith("waits for 1 more party (hospital-1) until 20")
+    assert said[-1] == "stopped (too-few-parties)"  # once, when patience was over
+    assert sum(line.startswith("stopped") for line in said) == 1
     run = tmp_path / "hospital-2" / "run"
     found = progress(run)
     assert found["state"] == "waiting" and found["waits"]["for"] == ["hospital-1"]
@@ -139,3 +145,14 @@ def test_what_an_operator_reads(caplog: pytest.LogCaptureFixture) -> None:
     ):
         _show(event, logging.getLogger("secure_fl.pilot"))
     assert "study waits for west" in caplog.text and "round 2: north, west" in caplog.text
+
+
+def test_a_coordinator_says_how_many_are_missing_and_until_when() -> None:
+    waiting = {"event": "waiting", "parties": ["north", "west"], "until": 1_800_000_000}
+    until = "until 2027-01-15 08:00:00 UTC"
+    assert told(waiting | {"more": 2}, 3) == f"waits for 2 more parties (north, west) {until}"
+    assert told(waiting, 3) == f"waits for north, west {until}"  # who may still come, at the start
+    assert told(waiting | {"parties": []}, 3) == f"waits for answers of those who are there {until}"
+    stopped = {"event": "stopped", "code": "returned", "at": ""}
+    assert told(stopped, 3) is None  # it is gathered anew
+    assert told(stopped | {"final": True}, 3) == "stopped (returned)"

@@ -36,6 +36,7 @@ except ModuleNotFoundError:
         fix="from a checkout: pip install --constraint constraints.txt '.[flare]'",
     ) from None
 
+from secure_fl.engines.flare.acks import ACK_EVERY, last_word, spare_acks
 from secure_fl.engines.flare.guard import CHANNEL, MAX_CHUNK, TOPIC, Guard
 
 HUB = "server"  # what CellNet calls the root that the others dial
@@ -56,7 +57,7 @@ _OPENING = threading.Lock()
 SETTINGS = {
     "allow_adhoc_conns": False,  # nobody connects past the coordinator
     "streaming_window_size": 16 * 2**20,  # what may wait for a slow line
-    "streaming_ack_interval": 4 * 2**20,
+    "streaming_ack_interval": ACK_EVERY,
     "streaming_read_timeout": 60,
     "grpc": {"max_workers": 256, "options": list(GRPC.items())},  # one worker a connection
 }
@@ -116,6 +117,7 @@ class CellEnd:
         self._cell = new_cell(name, url, credentials, peers)
         core = self._cell.core_cell
         core.add_incoming_filter("*", "*", self.guard.check)
+        spare_acks(core)
         core.set_cell_disconnected_cb(self._disconnected)
         self._cell.register_blob_cb(CHANNEL, TOPIC, self._arrived)
         core.start()
@@ -127,7 +129,9 @@ class CellEnd:
         connection, buffers = self.connection(peer), parcel.to_buffers()
         message = Message({}, buffers if len(buffers) > 1 else buffers[0])
         future = self._cell.send_blob(CHANNEL, TOPIC, peer, message, optional=True)
-        return Sending(future, connection)
+        sending = Sending(future, connection)
+        future.add_done_callback(last_word, self._cell.core_cell, peer)
+        return sending
 
     def connection(self, peer: str) -> str | None:
         """Which connection there is to this peer now; a new one has a new name."""

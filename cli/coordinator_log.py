@@ -1,0 +1,113 @@
+"""What a coordinator notes of a run: in its folder and page, as numbers, in words for its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from logging import INFO, WARNING, Logger
+from threading import Lock
+from typing import Any
+
+from secure_fl.display.run_page import PageWriter
+from secure_fl.engines.flare.hub import FlareHub
+from secure_fl.errors import TooFewParties
+from secure_fl.events import EventLog
+from secure_fl.pilot.metrics import Meter
+from secure_fl.runs.folder import RunFolder
+
+BAD = (
+    "lost",
+    "left out",
+    "failed",
+    "refused",
+    "named",
+    "complaint",
+    "goes back",
+    "hidden",
+    "waiting",
+    "slow",
+    "stopped",
+)
+
+
+class CoordinatorLog:
+    """Where a run's events go, all of them."""
+
+    def __init__(self, run: RunFolder, rounds: int, log: Logger) -> None:
+        self.meter, self.page = Meter(), PageWriter(run.path)
+        self.recorder = EventLog("coordinator", self._note)
+        self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()
+
+    def watch(self, hub: FlareHub, names: Sequence[str]) -> None:
+        """Let the numbers tell who is connected, too, and whose answer is late."""
+        self.meter.connected = lambda: {name: name in hub.connected() for name in names}
+        self.meter.dropped, self.meter.slow = hub.refused, hub.waited_for
+
+    def _note(self, event: dict[str, Any]) -> None:
+        with self._writing:  # who is slow is noted by another thread
+            self._run.record(event)
+            self.page(event)
+        self.meter.note(event)
+        if (line := told(event, self._rounds)) is not None:
+            self._log.log(WARNING if event["event"] in BAD else INFO, line)
+
+
+def told(event: dict[str, Any], rounds: int) -> str | None:
+    """What an operator wants to hear of an event."""
+    match event["event"]:
+        case "gathered":
+            return f"gathered: {', '.join(event['members'])}"
+        case "round" if 0 < event["round"] <= rounds:
+            return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
+        case "lost" | "returned" | "restarted" | "left out":
+            return f"{event['event']}: {', '.join(map(str, event['parties']))}"
+        case "failed":
+            return f"cannot go on ({event['code']}): {', '.join(event['parties'])}"
+        case "refused":
+            return f"refused ({event['code']}): {', '.join(map(str, event['parties']))}"
+        case "named":
+            return f"named, with evidence, and left out: {', '.join(event['parties'])}"
+        case "complaint":
+            return f"a sum failed; all look into it: {', '.join(event['parties'])} complained"
+        case "goes back":
+            who = ", ".join(event["parties"])
+            return f"all would repeat rounds from {event['to']} on, for these lack them: {who}"
+        case "hidden":
+            return f"did not show what it sent to a sum that failed: {', '.join(event['parties'])}"
+        case "waiting":
+            return _awaited(event)
+        case "slow":
+            return f"this step waits for {listed(event['parties'])}, for {event['seconds']:.0f} s"
+        case "stopped":
+            return _stopped(event)
+    return None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name them, or say that all are there and some do not answer."""
+    return ", ".join(names) or "answers of those who are there"
+
+
+def until_told(waits: dict[str, Any]) -> str:
+    """Until when it is waited, if that was noted."""
+    if waits.get("until") is None:
+        return ""
+    return f" until {datetime.fromtimestamp(waits['until'], UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _awaited(event: dict[str, Any]) -> str:
+    """For how many more, of whom, until when."""
+    more, whom = event.get("more", 0), listed(event["parties"])
+    if more:
+        whom = f"{more} more part{'y' if more == 1 else 'ies'} ({whom})"
+    return f"waits for {whom}{until_told(event)}"
+
+
+def _stopped(event: dict[str, Any]) -> str | None:
+    """That the run is over; or why a round breaks off, unless another line has said so."""
+    if not event.get("final"):
+        few = event["code"] == TooFewParties.code
+        return "too few are left for this round, which breaks off" if few else None
+    if event["code"] == "operator":
+        return "stopped, as the operator asked; start again to go on"
+    return f"stopped ({event['code']}) {event['at']}".rstrip()
