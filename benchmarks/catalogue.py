@@ -144,6 +144,15 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "benchmarks.federations.network",
             "What a hospital's line costs pilots of FedKD and FedID. It needs root and iproute2.",
             {"rounds": 4},
+            (
+                click.Option(["--rounds"], type=click.IntRange(min=3), help="[default: 8]"),
+                click.Option(
+                    ["--loss"],
+                    metavar="SHARE",
+                    type=click.FloatRange(0, 0.5),
+                    help="Of packets, over bad lines. [default: 0.01]",
+                ),
+            ),
         ),
         "crowd": Benchmark(
             "benchmarks.federations.crowd",

@@ -114,6 +114,25 @@ def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_has_few_rights_by_systemds_own_count(unit: Path, tmp_path: Path) -> None:
+    def exposed(text: str) -> int:
+        (tmp_path / unit.name).write_text(text)
+        judge = ["systemd-analyze", "security", "--offline=true", "--threshold=20"]
+        return subprocess.run([*judge, tmp_path / unit.name], capture_output=True).returncode
+
+    assert exposed(unit.read_text()) == 0
+    assert exposed(re.sub(r"^Protect.*\n", "", unit.read_text(), flags=re.M)) != 0
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="needs systemd-sysusers")
+def test_systemd_takes_the_user() -> None:
+    file = DEPLOY / "secure-fl.sysusers"
+    done = subprocess.run(["systemd-sysusers", "--dry-run", file], capture_output=True, text=True)
+    assert done.returncode == 0 and "secure-fl" in done.stdout + done.stderr
+
+
 BATCH = DEPLOY / "secure-fl-join.sbatch"
 
 

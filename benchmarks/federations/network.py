@@ -24,7 +24,7 @@ from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import ModelSettings
-from secure_fl.testing.network import ADDRESS, Network, missing
+from secure_fl.testing.network import ADDRESS, Line, Network, missing
 from secure_fl.testing.pilot import plan_of
 
 NAMES = ("east", "north", "west")
@@ -46,7 +46,7 @@ class Rounds:
     trips: float  # exchanges
 
 
-def measure(*, rounds: int = 8, size: int = 48) -> Report:
+def measure(*, rounds: int = 8, size: int = 48, loss: float = LOSS) -> Report:
     """Run the same pilots over calm lines and over bad ones."""
     if why := missing():
         raise SettingsError(why, fix="run it as root, where iproute2 is installed")
@@ -57,7 +57,7 @@ def measure(*, rounds: int = 8, size: int = 48) -> Report:
     }
     rows, results, targets = [], {}, []
     for name, plan in plans.items():
-        calm, bad = _both(plan, size, host=HOST if name == "FedID" else None)
+        calm, bad = _both(plan, size, loss, host=HOST if name == "FedID" else None)
         expected = bad.bytes / RATE + bad.trips * 2 * DELAY + calm.seconds
         results[name] = {"rows": [asdict(calm), asdict(bad)], "expected": expected}
         rows += [
@@ -68,7 +68,7 @@ def measure(*, rounds: int = 8, size: int = 48) -> Report:
         targets.append(Target(what, LIMIT, bad.seconds / expected))
     return Report(
         "network",
-        {"rounds": rounds, "size": size, "delay": DELAY, "loss": LOSS, "rate": RATE},
+        {"rounds": rounds, "size": size, "delay": DELAY, "loss": loss, "rate": RATE},
         0,
         results,
         [table("a round", ("method", "line", "seconds", "kB both ways", "exchanges"), rows)],
@@ -77,7 +77,7 @@ def measure(*, rounds: int = 8, size: int = 48) -> Report:
     )
 
 
-def _both(plan: Plan, size: int, host: str | None) -> tuple[Rounds, Rounds]:
+def _both(plan: Plan, size: int, loss: float, host: str | None) -> tuple[Rounds, Rounds]:
     """A pilot over calm lines and one over bad ones, at once: what slows one slows both.
 
     A host is one site more.
@@ -88,15 +88,14 @@ def _both(plan: Plan, size: int, host: str | None) -> tuple[Rounds, Rounds]:
         made = make_trial(folder, names, plan, port=443, size=size, hosts=[ADDRESS], host=host)
         shutil.copytree(made.folder, Path(place) / "bad")
         trials = [Trial(Path(place) / kind, made.names) for kind in KINDS]
-        calm, bad = pool.map(_run, trials, KINDS)
+        calm, bad = pool.map(_run, trials, (Line(), Line(DELAY, loss, RATE)), KINDS)
     return calm, bad
 
 
-def _run(trial: Trial, kind: str) -> Rounds:
+def _run(trial: Trial, like: Line, kind: str) -> Rounds:
     with Network(trial.names) as network:
-        if kind == "bad":
-            for line in network.lines.values():
-                line.delay, line.loss, line.rate = DELAY, LOSS, RATE
+        for line in network.lines.values():
+            line.delay, line.loss, line.rate = like.delay, like.loss, like.rate
         started = {name: start(trial, network, name) for name in (HUB, *trial.names)}
         with killed_after(started) as processes:
             if processes[HUB].wait(LONGEST):
