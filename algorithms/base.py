@@ -49,7 +49,7 @@ class Algorithm(Section):
     """The settings of one algorithm; `name` picks it in a settings file."""
 
     name: str
-    rounds: Positive = 5  # exchanges of models
+    rounds: Positive = 10  # exchanges of models
     epochs: Positive = 1  # local passes over the records in each round
 
     @abstractmethod

@@ -70,8 +70,8 @@ class Distilling(Algorithm):
         return public, self.rounds
 
 
-def rate_of(site: Site, cfg: Distilling) -> float:
-    """η at the host, ηᵏ at the parties: of steps on public records."""
+def rate_of(site: Site, cfg: Distilling) -> float | None:
+    """η at the host, ηᵏ at the parties: of steps on public records; None: the model's own."""
     host = site.silo.role == "host"
     own = cfg.host_learning_rate if host else cfg.distill_learning_rate
     return own or site.training.learning_rate

@@ -14,6 +14,7 @@ from secure_fl.learning.maps import MAPS
 from secure_fl.learning.models import Attention, depth, load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks.base import inference
+from secure_fl.learning.usual import rate_of
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.fedkd import FedKD
@@ -49,7 +50,7 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
     require_prefix(site, student, teacher, cfg)
     if cfg.hidden:
         require_maps(site, student, teacher)
-    η = site.training.learning_rate
+    η = rate_of(student, site.training)
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η / 4, η))
 
 

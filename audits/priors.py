@@ -10,6 +10,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
+from secure_fl.learning.usual import with_rate
 
 
 def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
@@ -29,7 +30,7 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
         lambda: load_model(spec, task, tokenizer, settings.run.seed),
         tokenizer,
         task,
-        settings.training,
+        with_rate(settings.training, spec),
         settings.algorithm,
         settings.run.seed,
         own,

@@ -195,6 +195,26 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                 click.Option(["--simulated"], is_flag=True, help="Many clients in one process."),
             ),
         ),
+        "defaults": Benchmark(
+            "benchmarks.evidence.defaults",
+            "What every algorithm learns with nothing but records given.",
+            {"sets": ("built-in ade",), "only": "fedavg", "records": 96},
+            (
+                click.Option(
+                    ["--set", "sets"],
+                    multiple=True,
+                    callback=lambda _ctx, _option, names: names or None,
+                    help="Which set, such as sst2. Can be repeated. [default: all]",
+                ),
+                click.Option(["--only"], metavar="TEXT", help="Algorithms with this in the name."),
+                click.Option(
+                    ["--work"],
+                    metavar="FOLDER",
+                    type=click.Path(file_okay=False, path_type=Path),
+                    help="Where finished cells are kept. [default: docs/results/defaults]",
+                ),
+            ),
+        ),
         "breaking": Benchmark(
             "benchmarks.peers.breaking",
             "What kills, lies and taps do to runs, of peers and here.",
@@ -261,5 +281,15 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
 )
 # Minutes or hours: not among `all`.
 ALONE = frozenset(
-    {"blackouts", "breaking", "crowd", "fuzz", "network", "peers", "process-storms", "storms"}
+    {
+        "blackouts",
+        "breaking",
+        "crowd",
+        "defaults",
+        "fuzz",
+        "network",
+        "peers",
+        "process-storms",
+        "storms",
+    }
 )

@@ -55,6 +55,7 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
         "ade_ner": DataSet("ner", "f1", files=(ALL,)),
         "psytar_ner": DataSet("ner", "f1"),
         "built-in ade": DataSet("classification", "accuracy", ("ade", "no-ade"), corpus="ade"),
+        "built-in pairs": DataSet("pair", "accuracy", ("different", "same"), corpus="pairs"),
         "built-in ner": DataSet("ner", "f1", corpus="ner"),
     }
 )

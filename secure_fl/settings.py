@@ -177,12 +177,13 @@ class TrainingSettings(Section):
     """How a party trains on its own records."""
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0)] = 5e-5
+    learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: by the model's width, 5e-5
+    # for 768 columns, 2e-4 for 384, 2e-3 for the built-in model; with sgd 0.1
     schedule: Literal["linear", "constant"] = "linear"  # linear: down to 0 at the run's end
     warmup: Annotated[float, Field(ge=0, lt=1)] | None = None  # share of the run in which the rate
     # rises from 0; None: 0.1 if linear, else 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    batch_size: Positive = 32
+    batch_size: Positive = 8  # larger ones suit dp, whose noise they share
     accumulate: Positive = 1  # batches to a step of local training, one after the other in memory
     bucketing: bool = False  # batches of texts of like length, drawn by chance: less padding
     checkpointing: bool = False  # layers are computed again for their gradients, instead of kept:

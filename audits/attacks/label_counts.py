@@ -30,6 +30,7 @@ from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.tasks.base import inference
 from secure_fl.learning.tasks.table import IGNORED
+from secure_fl.learning.usual import rate_of
 
 NAME = "label counts"
 ABOUT = (
@@ -177,7 +178,8 @@ def _first_slope(prior: Prior, start: Start) -> float:
         weight = np.full(classes, (1 - FAVOURED) / max(1, classes - 1))
         weight[at % classes] = FAVOURED
         mixes.append(drawn(prior, weight, "mix", at))
-    return _slope(prior, start, mixes) or prior.training.learning_rate
+    own = _slope(prior, start, mixes) or prior.training.learning_rate
+    return own or rate_of(prior.model(), prior.training)
 
 
 def _score(guess: Array, others: Sequence[Array | None], reading: Reading, prior: Prior) -> Score:

@@ -41,6 +41,7 @@ from secure_fl.audits.attacks.words import (
 from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
 from secure_fl.learning.anatomy import depth
 from secure_fl.learning.schedule import factor
+from secure_fl.learning.usual import rate_of
 from secure_fl.party.rounds import Round
 
 NAME = "span check"
@@ -124,7 +125,8 @@ def _spans(
 def first_rate(prior: Prior) -> float:
     """The learning rate of a run's first step, where there is one step to a round."""
     begun = Round(1, prior.algorithm.rounds).at(0, 1)
-    return prior.training.learning_rate * factor(prior.training, begun)
+    rate = prior.training.learning_rate or rate_of(prior.model(), prior.training)
+    return rate * factor(prior.training, begun)
 
 
 def _score(guess: Guess, reading: Reading, prior: Prior) -> Score:

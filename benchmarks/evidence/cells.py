@@ -18,6 +18,7 @@ from benchmarks.collection import PARTS, SETS
 from benchmarks.datasets import Spread
 from benchmarks.evidence.controls import Control, mean_scores, who_trains
 from benchmarks.evidence.leakage import leakage
+from benchmarks.evidence.one_class import answers
 from benchmarks.evidence.recorded import recorded
 from benchmarks.evidence.sketch import sketch
 from benchmarks.evidence.spectra import spectra
@@ -174,6 +175,7 @@ def run(cell: Cell, place: Place) -> Outcome:
         "sketch": sketch(result.models),
         "rounds": document["rounds"],
         "metrics": metrics,
+        "answers": answers(document),
         "bytes": document["bytes"],
         **extra,
         "privacy_share": document["seconds"]["privacy_share"],

@@ -156,6 +156,7 @@ def _rates(story: Story) -> str:
     if not training:
         return ""
     rate, schedule = training.get("learning_rate"), training.get("schedule", "linear")
+    rate = "by each model's width" if rate in (None, "none") else rate
     warmup = training.get("warmup", "none")
     warmup = (0.1 if schedule == "linear" else 0.0) if warmup == "none" else float(warmup)
     how = "then linearly down to 0 at the run's end" if schedule == "linear" else "then constant"

@@ -156,7 +156,10 @@ def dev_scores(result: Result) -> Mapping[str, float]:
 
 def around(settings: Settings) -> dict[str, list[Any]]:
     """Learning rates around the settings' own."""
-    return {RATE: [float(f"{settings.training.learning_rate * times:.3g}") for times in AROUND]}
+    from secure_fl.learning.usual import with_rate
+
+    rate = with_rate(settings.training, settings.model).learning_rate or 0.0
+    return {RATE: [float(f"{rate * times:.3g}") for times in AROUND]}
 
 
 def combinations(settings: Settings, values: Mapping[str, Sequence[Any]]) -> Iterator[Choice]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secure_fl.errors import ModelError, SettingsError, TrainingError
 from secure_fl.learning.schedule import ALONE, pace
 from secure_fl.learning.tasks import Batch
+from secure_fl.learning.usual import rate_of
 from secure_fl.party.rounds import Round
 from secure_fl.settings import TrainingSettings
 
@@ -50,7 +51,7 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
 
     A model whose parts learn apart says so by `parts()`: (module, learning rate) of each.
     """
-    parts = model.parts() if isinstance(model, InParts) else [(model, settings.learning_rate)]
+    parts = model.parts() if isinstance(model, InParts) else [(model, rate_of(model, settings))]
     groups = [
         {
             "params": [p for p in part.parameters() if p.requires_grad],
@@ -61,7 +62,7 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
     ]
     make = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.AdamW
     # One kernel over all of a tensor: a quarter of the time of AdamW's steps apart.
-    return make(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    return make(groups, weight_decay=settings.weight_decay, fused=True)
 
 
 def task_loss(site: Site) -> Objective:

@@ -139,7 +139,7 @@ def test_mutual_distillation_learns() -> None:
 
 def test_a_teacher_learns_at_a_quarter_of_the_rate_unless_it_has_its_own() -> None:
     site = site_of(silos()[0], ModelSettings(layers=1))
-    η = site.training.learning_rate
+    η = SGD.learning_rate or 0.0
     assert make_pair(site, kd()).rates == (η / 4, η)
     assert make_pair(site, kd(teacher_learning_rate=0.5)).rates == (0.5, η)
 

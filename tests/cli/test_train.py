@@ -89,7 +89,7 @@ def test_resuming_with_other_settings_is_refused_with_their_list(place: Path) ->
     found = run("train", place / "study.toml", "--out", place / "together", *options)
     assert found.exit_code == 4
     assert "algorithm.rounds: 2 -> 9" in found.stderr
-    assert "training.batch_size: 32 -> 4" in found.stderr
+    assert "training.batch_size: 8 -> 4" in found.stderr
 
 
 def test_resuming_nothing_is_refused(place: Path) -> None:

@@ -41,9 +41,9 @@ def done(hospitals: list[Silo]) -> Result:
 # --- what it takes -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(rounds=5), FedAvg, "fedavg"])
+@pytest.mark.parametrize("algorithm", [FedAvg(rounds=10), FedAvg, "fedavg"])
 def test_an_algorithm_by_settings_class_or_name(algorithm: Any, hospitals: list[Silo]) -> None:
-    assert Federation(hospitals, algorithm).terms.algorithm == FedAvg(rounds=5)
+    assert Federation(hospitals, algorithm).terms.algorithm == FedAvg(rounds=10)
 
 
 def test_a_data_frame_becomes_a_silo() -> None:

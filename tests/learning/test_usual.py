@@ -1,0 +1,69 @@
+"""Where no learning rate is named, a model's width says it: to optimisers, to tune, to audits."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
+
+from secure_fl import FedAvg, FedKD, TrainingSettings
+from secure_fl.algorithms.distillation import Pair
+from secure_fl.algorithms.pairing import make_pair
+from secure_fl.config.load import loads
+from secure_fl.federation.tuning import RATE, around
+from secure_fl.learning.training import make_optimizer
+from secure_fl.learning.usual import MOST, SGD, rate_of, with_rate
+from secure_fl.settings import ModelSettings
+from secure_fl.testing.hospitals import silos, small
+from tests.support.hands import site_of
+
+NONE = TrainingSettings(device="cpu")
+
+
+def bert(width: int) -> BertForSequenceClassification:
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    return BertForSequenceClassification(BertConfig(vocab_size=8, hidden_size=width, **shape))
+
+
+@pytest.mark.parametrize(("width", "rate"), [(1024, 2.81e-5), (768, 5e-5), (384, 2e-4), (32, MOST)])
+def test_narrow_models_take_larger_steps(width: int, rate: float) -> None:
+    model = bert(width)
+    assert rate_of(model, NONE) == rate
+    (group,) = make_optimizer(model, NONE).param_groups
+    assert group["lr"] == group["initial_lr"] == rate
+
+
+def test_what_is_no_transformer_takes_small_steps() -> None:
+    assert rate_of(nn.Linear(2, 2), NONE) == 5e-5
+
+
+def test_what_is_named_holds() -> None:
+    named = TrainingSettings(learning_rate=0.3)
+    assert rate_of(bert(8), named) == 0.3
+    assert with_rate(named, ModelSettings()) is named
+
+
+def test_sgd_has_a_rate_of_its_own() -> None:
+    assert rate_of(bert(768), TrainingSettings(optimizer="sgd")) == SGD
+
+
+def test_it_is_known_before_a_model_is_there() -> None:
+    assert with_rate(NONE, ModelSettings()).learning_rate == MOST
+    study = 'data = {corpus = "ade"}\nalgorithm = {name = "fedavg"}\n'
+    assert around(loads(study))[RATE][2] == MOST
+
+
+def test_a_teacher_has_a_quarter_of_its_students() -> None:
+    pair = make_pair(site_of(silos(1)[0], NONE), FedKD(student_layers=1))
+    assert isinstance(pair, Pair)
+    assert [rate for _, rate in pair.parts()] == [MOST / 4, MOST, MOST]
+
+
+def test_the_built_in_model_leaves_one_class_by_the_usual_rate_alone() -> None:
+    def said(rate: float | None) -> float:
+        training = TrainingSettings(learning_rate=rate, device="cpu")
+        run = small(FedAvg(rounds=10), silos=silos(3, 160), training=training).run()
+        return run.pooled("test")["mcc"]
+
+    assert said(5e-5) == 0.0  # BERT's rate, which was the default for all
+    assert said(None) > 0.2
