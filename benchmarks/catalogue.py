@@ -215,6 +215,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                 ),
             ),
         ),
+        "tuned": Benchmark(
+            "benchmarks.federations.tuned",
+            "FedAvg's defaults and what tune finds, beside a grid of twelve.",
+            {"corpora": ("ade",), "size": 16, "passes": (1,)},
+        ),
         "breaking": Benchmark(
             "benchmarks.peers.breaking",
             "What kills, lies and taps do to runs, of peers and here.",
@@ -291,5 +296,6 @@ ALONE = frozenset(
         "peers",
         "process-storms",
         "storms",
+        "tuned",
     }
 )

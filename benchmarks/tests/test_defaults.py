@@ -12,8 +12,11 @@ import pytest
 from benchmarks.evidence import defaults
 from benchmarks.evidence.kept import read
 from benchmarks.evidence.one_class import answers, one_class
+from benchmarks.federations import tuned
+from benchmarks.federations.tuned import EPOCHS
 from secure_fl import Local
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.federation.tuning import RATE
 from secure_fl.testing.hospitals import silos, small
 
 
@@ -92,3 +95,15 @@ def test_cells_are_kept_and_not_run_again(tmp_path: Path) -> None:
     assert again["rows"] == first["rows"] and "0 to run" in told
     measured("gong")
     assert len(read(tmp_path / "cells.jsonl")) == 2
+
+
+def test_tune_ends_at_a_point_of_the_grid_at_less_cost() -> None:
+    found = tuned.measure(("ade",), 24, (1e-3, 2e-3, 4e-3), (1,)).document()
+    (row,) = found["rows"]
+    scores = {str(choice): score for choice, score in row["grid"]}
+    assert len(scores) == 3 and row["tuned"] == pytest.approx(scores[str(row["choice"])], abs=1e-4)
+    assert row["best"] in [pytest.approx(score, abs=1e-4) for score in scores.values()]
+    # 2e-3 and one pass are the defaults: the same run again.
+    usual = str({RATE: 2e-3, EPOCHS: 1})
+    assert row["default"] == pytest.approx(scores[usual], abs=1e-4)
+    assert 0 < row["tune_seconds"] < row["grid_seconds"]
