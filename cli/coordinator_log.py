@@ -96,10 +96,10 @@ def until_told(waits: dict[str, Any]) -> str:
 
 
 def _awaited(event: dict[str, Any]) -> str:
-    """For how many more, of whom, until when."""
+    """For whom, how many of them it takes, until when."""
     more, whom = event.get("more", 0), listed(event["parties"])
     if more:
-        whom = f"{more} more part{'y' if more == 1 else 'ies'} ({whom})"
+        whom += f" ({more} more {'is' if more == 1 else 'are'} needed)"
     return f"waits for {whom}{until_told(event)}"
 
 

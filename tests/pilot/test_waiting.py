@@ -102,7 +102,7 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     assert noted(at_the_hub) == [["hospital-1"]]
     said = [line for event in made.events if (line := told({"at": ""} | event, 2))]
     broken = said.index("too few are left for this round, which breaks off")
-    assert said[broken + 1].startswith("waits for 1 more party (hospital-1) until 20")
+    assert said[broken + 1].startswith("waits for hospital-1 (1 more is needed) until 20")
     assert said[-1] == "stopped (too-few-parties)"  # once, when patience was over
     assert sum(line.startswith("stopped") for line in said) == 1
     run = tmp_path / "hospital-2" / "run"
@@ -150,7 +150,7 @@ def test_what_an_operator_reads(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_coordinator_says_how_many_are_missing_and_until_when() -> None:
     waiting = {"event": "waiting", "parties": ["north", "west"], "until": 1_800_000_000}
     until = "until 2027-01-15 08:00:00 UTC"
-    assert told(waiting | {"more": 2}, 3) == f"waits for 2 more parties (north, west) {until}"
+    assert told(waiting | {"more": 2}, 3) == f"waits for north, west (2 more are needed) {until}"
     assert told(waiting, 3) == f"waits for north, west {until}"  # who may still come, at the start
     assert told(waiting | {"parties": []}, 3) == f"waits for answers of those who are there {until}"
     stopped = {"event": "stopped", "code": "returned", "at": ""}
