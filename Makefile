@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 SOURCES := secure_fl tests benchmarks release
 
-.PHONY: demo test slow check docs bench bench-tests wheelhouse release clean
+.PHONY: demo test slow check types docs bench bench-tests wheelhouse release clean
 
 demo: $(STAMP)  ## three hospitals train together on built-in data
 	$(VENV)/bin/secure-fl demo
@@ -24,6 +24,10 @@ check: $(STAMP)  ## style, types, and who may import whom
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy $(SOURCES)
 	$(VENV)/bin/lint-imports
+
+types: $(STAMP)  ## examples and snippets as pyright sees them: it brings Node, so not in `check`
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[types]'
+	$(PY) -m pytest tests/typing/test_examples.py
 
 bench: $(STAMP)  ## the figures that the docs quote
 	$(PY) -m benchmarks all

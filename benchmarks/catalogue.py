@@ -124,6 +124,19 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "How long audits take. --quick leaves the full one out.",
             {"full": False, "words": 3_000, "turns": 1},
         ),
+        "leakage": Benchmark(
+            "benchmarks.federations.leakage",
+            "Membership attacks on runs of different ε, as a curve.",
+            {"size": 16, "rounds": 1, "epochs": 1, "models": (4, 2), "epsilons": (4.0, None)},
+            (
+                click.Option(
+                    ["--pages"],
+                    metavar="FOLDER",
+                    type=click.Path(file_okay=False, path_type=Path),
+                    help="Keep the runs, their pages and the picture here.",
+                ),
+            ),
+        ),
         "engine": Benchmark(
             "benchmarks.micro.engine.compare",
             "What FLARE costs beside one process. --quick leaves rounds and start out.",

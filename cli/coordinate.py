@@ -76,6 +76,7 @@ def coordinate(
     from secure_fl.cli import show
     from secure_fl.cli.coordinator_log import CoordinatorLog
     from secure_fl.cli.keyring import open_ring
+    from secure_fl.display.standing import LeadStanding
     from secure_fl.engines.flare.hub import FlareHub
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.lead import RunLeader
@@ -90,10 +91,11 @@ def coordinate(
     me = open_ring(folder, passphrase_file).identity()
     show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
-    with closing(run), journal(log_format, quiet=quiet) as log:
+    standing = LeadStanding(asked.rounds)
+    with closing(run), journal(log_format, quiet=quiet, below=standing.lines) as log:
         for warning in given.warnings():
             log.warning(warning)
-        notes = CoordinatorLog(run, asked.rounds, log)
+        notes = CoordinatorLog(run, asked.rounds, log, standing)
         recorder, leads = (
             notes.recorder,
             partial(RunLeader, named=named(out), unsolved=unsolved(out)),

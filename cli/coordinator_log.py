@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from secure_fl.display.run_page import PageWriter
+from secure_fl.display.standing import LeadStanding
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog
@@ -33,21 +34,24 @@ BAD = (
 class CoordinatorLog:
     """Where a run's events go, all of them."""
 
-    def __init__(self, run: RunFolder, rounds: int, log: Logger) -> None:
+    def __init__(self, run: RunFolder, rounds: int, log: Logger, standing: LeadStanding) -> None:
         self.meter, self.page = Meter(), PageWriter(run.path)
         self.recorder = EventLog("coordinator", self._note)
         self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()
+        self._standing = standing
 
     def watch(self, hub: FlareHub, names: Sequence[str]) -> None:
         """Let the numbers tell who is connected, too, and whose answer is late."""
         self.meter.connected = lambda: {name: name in hub.connected() for name in names}
         self.meter.dropped, self.meter.slow = hub.refused, hub.waited_for
+        self._standing.waited_for, self._standing.connected = hub.waited_for, hub.connected
 
     def _note(self, event: dict[str, Any]) -> None:
         with self._writing:  # who is slow is noted by another thread
             self._run.record(event)
             self.page(event)
         self.meter.note(event)
+        self._standing(event)
         if (line := told(event, self._rounds)) is not None:
             self._log.log(WARNING if event["event"] in BAD else INFO, line)
 
@@ -76,6 +80,8 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"did not show what it sent to a sum that failed: {', '.join(event['parties'])}"
         case "waiting":
             return _awaited(event)
+        case "not awaited":
+            return f"this step waits no longer for {', '.join(event['parties'])}"
         case "slow":
             return f"this step waits for {listed(event['parties'])}, for {event['seconds']:.0f} s"
         case "stopped":

@@ -71,6 +71,7 @@ def join(
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
+    from secure_fl.display.standing import SiteStanding
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
     from secure_fl.policy.file import load_site
@@ -78,14 +79,16 @@ def join(
 
     signals = click.get_current_context().with_resource(Signals())
     rules, given = load_site(site), load_kit(kit)
-    meter = Meter(given.connection.name)
+    meter, standing = Meter(given.connection.name), SiteStanding()
 
     def heard(event: dict[str, Any]) -> None:
         meter.note(event)
+        standing(event)
         _show(event, log)
 
     hospital = hospital_of(rules, given, passphrase_file, out, heard, goes_back=go_back)
-    with journal(log_format, quiet=quiet) as log, closing(hospital):
+    logging = journal(log_format, quiet=quiet, below=standing.lines)
+    with logging as log, closing(hospital):
         for line in describe(rules.policy):
             log.info(line)
         for warning in given.warnings():
@@ -94,7 +97,7 @@ def join(
         with answering as party, serving(meter, metrics):
             meter.connected = lambda: {given.connection.hub: party.is_connected()}
             signals.ask(party.stop)
-            party.serve(hospital.step)
+            party.serve(standing.around(hospital.step))
         log.info(f"{hospital.name} has left; its runs are in {out}")
 
 

@@ -12,14 +12,16 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import click
 
 from secure_fl.cli.choices import Names
+from secure_fl.cli.footer import Footer
 from secure_fl.errors import SecureFLError
 
 OURS, GRPC = "secure_fl.pilot", "grpc"
@@ -40,16 +42,22 @@ def log_option(command: F) -> F:
 
 
 @contextmanager
-def journal(form: str, *, quiet: bool) -> Iterator[logging.Logger]:
-    """Log to the terminal while inside; an error that ends the process is the last line."""
+def journal(
+    form: str, *, quiet: bool, below: Callable[[], Sequence[str]] | None = None
+) -> Iterator[logging.Logger]:
+    """Log to the terminal while inside; an error that ends the process is the last line.
+
+    `below`: lines that stay there, at a terminal and for people only.
+    """
     handler = _Terminal()
+    shown = below if form == "text" and not quiet and "dumb" != os.environ.get("TERM") else None
     handler.setFormatter(_Json() if form == "json" else _Text())
     handler.addFilter(_Seldom())
     ours, root = logging.getLogger(OURS), logging.getLogger()
     ours.setLevel(logging.WARNING if quiet else logging.INFO)
     root.addHandler(handler)
     try:
-        with _grpc_caught():
+        with _grpc_caught(shown) as handler.footer:
             yield ours
     except SecureFLError as error:
         ours.error(str(error))
@@ -59,9 +67,15 @@ def journal(form: str, *, quiet: bool) -> Iterator[logging.Logger]:
 
 
 class _Terminal(logging.Handler):
+    footer: Footer | None = None
+
     def emit(self, record: logging.LogRecord) -> None:
+        text, bad = self.format(record), record.levelno >= logging.WARNING
         with suppress(OSError):  # whoever read it has gone; the run goes on
-            click.echo(self.format(record), err=record.levelno >= logging.WARNING)
+            if bad or self.footer is None:  # stderr is read here, and is put above the footer
+                click.echo(text, err=bad)
+            else:
+                self.footer.above(lambda: click.echo(text))
 
 
 class _Text(logging.Formatter):
@@ -100,28 +114,39 @@ class _Seldom(logging.Filter):
 
 
 @contextmanager
-def _grpc_caught() -> Iterator[None]:
+def _grpc_caught(below: Callable[[], Sequence[str]] | None) -> Iterator[Footer | None]:
     """Read this process's stderr: gRPC's lines become records, and the rest passes."""
     real = os.dup(2)
+    footer = Footer(below, real) if below is not None and os.isatty(real) else None
     reading, writing = os.pipe()
     os.dup2(writing, 2)
     os.close(writing)
-    thread = threading.Thread(target=_sort, args=(reading, real), daemon=True)
+    thread = threading.Thread(target=_sort, args=(reading, real, footer), daemon=True)
     thread.start()
+    if footer is not None:
+        footer.start()
     try:
-        yield
+        yield footer
     finally:
         os.dup2(real, 2)  # the pipe's last end is closed by it, and the thread ends
         thread.join(2.0)
+        if footer is not None:
+            footer.stop()
         os.close(real)
 
 
-def _sort(reading: int, real: int) -> None:
+def _sort(reading: int, real: int, footer: Footer | None) -> None:
     log = logging.getLogger(GRPC)
     with os.fdopen(reading, "rb") as lines:
         for line in lines:
             if found := LINE.match(line):
                 log.warning(found[2].decode(errors="replace"))
-                continue
-            with suppress(OSError):
-                os.write(real, line)
+            elif footer is not None:
+                footer.above(partial(_passed, real, line))
+            else:
+                _passed(real, line)
+
+
+def _passed(real: int, line: bytes) -> None:
+    with suppress(OSError):
+        os.write(real, line)

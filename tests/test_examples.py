@@ -63,3 +63,31 @@ def test_it_runs_at_reduced_size(file: Path) -> None:
     sections = {name: getattr(settings, name) for name in names}
     run = Federation(silos, settings.algorithm, seed=settings.run.seed, **sections).run()
     assert run.document["status"] == "finished" and run.document["metrics"]["last"]["mean"]["test"]
+
+
+def test_none_points_outside_of_the_repository() -> None:
+    for file in FILES:
+        for source in sources(config.load(file).data):
+            assert source.startswith(HUB) or FOLDER.parent in Path(source).resolve().parents, file
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("fedavg-rte", ("sentence1", "sentence2", "label")), ("fedkd-ade", ("text", "label"))],
+)
+def test_a_data_set_that_was_brought_takes_the_place_of_the_hub(
+    name: str, columns: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With the hub's columns and classes, which stay numbers."""
+    import datasets
+
+    kinds = {column: datasets.Value("string") for column in columns[:-1]}
+    kinds["label"] = datasets.ClassLabel(names=["no", "yes"])
+    rows = {column: [f"{column} {n}" for n in range(400)] for column in columns[:-1]}
+    made = datasets.Dataset.from_dict(
+        rows | {"label": [n % 2 for n in range(400)]}, features=datasets.Features(kinds)
+    )
+    datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "set")
+    settings = config.load(FOLDER / f"{name}.toml", [f"data.source={tmp_path}/set:train"])
+    found = config.silos(settings)
+    assert len(found) == 4 and {getattr(one, "label", None) for one in found[0].train} == {"0", "1"}

@@ -68,8 +68,8 @@ def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     assert not [name for name in packed if "benchmarks" in name]
     # A guard: grown by a way into a pilot, statistics of records, evaluation without training, and
     # a courier for trainers without network, sinks, what commands keep of algorithms, and by long
-    # files cut in two.
-    assert len(packed) <= 440
+    # files cut in two, and by what stands below logs.
+    assert len(packed) <= 446
 
 
 @CHECKOUT

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "walkthroughs.md"
-SCRIPTS = ("reading_an_audit",)
+SCRIPTS = ("first_federation", "reading_an_audit")
 
 
 def cells(script: str) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from secure_fl.audits.document import AuditDocument, PrivacyPart
-from secure_fl.audits.report import comparison, matrix, sentences, tables
+from secure_fl.audits.report import comparison, matrix, sentences, tables, trade_off
 from secure_fl.audits.report.sentences import contradictions
 from secure_fl.audits.report.tables import Table
 from secure_fl.audits.report.words import (
@@ -80,6 +80,9 @@ def _compared(documents: Sequence[AuditDocument]) -> Iterable[str]:
     header = ("Information", "Run", *map(capital, roles))
     yield table(Table("Who can see what, side by side", header, rows))
     yield table(tables.points(comparison.points(documents)))
+    if trade_off.comparable(documents):
+        yield text(sentences.OVER_EPSILON)
+        yield table(trade_off.table(documents))
 
 
 def _run(document: AuditDocument) -> Iterable[str]:

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, words
+from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, trade_off, words
 from secure_fl.audits.report.sentences import contradictions
 from secure_fl.display.comparing import comparison as learned
 from secure_fl.display.html import STYLE
@@ -68,6 +68,7 @@ def render(
         "compared_runs": comparison.runs(documents),
         "together": together,
         "plot": plots.accuracy_leakage(together, "all-accuracy") if several else None,
+        "curve": trade_off.curve(documents, "all-epsilon"),
         "style": Markup(STYLE.read_text(encoding="utf-8")),  # noqa: S704
     }
     return _environment().get_template("template.html.j2").render(context)

@@ -39,6 +39,14 @@ SIDE_BY_SIDE = (
     "Each kind of information has one line for each run. Where the runs differ for a role, all of "
     "its fields are marked with ≠ and say so."
 )
+OVER_EPSILON = (
+    "AUC of telling members from others: 0.5 is guessing. No attack can exceed the dashed line, if "
+    "the promised ε is kept; one that stays far below shows how this attack does, not how the best "
+    "one would. What came to no verdict is in the table and is not drawn."
+)
+NO_CURVE = (
+    "No membership attack came to a verdict on a run that promises an ε, so there is no plot."
+)
 WITHOUT = {
     "accuracy": "Accuracy and leakage were not measured together, so there is no plot.",
     "asked": "This audit asked nothing: it left out what does not depend on the run.",

@@ -10,11 +10,14 @@ import io
 import re
 import warnings
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from secure_fl.display.html import STYLE
 
 INK, SOFT, LINE = "#010101", "#020202", "#030303"
 INKS = ("#040404", "#050505", "#060606", "#070707", "#080808", "#090909")
@@ -73,6 +76,20 @@ def svg(draw: Callable[[Axes], None], name: str, sides: tuple[float, float] = (0
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata=WITHOUT)
     return _inline(text.getvalue(), name)
+
+
+def alone(inlined: str, about: str) -> str:
+    """A plot as a file of its own, which has no page to define colours and words."""
+    sheet = STYLE.read_text(encoding="utf-8")
+    light, dark = re.findall(r":root {(.*?)}", sheet, flags=re.DOTALL)[:2]
+    style = (
+        f"<style>svg {{ {' '.join(light.split())} font-family: system-ui, sans-serif }} "
+        f"@media (prefers-color-scheme: dark) {{ svg {{ {' '.join(dark.split())} }} }}</style>"
+    )
+    head, rest = inlined.split(">", 1)
+    head = re.sub(r' (aria-labelledby|focusable)="[^"]*"', "", head)
+    title = f"<title>{escape(about)}</title>"
+    return f'{head} xmlns="http://www.w3.org/2000/svg">{title}{style}{rest}\n'
 
 
 def _inline(text: str, name: str) -> str:

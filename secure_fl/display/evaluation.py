@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from pathlib import PurePath
 from typing import Any
 
 from secure_fl.display.figures import number
@@ -90,11 +91,13 @@ def bin_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def model_lines(document: Mapping[str, Any]) -> list[str]:
-    """Which models these are."""
-    return [
-        f"{one['label']}: {one['name']} (sha256 {one['digest'][:16]}...)"
-        for one in document["evaluation"]["models"]
-    ]
+    """Which models these are; where a folder lies on this machine is nobody else's business."""
+    found = []
+    for one in document["evaluation"]["models"]:
+        place = PurePath(one["name"])
+        said = "" if place.is_absolute() or place.name == one["label"] else f": {place}"
+        found.append(f"{one['label']}{said} (sha256 {one['digest'][:16]}...)")
+    return found
 
 
 def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str:
@@ -118,7 +121,7 @@ def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str
     return page("Evaluation", "Models on hospitals' test records", {"scores": "Scores"}, whole)
 
 
-WIDTH, BAR, NAME = 720, 26, 190
+WIDTH, BAR, NAME, LONGEST = 720, 26, 190, 26
 
 
 def _bars(document: Mapping[str, Any], shared: bool) -> str:
@@ -147,7 +150,7 @@ def _bar(place: int, label: str, value: float, interval: Any, whole: bool) -> st
     long = room * min(max(value, 0.0), 1.0)
     ink = "var(--s1)" if whole else "var(--line)"
     parts = [
-        f'<text x="{NAME - 8}" y="{top + 14}" text-anchor="end">{escape(label[:26])}</text>',
+        f'<text x="{NAME - 8}" y="{top + 14}" text-anchor="end">{escape(_short(label))}</text>',
         f'<rect x="{NAME}" y="{top}" width="{long:.1f}" height="{BAR - 8}" fill="{ink}"/>',
         f'<text x="{NAME + room + 8}" y="{top + 14}">{number(value)}</text>',
     ]
@@ -159,6 +162,11 @@ def _bar(place: int, label: str, value: float, interval: Any, whole: bool) -> st
             'stroke-width="3"/>'
         )
     return "".join(parts)
+
+
+def _short(label: str) -> str:
+    """What fits left of a bar; the tables below have it whole."""
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 def _with(value: float | None, interval: Any) -> str:

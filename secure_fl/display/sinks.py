@@ -85,6 +85,7 @@ def to_mlflow(uri: str, *, experiment: str = "secure_fl", hospitals: bool = Fals
         from mlflow.tracking import MlflowClient
     except ImportError:
         raise _missing("mlflow") from None
+    _require_folders_allowed(uri)
     # The client alone: `mlflow.start_run` would send the user's name, the program's path and its
     # commit with every run.
     client = MlflowClient(tracking_uri=uri)
@@ -157,6 +158,21 @@ def _told(name: str, write: Callable[[Sequence[Score]], None], hospitals: bool) 
             warnings.warn(what, RuntimeWarning, stacklevel=2)
 
     return listener
+
+
+def _require_folders_allowed(uri: str) -> None:
+    """Say at once what MLflow would say at the first score, when nobody looks any more."""
+    from mlflow import environment_variables as switches
+
+    scheme = uri.partition(":")[0] if ":" in uri else ""
+    switch = getattr(switches, "MLFLOW_ALLOW_FILE_STORE", None)  # there since folders are refused
+    if scheme in ("", "file") and switch is not None and not switch.get():
+        raise SettingsError(
+            f"MLflow takes no plain folder ({uri}) unless it is told to",
+            fix="set MLFLOW_ALLOW_FILE_STORE=true in the environment of this command; or give the "
+            "address of a server, mlflow=http://HOST:PORT; or take csv=FILE",
+            field="sink",
+        )
 
 
 def _missing(extra: str) -> SettingsError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,13 +16,11 @@ from rich.text import Text
 from secure_fl.display.cell import Cell
 from secure_fl.display.figures import duration, number, size
 from secure_fl.display.grid import Grid
+from secure_fl.display.pace import MOST, Pace, bar, sparkline
 
 COORDINATOR = "coordinator"
 PER_SECOND = 4
 QUIET_FOR = 30.0  # seconds after which a long round says where it is, off a terminal
-BAR = 10
-LEVELS = "▁▂▃▄▅▆▇█"
-LONGEST = 24  # rounds that a sparkline shows
 
 
 @dataclass(slots=True)
@@ -37,36 +35,12 @@ class _Line:
     up: int = 0
     down: int = 0
     note: str = ""
+    ended: float | None = None  # when its training of that round did
 
     @property
     def share(self) -> float:
         """How much of its round's training is done."""
         return self.step / self.steps
-
-
-@dataclass(slots=True)
-class _Pace:
-    """How far the run is, and from where this process began."""
-
-    clock: Callable[[], float]
-    rounds: int
-    started: float = field(init=False)
-    first: float | None = None  # rounds that were done before
-    trained: float | None = None  # when training began
-
-    def __post_init__(self) -> None:
-        self.started = self.clock()
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the run began here."""
-        return self.clock() - self.started
-
-    def left(self, done: float) -> float | None:
-        """Seconds until the last round ends, if rounds go on at the same pace."""
-        if self.first is None or self.trained is None or done <= self.first:
-            return None
-        return (self.clock() - self.trained) * (self.rounds - done) / (done - self.first)
 
 
 def warning(event: Mapping[str, Any]) -> str:
@@ -79,18 +53,6 @@ def warning(event: Mapping[str, Any]) -> str:
     if event["code"] == "cut read by cls":
         return 'a cut checkpoint is read by its first token and learns late: pooling = "attentive"'
     return str(event["code"])
-
-
-def sparkline(values: list[float]) -> str:
-    """The last values as a row of little bars, the lowest and the highest apart."""
-    shown = values[-LONGEST:]
-    if len(shown) < 2:
-        return ""
-    low, high = min(shown), max(shown)
-    top = len(LEVELS) - 1
-    return "".join(
-        LEVELS[round((v - low) / (high - low) * top) if high > low else 0] for v in shown
-    )
 
 
 class Watch:
@@ -109,7 +71,7 @@ class Watch:
         self._lines: dict[str, _Line] = {}
         self._all = _Line()  # over all hospitals' records, where scores are pooled
         self._curve: list[float] = []
-        self._clock, self._pace, self._said = clock, _Pace(clock, rounds), clock()
+        self._clock, self._pace, self._said = clock, Pace(clock, rounds), clock()
         self._live: Live | Cell | None = None  # None: lines
 
     def __enter__(self) -> Watch:
@@ -156,6 +118,7 @@ class Watch:
         if kind == "train":
             line.round, line.step, line.steps = event["round"], event["step"], event["steps"]
             line.loss = event["loss"]
+            line.ended = self._clock() if line.share == 1 else None
             self._pace.trained = self._pace.trained or self._clock()
             self._still_there(party, line)
         elif kind == "metrics":
@@ -181,7 +144,8 @@ class Watch:
         rows = [self._row(name, self._lines[name]) for name in sorted(shown)]
         rest = len(names) - len(shown)
         more = [Text(f"and {rest} more hospitals, for which there is no room here")] if rest else []
-        return Group(Text(self._headline(), style="bold"), Grid("", columns, rows), *more)
+        heads = [Text(self._headline(), style="bold"), *map(Text, filter(None, [self._late()]))]
+        return Group(*heads, Grid("", columns, rows), *more)
 
     def _headline(self) -> str:
         done = f"round {min(self.round + 1, self._rounds)}/{self._rounds}"
@@ -189,15 +153,30 @@ class Watch:
             done = f"{self._rounds} rounds done"
         return "  ".join([self._title, done, self._score(), self._time()])
 
+    def _late(self) -> str:
+        """Who has not ended this round's training, while others have, and since when they wait."""
+        at = self.round + 1
+        ended = {n: x.ended for n, x in self._lines.items() if x.round == at and x.ended}
+        behind = [n for n, x in self._lines.items() if n not in ended and x.note != "lost"]
+        if not ended or not behind:
+            return ""
+        shown = [f"{name} ({self._far(self._lines[name])})" for name in sorted(behind)[:MOST]]
+        rest = f" and {len(behind) - MOST} more" if len(behind) > MOST else ""
+        since = duration(self._clock() - min(ended.values()))
+        ready = f"{len(ended)} of {len(ended) + len(behind)} have trained, for {since}"
+        return f"{ready}; waits for {', '.join(shown)}{rest}"
+
+    def _far(self, line: _Line) -> str:
+        begun = line.round == self.round + 1
+        return f"step {line.step} of {line.steps}" if begun else "not begun"
+
     def _row(self, name: str, line: _Line) -> list[str]:
         over = self.round >= self._rounds
         done = self._rounds if over else max(line.round - 1, 0) + line.share
-        filled = round(BAR * done / max(self._rounds, 1))
-        full, empty = "#-" if self._console.options.ascii_only else "━╌"
         return [
             name,
             f"{max(line.round, self.round)}/{self._rounds}",
-            full * filled + empty * (BAR - filled),
+            bar(done / max(self._rounds, 1), self._console.options.ascii_only),
             number(line.loss),
             number(line.metric),
             size(line.up),
@@ -243,7 +222,8 @@ class Watch:
         """Off a terminal, break the silence of a long round."""
         if self._live is None and self._clock() - self._said > QUIET_FOR:
             at = f"round {line.round}/{self._rounds}, {party} at step {line.step} of {line.steps}"
-            self._say(f"{at}  loss {number(line.loss)}  {self._time()}")
+            late = f"; {told}" if (told := self._late()) else ""
+            self._say(f"{at}  loss {number(line.loss)}  {self._time()}{late}")
 
     def _say(self, text: str) -> None:
         self._said = self._clock()
@@ -252,9 +232,7 @@ class Watch:
     def _time(self) -> str:
         shares = [line.share if line.round > self.round else 0.0 for line in self._lines.values()]
         done = self.round + (sum(shares) / len(shares) if shares else 0.0)
-        left = self._pace.left(done) if self.round < self._rounds else None
-        about = f", about {duration(left)} left" if left is not None else ""
-        return f"{duration(self._pace.spent)}{about}"
+        return self._pace.told(done)
 
     def _score(self) -> str:
         curve = "" if self._console.options.ascii_only else f" {sparkline(self._curve)}"

@@ -45,8 +45,11 @@ class Ranked(TypedDict):
     score: float
 
 
-class Prediction(TypedDict, total=False):
-    """What a model says of one record; which fields there are depends on the task."""
+class Prediction(TypedDict):
+    """What a model says of one record; which fields there are depends on the task.
+
+    None is marked as not required: type checkers would then refuse `predictions[0]["label"]`.
+    """
 
     id: str
     label: str  # classification, pairs

@@ -166,8 +166,8 @@ class HospitalProcess:
             return link.pack(self._refused(error))
         if before is None or before.text != message.plan:
             who = [one["who"] for one in approved]
-            event = {"event": "invited", "party": self.name, "run": plan.run.name, "approved": who}
-            self._listen(event)
+            told = {"run": plan.run.name, "rounds": plan.rounds, "approved": who}
+            self._listen({"event": "invited", "party": self.name, **told})
         else:  # nothing came of the last invitation
             self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))

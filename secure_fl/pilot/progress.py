@@ -79,6 +79,9 @@ class _SoFar:
                 if what == "waiting":
                     self.mark(event["parties"], "away")
                     self.mark(event.get("members", []), "here")
+            case "not awaited" if self.state != "waiting":
+                late = [n for n in (self.waits or {"for": []})["for"] if n not in event["parties"]]
+                self.waits = self.waits and {**self.waits, "for": late} if late else None
             case "returned" | "restarted" as what:
                 self.notes.append(f"{what} {', '.join(event['parties'])}")
             case "stopped" if event.get("final"):  # else a gathering alone ended

@@ -47,11 +47,17 @@ class Slow:
 
     def __init__(self, hub: Presence, log: EventLog, patience: float = PATIENCE) -> None:
         self._hub, self._log, self._patience = hub, log, patience
-        self._noted: frozenset[str] = frozenset()
+        self._noted: dict[str, float] = {}  # who is late, and at which second it is told again
 
     def __call__(self, over: Event) -> None:
-        """Note who is late, unless it is who was late before."""
-        late = {n: s for n, s in self._hub.waited_for().items() if s > self._patience}
-        if late.keys() - self._noted and not over.is_set():
+        """Note who is late: at once, and each time that it has taken twice as long."""
+        waited = self._hub.waited_for()
+        late = {n: s for n, s in waited.items() if s > self._patience}
+        if over.is_set():
+            return
+        if back := sorted(self._noted.keys() - late.keys()):
+            self._log.event("not awaited", parties=back)
+        self._noted = {n: at for n, at in self._noted.items() if n in late}
+        if any(seconds > self._noted.get(name, 0.0) for name, seconds in late.items()):
             self._log.event("slow", parties=sorted(late), seconds=max(late.values()))
-        self._noted = frozenset(late)
+            self._noted = {name: 2 * seconds for name, seconds in late.items()}

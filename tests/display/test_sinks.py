@@ -84,6 +84,22 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 
 @needs("mlflow")
+def test_mlflow_says_at_once_that_it_takes_no_plain_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import environment_variables
+
+    if not hasattr(environment_variables, "MLFLOW_ALLOW_FILE_STORE"):
+        pytest.skip("this MLflow still takes folders")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    for uri in (str(tmp_path / "runs"), (tmp_path / "runs").as_uri()):
+        with pytest.raises(SettingsError, match="MLFLOW_ALLOW_FILE_STORE=true"):
+            sink(f"mlflow={uri}")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    sink(f"mlflow={tmp_path / 'runs'}")
+
+
+@needs("mlflow")
 def test_mlflow_keeps_scores_and_nothing_of_who_ran_what(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from secure_fl import FedAvg
-from secure_fl.display.watch import Watch, sparkline
+from secure_fl.display.pace import sparkline
+from secure_fl.display.watch import Watch
 from secure_fl.testing.hospitals import silos, small
-from tests.support.screens import require_screen
+from tests.support.screens import drawn, require_screen
 
 
 class Clock:
@@ -66,6 +67,40 @@ def test_more_hospitals_than_lines_are_counted() -> None:
     assert "and 114 more hospitals" in shown
 
 
+def test_who_is_late_is_named_with_how_far_it_is_and_how_long_the_others_wait() -> None:
+    clock = Clock()
+    console = Console(file=io.StringIO(), height=40, width=100)
+    watch = Watch(console, "fedavg", 8, "accuracy", clock)
+
+    def trained(party: str, step: int) -> None:
+        clock.now += 5.0
+        at = {"round": 1, "step": step, "steps": 6, "loss": 0.7}
+        watch({"event": "train", "party": party} | at)
+
+    def shown() -> str:
+        head = drawn(watch.shown(), 100).split("\nhospital")[0].partition("\n")[2]
+        return " ".join(head.split())
+
+    watch({"event": "round", "party": "coordinator", "round": 1})
+    for name in NAMES:
+        crossing = {"head_bytes": 9, "bulk_bytes": 0, "direction": "in"}
+        watch({"event": "crossing", "party": name} | crossing)
+    trained("north", 3)
+    assert shown() == ""  # nobody waits yet
+    trained("north", 6)
+    trained("west", 2)
+    ready = "1 of 3 have trained, for 5.0 s; waits for "
+    assert shown() == f"{ready}st-elsewhere-university-hospital (not begun), west (step 2 of 6)"
+    watch({"event": "lost", "party": "coordinator", "parties": [NAMES[1]]})
+    assert shown() == "1 of 2 have trained, for 5.0 s; waits for west (step 2 of 6)"
+    trained("west", 6)
+    assert shown() == ""
+    for name in ("north", "west"):
+        watch({"event": "train", "party": name, "round": 2, "step": 1, "steps": 6, "loss": 0.6})
+    watch({"event": "round", "party": "coordinator", "round": 2})
+    assert shown() == ""
+
+
 def told(rounds: int, seconds: float) -> str:
     clock, said = Clock(), io.StringIO()
     with Watch(Console(file=said, width=60), "fedavg", rounds, "accuracy", clock) as watch:
@@ -81,6 +116,9 @@ def test_off_a_terminal_it_says_a_line_for_each_round_and_breaks_long_silence() 
     assert [line.split("  ")[0] for line in rounds] == [f"round {k}/8" for k in range(1, 7)]
     assert "about" in rounds[0] and "left" in rounds[0] and "▁" in rounds[-1]
     assert "at step" not in quick and "north at step 4 of 6" in slow
+    long = "st-elsewhere-university-hospital"
+    assert f"{long} at step 1 of 6" in slow
+    assert f"1 of 2 have trained, for 20.0 s; waits for {long} (step 1 of 6)" in slow
 
 
 def test_a_resumed_run_tells_no_round_that_it_did_not_see() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from pathlib import Path
@@ -61,14 +62,50 @@ def test_an_operator_does_not_wait_for_who_is_missing() -> None:
     assert not list(asked)
 
 
-def test_a_step_that_takes_long_names_who_is_late_once() -> None:
+def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_as_long() -> None:
     events: list[dict[str, Any]] = []
     hub = Hub()
     look, over = Slow(hub, EventLog("c", events.append)), threading.Event()
-    for late in ({"west": 59.0}, {"west": 61.0}, {"west": 66.0}, {"west": 70.0, "north": 61.0}, {}):
-        hub.late = late
+    expected = {
+        59.0: None,
+        61.0: "slow",
+        66.0: None,
+        121.0: None,
+        123.0: "slow",
+        130.0: None,
+        247.0: "slow",
+    }
+    for seconds, event in expected.items():
+        before, hub.late = len(events), {"west": seconds}
         look(over)
-    assert noted(events) == [["west"], ["north", "west"]]
+        assert [e["event"] for e in events[before:]] == ([event] if event else []), seconds
+    hub.late = {"west": 250.0, "north": 61.0}  # one more: told at once
+    look(over)
+    hub.late = {"north": 70.0}
+    look(over)
+    assert noted(events)[-2:] == [["north", "west"], ["west"]]
+    assert events[-1]["event"] == "not awaited"
+    assert told(events[-1], 3) == "this step waits no longer for west"
+
+
+def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
+    made = local_pilot(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "settings.toml").write_text(write_plan(made.plan))
+    slow = {"event": "slow", "at": 100.0, "seconds": 61.0, "parties": ["north", "west"]}
+    lines = [{"event": "round", "round": 1, "members": list(NAMES)}, slow]
+    for more, waits in (
+        ([], {"for": ["north", "west"], "since": 39.0, "until": None}),
+        (
+            [{"event": "not awaited", "parties": ["west"]}],
+            {"for": ["north"], "since": 39.0, "until": None},
+        ),
+        ([{"event": "not awaited", "parties": ["west", "north"]}], None),
+    ):
+        events = "".join(json.dumps(line) + "\n" for line in (*lines, *more))
+        (run / "events.jsonl").write_text(events)
+        assert progress(run)["waits"] == waits
 
 
 def lost_at(frame: int) -> Any:

@@ -1,0 +1,176 @@
+"""Attack success over ε, run by run: how much of what a promise allows an attack reaches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from secure_fl.audits.document import AuditDocument, TrialPart
+from secure_fl.audits.report.plots import Plot
+from secure_fl.audits.report.sentences import verdict
+from secure_fl.audits.report.svg import MARKS, SOFT, look, short, svg
+from secure_fl.audits.report.tables import Table
+from secure_fl.audits.report.words import VERDICTS, epsilon, number
+from secure_fl.audits.roles import PUBLIC
+
+KIND = "membership"  # attacks that ask whether a record was trained on
+UNITS = ("record", "patient")  # a promise for a hospital as a whole bounds no record's membership
+DRAWN = ("leaks", "holds")  # an inconclusive attack is never drawn as no leakage
+AWAY = 4.0  # times the largest ε: where runs without a bound stand
+
+
+class Success(NamedTuple):
+    """What one attack reached on one run."""
+
+    run: str
+    attack: str
+    epsilon: float | None  # None: without bound
+    delta: float
+    value: float | None
+    interval: tuple[float, float] | None
+    verdict: str
+
+    @property
+    def allowed(self) -> float:
+        """The largest AUC that any attack can reach under this (ε, δ)."""
+        return 1.0 if self.epsilon is None else largest_auc(self.epsilon, self.delta)
+
+
+def largest_auc(epsilon: float, delta: float) -> float:
+    """The area under the best ROC curve that (ε, δ) allows.
+
+    Above the curve lie max(0, 1 - δ - e^ε·x, (1 - δ - x)/e^ε) (Kairouz, Oh, Viswanath, arXiv
+    1311.0776): two triangles that make (1 - δ)²/(1 + e^ε).
+    """
+    return 1 - (1 - delta) ** 2 / (1 + math.exp(min(epsilon, 700.0)))
+
+
+def successes(documents: Sequence[AuditDocument]) -> list[Success]:
+    """Every membership attack on every run, by ε."""
+    found = [
+        Success(
+            f"{place}. {document.run.name}",
+            trial.attack,
+            *_promised(document),
+            trial.deployed.value if trial.deployed else None,
+            trial.deployed.interval if trial.deployed else None,
+            verdict(trial),
+        )
+        for place, document in enumerate(documents, start=1)
+        for trial in _asking(document)
+    ]
+    return sorted(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+
+
+def _asking(document: AuditDocument) -> Iterable[TrialPart]:
+    return (t for t in document.trials if t.attack.startswith(KIND) and t.role == PUBLIC)
+
+
+def _promised(document: AuditDocument) -> tuple[float | None, float]:
+    """The ε of a record, and its δ."""
+    bounds = [p for p in document.privacy if p.unit in UNITS and p.epsilon is not None]
+    if not bounds:
+        return None, 0.0
+    best = min(bounds, key=lambda part: part.epsilon or math.inf)
+    return best.epsilon, best.delta or 0.0
+
+
+def comparable(documents: Sequence[AuditDocument]) -> bool:
+    """Whether there is a curve to draw: two promises at least, one of them bounded."""
+    promised = {_promised(document)[0] for document in documents if any(_asking(document))}
+    return len(promised) > 1
+
+
+class Curve(NamedTuple):
+    """What a page of several runs shows of it."""
+
+    plot: Plot | None
+    table: Table
+
+
+def curve(documents: Sequence[AuditDocument], name: str) -> Curve | None:
+    """Plot and table; None: these runs have nothing to compare."""
+    return Curve(plot(documents, name), table(documents)) if comparable(documents) else None
+
+
+def table(documents: Sequence[AuditDocument]) -> Table:
+    """A line for each attack on each run."""
+    rows = [
+        (
+            one.run,
+            epsilon(one.epsilon),
+            one.attack,
+            _value(one),
+            "1" if one.epsilon is None else number(one.allowed),
+            VERDICTS[one.verdict].word,
+        )
+        for one in successes(documents)
+    ]
+    header = ("Run", "ε", "Attack", "AUC [95 %]", "Most that ε allows", "Verdict")
+    return Table("Attack success over ε", header, rows)
+
+
+def _value(one: Success) -> str:
+    if one.value is None:
+        return "not measured"
+    interval = "" if one.interval is None else " [{}, {}]".format(*map(number, one.interval))
+    return number(one.value) + interval
+
+
+def plot(documents: Sequence[AuditDocument], name: str) -> Plot | None:
+    """AUC over ε with intervals, below what ε allows; None: nothing came to a verdict."""
+    known = [s for s in successes(documents) if s.value is not None and s.verdict in DRAWN]
+    bounded = sorted({s.epsilon for s in known if s.epsilon is not None})
+    if not bounded or not comparable(documents):
+        return None
+    edge = AWAY * bounded[-1]
+    deltas = {s.epsilon: s.delta for s in known}
+    attacks = sorted({s.attack for s in known})
+    lowest = min([0.42, *(s.interval[0] for s in known if s.interval)])
+
+    def draw(ax: Axes) -> None:
+        low = bounded[0] / 2
+        grid = [low * (edge / low) ** (k / 60) for k in range(61)]
+        allowed = [largest_auc(x, deltas[bounded[0]]) for x in grid]
+        ax.plot(grid, allowed, color=SOFT, lw=1, ls="--", label="most that ε allows")
+        ax.axhline(0.5, color=SOFT, lw=1, ls=":", label="guessing")
+        for place, attack in enumerate(attacks):
+            _curve(ax, [s for s in known if s.attack == attack], place, edge)
+        ax.set(xscale="log", ylim=(lowest - 0.02, 1.02), xlim=(low, edge * 1.5))
+        ticks = [*bounded, *([edge] if any(s.epsilon is None for s in known) else [])]
+        ax.set_xticks(ticks)
+        ax.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: "none" if value == edge else f"{value:.3g}")
+        )
+        ax.minorticks_off()
+        ax.set_xlabel("ε of a record (none: without bound)")
+        ax.set_ylabel("AUC of membership")
+
+    said = "; ".join(f"{s.run}, {s.attack}: {_value(s)}" for s in known)
+    return Plot(svg(draw, name), f"Attack success over ε. {said}.")
+
+
+def _curve(ax: Axes, known: Sequence[Success], place: int, edge: float) -> None:
+    """One attack over all runs; attacks stand a little apart, so that intervals can be read."""
+    apart = 1.04**place
+    xs = [(edge if s.epsilon is None else s.epsilon) * apart for s in known]
+    values = [s.value or 0.0 for s in known]
+    ends = [s.interval or (v, v) for s, v in zip(known, values, strict=True)]
+    below = [max(v - end[0], 0.0) for v, end in zip(values, ends, strict=True)]
+    above = [max(end[1] - v, 0.0) for v, end in zip(values, ends, strict=True)]
+    mark = MARKS[place % len(MARKS)]
+    ax.errorbar(
+        xs,
+        values,
+        yerr=[below, above],
+        label=short(known[0].attack),
+        marker=mark,
+        ms=5,
+        mfc="none",
+        capsize=3,
+        **look(place),
+    )

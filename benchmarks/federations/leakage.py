@@ -1,0 +1,133 @@
+"""Attack success over ε: the same federation under several budgets, and who was in its records.
+
+    python -m benchmarks leakage --pages FOLDER
+
+Shadow models, the control and the null depend on the settings without [training.dp] alone, so that
+one set serves all runs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Report, Target, table
+from secure_fl import Federation
+from secure_fl.audits.attacks import membership
+from secure_fl.audits.base import Trial
+from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.public_trials import Public
+from secure_fl.audits.report import keep, trade_off, write_pages
+from secure_fl.audits.report.svg import alone
+from secure_fl.audits.run import ABOUT, build
+from secure_fl.audits.session import Audit
+from secure_fl.config.load import loads
+
+EPSILONS = (1.0, 4.0, 16.0, None)  # None: without differential privacy
+SIZE, ROUNDS, EPOCHS = 40, 4, 6
+MODELS = (membership.SHADOWS, membership.REFERENCES)
+SETTINGS = """\
+[run]
+name = "{name}"
+record = true
+[task]
+max_length = 32
+[data]
+corpus = "ade"
+parties = 3
+size = {size}
+[model]
+layers = 1
+freeze_embeddings = false
+[training]
+learning_rate = 3e-3
+schedule = "constant"
+batch_size = 16
+device = "cpu"
+{dp}
+[algorithm]
+name = "fedavg"
+rounds = {rounds}
+epochs = {epochs}
+"""
+DP = "[training.dp]\nepsilon = {most}\ntarget_epsilon = {epsilon}\ndelta = 1e-3\n"
+
+
+def measure(
+    *,
+    epsilons: Sequence[float | None] = EPSILONS,
+    size: int = SIZE,
+    rounds: int = ROUNDS,
+    epochs: int = EPOCHS,
+    models: tuple[int, int] = MODELS,
+    pages: Path | None = None,
+) -> Report:
+    """Train under each ε, ask each model for its members, and draw one page of all."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as place:
+        folder = pages or Path(place)
+        documents = audited(folder, epsilons, size, rounds, epochs, models)
+        write_pages(documents, folder)
+        if (plot := trade_off.plot(documents, "epsilon")) is not None:
+            (folder / "epsilon.svg").write_text(alone(plot.svg, plot.alternative), encoding="utf-8")
+    found = trade_off.successes(documents)
+    shown = trade_off.table(documents)
+    beyond = max((one.interval[0] - one.allowed for one in found if one.interval), default=0.0)
+    return Report(
+        "leakage",
+        {"size": size, "rounds": rounds, "epochs": epochs, "models": list(models)},
+        0,
+        {"successes": [one._asdict() for one in found]},
+        [table(shown.caption, shown.header, list(shown.rows))],
+        [Target("lower ends of AUC over what ε allows", 0.0, beyond)],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def audited(
+    folder: Path,
+    epsilons: Sequence[float | None],
+    size: int,
+    rounds: int,
+    epochs: int,
+    models: tuple[int, int],
+) -> list[AuditDocument]:
+    """A run for each ε, with an audit of what its released model tells of its members."""
+    documents, shared = [], list[Any]()
+    for epsilon in epsilons:
+        name = "no DP" if epsilon is None else f"ε = {epsilon:g}"
+        dp = "" if epsilon is None else DP.format(most=2 * epsilon, epsilon=epsilon)
+        text = SETTINGS.format(name=name, size=size, rounds=rounds, epochs=epochs, dp=dp)
+        run = folder / ("none" if epsilon is None else f"epsilon-{epsilon:g}")
+        Federation.of(loads(text), run).run()
+        audit = Audit(run, quick=True, code=False)
+        public = Public(audit)
+        shared = shared or _shared(public, models)
+        documents.append(build(audit, _trials(public, shared), ABOUT))
+        keep(documents[-1], run)
+    return documents
+
+
+def _shared(public: Public, models: tuple[int, int]) -> list[Any]:
+    """Shadows for both attacks, the control and the null: none of them knows of any ε."""
+    names = (membership.LIRA, membership.RMIA)
+    made = [
+        membership.shadows_for(public.prior, public.pool, count, name)
+        for name, count in zip(names, models, strict=True)
+    ]
+    return [*made, public.control, public.null]
+
+
+def _trials(public: Public, shared: Sequence[Any]) -> list[Trial]:
+    many, few, control, null = shared
+    assert public.released is not None  # noqa: S101 - FedAvg releases its model
+    found = []
+    for attack, shadows in ((membership.lira, many), (membership.rmia, few)):
+        control_found, deployed, null_found = (
+            attack(view, public.prior, shadows=shadows) for view in (control, public.released, null)
+        )
+        found.append(Trial(control_found, deployed, null_found))
+    return found

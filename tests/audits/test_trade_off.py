@@ -1,0 +1,68 @@
+"""Attack success over ε: what is drawn, what is not, and how far any attack could get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from secure_fl.audits.attacks.membership import LIRA
+from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.report import markdown, render, trade_off
+from secure_fl.audits.roles import PUBLIC
+from tests.support.documents import document, finding, privacy, trial
+
+RATE: dict[str, Any] = {"n": 400, "threshold": 0.6, "measure": "AUC of members against outsiders"}
+
+
+def of(epsilon: float | None, auc: float, *, control: float = 0.9) -> AuditDocument:
+    """A run with this ε, and one membership attack on it."""
+    said = privacy()[0]
+    bound = () if epsilon is None else (msgspec.structs.replace(said, epsilon=epsilon),)
+    found = [finding(value, **RATE) for value in (control, auc, 0.5)]
+    return document(trials=(trial(LIRA, PUBLIC, *found),), privacy=bound, matrix=())
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 0.0), (2.0, 0.1), (8.0, 1e-5)])
+def test_the_most_that_epsilon_allows_is_the_area_under_its_curve(
+    epsilon: float, delta: float
+) -> None:
+    x = np.linspace(0, 1, 200_001)
+    above = np.maximum(
+        0, np.maximum(1 - delta - np.exp(epsilon) * x, (1 - delta - x) / np.exp(epsilon))
+    )
+    area = float(np.mean((above[1:] + above[:-1]) / 2))
+    assert trade_off.largest_auc(epsilon, delta) == pytest.approx(1 - area, abs=1e-6)
+    assert trade_off.largest_auc(1e4, 0.0) == 1.0
+
+
+def test_runs_are_in_the_order_of_their_epsilon_and_drawn_with_intervals() -> None:
+    documents = [of(None, 0.8), of(8.0, 0.7), of(1.0, 0.55)]
+    assert [one.epsilon for one in trade_off.successes(documents)] == [1.0, 8.0, None]
+    rows = trade_off.table(documents).rows
+    assert [row[1] for row in rows] == ["1", "8", "∞ (no bound)"]
+    assert rows[0][3] == "0.550 [0.530, 0.570]" and rows[0][4] == "0.731" and rows[2][4] == "1"
+    plot = trade_off.plot(documents, "all-epsilon")
+    assert plot is not None and plot.alternative.count("membership (LiRA)") == 3
+    page, text = render(documents), markdown(documents)
+    for shown in (page, text):
+        assert "Attack success over ε" in shown and "0.550" in shown and "0.731" in shown
+
+
+def test_what_came_to_no_verdict_is_never_drawn_as_no_leakage() -> None:
+    documents = [of(1.0, 0.5, control=0.5), of(8.0, 0.7)]
+    plot = trade_off.plot(documents, "all-epsilon")
+    assert plot is not None and plot.alternative.count("membership (LiRA)") == 1
+    assert [row[-1] for row in trade_off.table(documents).rows] == ["inconclusive", "leaks"]
+    assert trade_off.plot([of(1.0, 0.5, control=0.5), of(None, 0.5, control=0.5)], "none") is None
+
+
+def test_there_is_no_curve_of_one_promise_or_of_none() -> None:
+    for documents in ([of(1.0, 0.5)], [of(1.0, 0.5)] * 2, [of(None, 0.5)] * 2, [document()] * 2):
+        assert not trade_off.comparable(documents)
+        assert "all-epsilon" not in render(documents)
+    hospital = msgspec.structs.replace(privacy()[0], unit="hospital")
+    whole = msgspec.structs.replace(of(1.0, 0.5), privacy=(hospital,))
+    assert [one.epsilon for one in trade_off.successes([whole])] == [None]  # bounds no record

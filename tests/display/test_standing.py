@@ -1,0 +1,122 @@
+"""How a pilot stands, below the logs of its coordinator and of a hospital."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from secure_fl.cli.footer import MOST, fitted
+from secure_fl.display.pace import late
+from secure_fl.display.standing import LeadStanding, SiteStanding
+from tests.support.screens import WIDTHS, require_text
+
+NAMES = ("north", "st-elsewhere-university-hospital", "west")
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def screens(*named: tuple[str, list[str]]) -> str:
+    """Lines at every width, under what they are of."""
+    return "\n".join(
+        "\n".join([f"--- {what}, {width} columns", *fitted(lines, width)])
+        for what, lines in named
+        for width in WIDTHS
+    )
+
+
+def lead(clock: Clock) -> LeadStanding:
+    standing = LeadStanding(8, clock)
+    for round in (1, 2, 3):
+        standing({"event": "round", "party": "coordinator", "round": round, "members": NAMES})
+        clock.now += 40.0
+    return standing
+
+
+def test_a_coordinator_shows_who_is_late_and_since_when() -> None:
+    clock = Clock()
+    standing = LeadStanding(8, clock)
+    before = standing.lines()
+    standing({"event": "waiting", "party": "coordinator", "parties": NAMES[:2]})
+    clock.now += 12.0
+    gathering = standing.lines()
+    clock.now = 0.0
+    standing = lead(clock)
+    standing.waited_for = lambda: {NAMES[1]: 34.0, "west": 12.5}
+    standing.connected = lambda: {"north", NAMES[1]}
+    running = standing.lines()
+    standing.waited_for = dict
+    require_text(
+        "lead",
+        screens(
+            ("before anybody", before),
+            ("gathering", gathering),
+            ("in a round", running),
+            ("all have answered", standing.lines()),
+        ),
+    )
+    standing({"event": "waiting", "party": "coordinator", "parties": ["west"]})
+    assert standing.lines() == ["gathering; waits for west (0.0 s)"]
+
+
+def site_event(event: str, **facts: Any) -> dict[str, Any]:
+    return {"event": event, "party": "north"} | facts
+
+
+def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
+    clock = Clock()
+    standing, seen = SiteStanding(clock), list[tuple[str, list[str]]]()
+
+    def see(what: str) -> None:
+        seen.append((what, standing.lines()))
+
+    see("before anybody")
+    standing(site_event("invited", run="study", rounds=8, approved=[]))
+    standing(site_event("waiting", run="study", parties=list(NAMES[1:])))
+    see("gathering")
+
+    def step(round: int) -> int:
+        standing(site_event("round", round=round, members=NAMES))
+        clock.now += 20.0
+        standing(site_event("train", round=round, step=3, steps=6, loss=0.7 / round))
+        if round == 4:
+            see("training")
+        standing(site_event("train", round=round, step=6, steps=6, loss=0.7 / round))
+        if round == 4:
+            see("at work")
+        score = 0.5 + 0.05 * round
+        standing(site_event("metrics", round=round, split="dev", loss=0.5, accuracy=0.1))
+        standing(site_event("pooled", round=round, split="dev", loss=0.5, accuracy=score))
+        return round
+
+    stepped = standing.around(step)
+    for round in (1, 2, 3, 4):
+        assert stepped(round) == round
+        clock.now += 15.0
+    see("has answered")
+    require_text("site", screens(*seen))
+    assert "0.100" not in seen[-1][1][-1]  # scores over all records, where there are such
+
+
+def test_scores_that_stay_at_home_are_called_so() -> None:
+    standing = SiteStanding(Clock())
+    standing(site_event("invited", run="study", rounds=2, approved=[]))
+    standing(site_event("round", round=1, members=NAMES))
+    standing(site_event("metrics", round=1, split="dev", loss=0.5, accuracy=0.75))
+    assert standing.lines()[-1] == "dev accuracy here 0.750"
+
+
+def test_nothing_is_left_out_without_a_mark() -> None:
+    waited = {f"hospital-{n}": float(n) for n in range(1, 9)}
+    said = late(waited, ["hospital-8"])
+    assert said.startswith("hospital-8 (8.0 s, away), hospital-7 (7.0 s)") and "and 3 more" in said
+    many = fitted([said] * 20, 60)
+    assert len(many) == MOST and many[-1].endswith(" ...")
+    assert all(Text(line).cell_len < 60 for line in many)
