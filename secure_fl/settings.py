@@ -6,7 +6,7 @@ Nothing here imports torch. `config` reads them from TOML together with the algo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -178,12 +178,13 @@ class TrainingSettings(Section):
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: by the model's width, 5e-5
-    # for 768 columns, 2e-4 for 384, 2e-3 for the built-in model; with sgd 0.1
+    # for 768 columns, 2e-4 for 384, 2e-3 for the built-in model (adapters: 2e-3, 4e-3, 1e-2); with
+    # sgd 0.1
     schedule: Literal["linear", "constant"] = "linear"  # linear: down to 0 at the run's end
     warmup: Annotated[float, Field(ge=0, lt=1)] | None = None  # share of the run in which the rate
     # rises from 0; None: 0.1 if linear, else 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    batch_size: Positive = 8  # larger ones suit dp, whose noise they share
+    batch_size: Positive = 8  # left out with dp: 32, for a batch's records share its noise
     accumulate: Positive = 1  # batches to a step of local training, one after the other in memory
     bucketing: bool = False  # batches of texts of like length, drawn by chance: less padding
     checkpointing: bool = False  # layers are computed again for their gradients, instead of kept:
@@ -198,6 +199,13 @@ class TrainingSettings(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     dp: DPSettings | None = None  # with it, dp.max_grad_norm takes the place of max_grad_norm
+
+    @model_validator(mode="before")
+    @classmethod
+    def _larger_batches_with_dp(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("dp") is not None:
+            return {"batch_size": 32} | given
+        return given
 
     @model_validator(mode="after")
     def _exact_norms(self) -> TrainingSettings:

@@ -9,11 +9,12 @@ from transformers import BertConfig, BertForSequenceClassification
 from secure_fl import FedAvg, FedKD, TrainingSettings
 from secure_fl.algorithms.distillation import Pair
 from secure_fl.algorithms.pairing import make_pair
-from secure_fl.config.load import loads
+from secure_fl.config.load import dump, loads
 from secure_fl.federation.tuning import RATE, around
+from secure_fl.learning.adapters import adapt
 from secure_fl.learning.training import make_optimizer
-from secure_fl.learning.usual import MOST, SGD, rate_of, with_rate
-from secure_fl.settings import ModelSettings
+from secure_fl.learning.usual import MOST, MOST_OF_ADAPTERS, SGD, rate_of, with_rate
+from secure_fl.settings import AdapterSettings, DPSettings, ModelSettings
 from secure_fl.testing.hospitals import silos, small
 from tests.support.hands import site_of
 
@@ -33,7 +34,24 @@ def test_narrow_models_take_larger_steps(width: int, rate: float) -> None:
     assert group["lr"] == group["initial_lr"] == rate
 
 
-def test_what_is_no_transformer_takes_small_steps() -> None:
+@pytest.mark.parametrize(("width", "rate"), [(1024, 1.5e-3), (768, 2e-3), (384, 4e-3), (64, 1e-2)])
+def test_adapters_take_larger_steps_still(width: int, rate: float) -> None:
+    model = bert(width)
+    adapt(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
+    assert rate_of(model, NONE) == rate
+
+
+def test_batches_are_larger_under_dp_where_nobody_says() -> None:
+    dp = DPSettings(epsilon=8)
+    assert TrainingSettings().batch_size == 8
+    assert TrainingSettings(dp=dp).batch_size == 32
+    assert TrainingSettings(dp=dp, batch_size=4).batch_size == 4
+    study = 'data = {corpus = "ade"}\nalgorithm = {name = "fedavg"}\n[training.dp]\nepsilon = 8\n'
+    assert loads(study).training.batch_size == 32
+    assert loads(dump(loads(study))).training.batch_size == 32
+
+
+def test_what_is_no_transformer_takes_beside() -> None:
     assert rate_of(nn.Linear(2, 2), NONE) == 5e-5
 
 
@@ -49,6 +67,8 @@ def test_sgd_has_a_rate_of_its_own() -> None:
 
 def test_it_is_known_before_a_model_is_there() -> None:
     assert with_rate(NONE, ModelSettings()).learning_rate == MOST
+    beside = ModelSettings(adapter=AdapterSettings())
+    assert with_rate(NONE, beside).learning_rate == MOST_OF_ADAPTERS
     study = 'data = {corpus = "ade"}\nalgorithm = {name = "fedavg"}\n'
     assert around(loads(study))[RATE][2] == MOST
 
