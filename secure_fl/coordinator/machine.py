@@ -70,6 +70,7 @@ class Coordinator:
         self._sent: Sent | None = None  # of the last sum
         self.failed: list[str] = []  # who cannot go on, or contradicts the others, each time
         self.named: set[str] = set()  # who is shown to have broken the protocol
+        self.inquired = False  # whether a sum failed: it is looked into, and the run ends
 
     @property
     def repeating(self) -> bool:
@@ -197,7 +198,7 @@ class Coordinator:
         self, complaints: Mapping[str, Frame], heard: list[str], sent: Sent, context: StepContext
     ) -> Step:
         """Begin an inquiry in place of what others answered: of one complaint, all are alike."""
-        plaintiff = min(complaints)
+        self.inquired, plaintiff = True, min(complaints)
         inquest = Inquest(sent, plaintiff, complaints[plaintiff], self._links[plaintiff].me.name)
         self._recorder.event("complaint", round=self.round, parties=sorted(complaints))
         step = FindingStep(context._replace(inquest=inquest))

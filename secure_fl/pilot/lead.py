@@ -94,7 +94,6 @@ class RunLeader:
     def run(self) -> None:
         """Gather and lead until the plan is done; wait for those who are missing."""
         try:
-            self._require_solved()
             while not self._tried():
                 pass
         except SecureFLError as error:
@@ -106,6 +105,7 @@ class RunLeader:
         """Whether one more gathering has led to the end; what can be waited for is no error."""
         self._coordinator = None
         self._require_not_stopping()
+        self._require_solved()
         try:
             self._lead(self._gather())
         except Returned:
@@ -244,6 +244,11 @@ class RunLeader:
         with self._recorder.phase("run"):
             try:
                 self._coordinator.run()
+            except SecureFLError as error:
+                hid = isinstance(error, PartyFailed) and error.reason == HIDDEN
+                if self._coordinator.inquired and not (hid or isinstance(error, Misconduct)):
+                    self._unsolved.append("")  # somebody else ended it, and nobody was named
+                raise
             finally:
                 self._failures.update(self._coordinator.failed)
         self._recorder.event("traffic", bytes=self.traffic())

@@ -74,6 +74,22 @@ def test_one_that_remembers_stops_and_names_who_hides(made: LocalPilot) -> None:
     assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2
 
 
+def test_an_inquiry_that_anothers_restart_ended_counts_as_well(made: LocalPilot) -> None:
+    began = list[str]()
+
+    def before(town: LocalPilot, party: str) -> None:
+        if town.seen("complaint") and not began and party == "hospital-5":
+            began.append(party)
+            town.kill(party)
+            town.start(party)
+
+    made.before = before
+    with raises(PartyFailed, party=LIAR, reason=HIDDEN):
+        lead(made, remembers=True)
+    require_keys(made)
+    assert began and len(made.seen("complaint")) == 2 and len(made.seen("hidden")) == 1
+
+
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     complaint, named = {"event": "complaint"}, {"event": "named", "parties": ["x"]}
     hidden = {"event": "hidden", "parties": ["y"]}
