@@ -35,6 +35,7 @@ from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
 from secure_fl.runs.party_checkpoints import OPENED
+from secure_fl.runs.party_checkpoints import TOLD as SIGNED
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos
@@ -49,7 +50,7 @@ RANKS = ("weak", "weak", "strong", "strong")  # two are the fewest that a sum is
 UNNOTICED = ("delivered twice", "answered twice", "old frame again")
 MEASURED = "seconds"  # of result.json; all else must be equal
 # Times, who asked, digests under fresh keys, and a card with the digest of a result.
-TOLD = {EVENTS, SETTINGS, "transcript.jsonl", ".lock", "README.md"}
+TOLD = {EVENTS, SETTINGS, SIGNED, "transcript.jsonl", ".lock", "README.md"}
 PILOTED = [n for n, e in ALGORITHMS.items() if not e.pools_data and not e.trains_nothing]
 NAMES = [*(f"hospital-{number}" for number in range(1, len(RANKS) + 1)), HOST]
 
