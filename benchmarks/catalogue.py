@@ -230,7 +230,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "tuned": Benchmark(
             "benchmarks.federations.tuned",
-            "FedAvg's defaults and what tune finds, beside a grid of twelve.",
+            "FedAvg's defaults and what tune finds, beside a grid.",
             {"corpora": ("ade",), "size": 16, "passes": (1,)},
         ),
         "breaking": Benchmark(
