@@ -18,6 +18,7 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "flwr": ("flwr[simulation]==1.41.0",),  # 1.42 asks for a certifi that is not out yet
         "nvflare": ("nvflare[HE]==2.9.0",),
         "pfl": ("pfl[pytorch]==0.6.0",),
+        "substra": ("substrafl==1.0.0",),
     }
 )
 ERROR = "not-installed.txt"

@@ -15,6 +15,7 @@ RESULTS = ROOT / "docs" / "results" / "peers"
 PAGE = ROOT / "docs" / "peers.md"
 TEXT = Path(__file__).with_name("page.md.j2")
 OURS = "ours"
+FILES = ("networked", "simulated", "few", "breaking")
 
 
 def write() -> str:
@@ -22,15 +23,17 @@ def write() -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701
-    networked, simulated, breaking = map(_read, ("networked", "simulated", "breaking"))
+    networked, simulated, few, breaking = map(_read, FILES)
     shown = {name: row for name, row in breaking["rows"].items() if "error" not in row}
     return environment.from_string(TEXT.read_text()).render(
         networked=networked,
         simulated=simulated,
+        few=few,
         machine=_machine(networked),
         table=_networked(networked["rows"]),
         ratios=_ratios(networked["rows"]),
         clients="\n".join(map(_simulated, simulated["rows"].values())),
+        few_clients="\n".join(map(_simulated, few["rows"].values())),
         verdict=_verdict(simulated["rows"]),
         breaking=breaking,
         broken=_grid(shown, outcomes.broken({n: r for n, r in shown.items() if n in NETWORKED})),
