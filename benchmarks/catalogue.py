@@ -184,7 +184,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "peers": Benchmark(
             "benchmarks.peers.compare",
-            "The same job on Flower, NVFLARE, pfl and here, side by side.",
+            "The same job on other systems and here, side by side.",
             {"names": ("ours", "ours-simulated"), "turns": 1, "rounds": 4, "records": 32},
             (
                 click.Option(
@@ -192,6 +192,13 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                     metavar="FOLDER",
                     help="Where `python -m benchmarks.peers.environments FOLDER` installed them."
                     " [default: peers]",
+                ),
+                click.Option(
+                    ["--only", "names"],
+                    metavar="WAY",
+                    multiple=True,
+                    callback=lambda _ctx, _option, names: names or None,
+                    help="These ways of `benchmarks.peers.ways` alone; may be repeated.",
                 ),
                 click.Option(
                     ["--turns"],

@@ -45,7 +45,9 @@ def _shared() -> list[click.Parameter]:
     ]
 
 
-def _run(names: Sequence[str], as_json: bool, out: Path | None, quick: bool, **sizes: Any) -> None:
+def _run(
+    names: Sequence[str], as_json: bool, out: Path | None, quick: bool, /, **sizes: Any
+) -> None:
     from rich.console import Console
 
     from benchmarks.report import WIDTH

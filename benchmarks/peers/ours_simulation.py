@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import torch
@@ -17,6 +18,7 @@ def main() -> None:
     """Run the job that the environment names."""
     torch.set_num_threads(1)
     job = Job()
+    labels = json.loads((job.folder / "job.json").read_text())["labels"]
     begins: list[float] = []
 
     def listen(event: Event) -> None:
@@ -27,7 +29,7 @@ def main() -> None:
     result = Federation(
         members(job.folder),
         FedAvg(rounds=job.rounds, epochs=1),
-        task=TaskSettings(labels=("ade", "no-ade"), max_length=LENGTH),
+        task=TaskSettings(labels=labels, max_length=LENGTH),
         model=ModelSettings(name=str(job.folder / "model"), freeze_embeddings=True),
         training=TrainingSettings(
             learning_rate=job.learning_rate, batch_size=job.batch_size, schedule="constant"
