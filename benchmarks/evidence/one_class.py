@@ -27,7 +27,7 @@ def answers(document: Plain) -> dict[str, Shares]:
     the hospitals whose own answers are one class, though their records are not. Of entities
     `found`: how many there were for each that is there.
     """
-    last = document["metrics"]["last"]["round"]
+    last = document["metrics"].get("last", {}).get("round")  # None: only their mean was measured
     squares: dict[str, list[NDArray[np.float64]]] = {}
     spans: dict[str, list[NDArray[np.float64]]] = {}
     for entry in document["history"]:
