@@ -17,16 +17,8 @@ from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.clear_sum import ClearTotal
 from secure_fl.crypto.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.primitives import commit
-from secure_fl.crypto.public import (
-    MOST_SEEDS,
-    PublicContext,
-    SeededSum,
-    Sum,
-    context_bytes,
-    from_parts,
-    load,
-    to_parts,
-)
+from secure_fl.crypto.public import MOST_SEEDS, PublicContext, SeededSum, Sum, context_bytes, load
+from secure_fl.crypto.raw import from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import from_slots, needs_masks, salt_of, to_slots
 from secure_fl.crypto.step_keys import DEALT
@@ -78,12 +70,12 @@ class MaskedInts:
 class SealedInts:
     """Adds ciphertexts that nobody here can open."""
 
-    def __init__(self, context: PublicContext, owners: int) -> None:
-        self._sum = SeededSum(context) if owners <= MOST_SEEDS else Sum(context)
+    def __init__(self, context: PublicContext, owners: int, count: int) -> None:
+        self._sum = (SeededSum if owners <= MOST_SEEDS else Sum)(context, count)
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
         """Take one party's ciphertexts apart; what comes back adds them."""
-        return bind(self._sum.add, to_parts(data))
+        return bind(self._sum.add, to_parts(data, count))
 
     def add(self, data: bytes, count: int) -> None:
         """Add one party's ciphertexts."""
@@ -143,7 +135,8 @@ class ProtectedTotal:
                     empty = MaskedInts(self._modulus)
                 else:
                     parties = len(self._numbers) - (self._host is not None)
-                    empty = SealedInts(self._context, len(segment.owners) or parties)
+                    owners = len(segment.owners) or parties
+                    empty = SealedInts(self._context, owners, segment.slots)
                 vector = vectors[segment.key] = _Vector(empty, segment, {})
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
                 raise Disagreement("this party lays out a sum differently", party=sender)

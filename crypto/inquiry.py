@@ -30,7 +30,8 @@ from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.evidence import Bound
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.crypto.masking import RemainingMasks, Slots, StreamId
-from secure_fl.crypto.public import context_bytes, load, to_parts
+from secure_fl.crypto.public import context_bytes, load
+from secure_fl.crypto.raw import to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import salts_with, to_slots
 from secure_fl.errors import CryptoError, SecureFLError, WireError
@@ -46,7 +47,6 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.protocol.ports import Offered
 
-FRESH = 4  # bits of noise budget that every fresh ciphertext has: measured 5, with errors below 21
 MOST_KEPT = 2**28  # bytes of frames that are kept as evidence
 
 
@@ -286,7 +286,7 @@ class Inquiry:
             for segment, data in _segments(sent, frame.bulk):
                 if cohort is None or segment.key not in self._failed:
                     continue
-                if any(secret.noise_budget(cohort, part) < FRESH for part in to_parts(data)):
+                if not secret.is_fresh(cohort, to_parts(data, segment.slots), segment.slots):
                     return shown.who
         return ""
 
@@ -318,7 +318,7 @@ class Inquiry:
             if int(slots.max(initial=0)) >= COHORT.modulus:
                 raise WireError("a masked value is not below the modulus", field="slots")
             return slots
-        return secret.open(cohort, to_parts(data), segment.slots, summed)
+        return secret.open(cohort, to_parts(data, segment.slots), segment.slots, summed)
 
     def _stream(self, segment: Segment) -> StreamId:
         return StreamId(self._run.hex(), segment.key.hex(), self._index)

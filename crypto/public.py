@@ -10,12 +10,14 @@ ciphertext by the seed it was drawn from. Uploads take 29 KB instead of 57; draw
 brings parse and add to 0.16 ms. Sums of a few uploads stay seeded too (`SeededSum`).
 
 A sealed vector is a list of ciphertexts. Each is a byte for scheme and kind (twice the scheme's
-number, plus one if seeded) and the form of `crypto.raw`.
+number, plus one if seeded) and the form of `crypto.raw`, and the last ends with its last integer.
+Integers are coefficients of a polynomial and not its values, as in batches: adding is the same for
+both, and only a coefficient has a place of its own in the ciphertext.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,8 @@ from secure_fl.crypto.raw import (
     ciphertext_layouts,
     frame,
     malformed,
+    plaintext_layout,
+    widths,
 )
 from secure_fl.crypto.scheme import (
     BFV,
@@ -38,7 +42,7 @@ from secure_fl.crypto.scheme import (
     largest_cohort,
     seal_context,
 )
-from secure_fl.errors import CryptoError, WireError
+from secure_fl.errors import CryptoError
 
 MOST_SEEDS = 16
 
@@ -56,6 +60,7 @@ class PublicContext:
     half: SealForm  # of a full one up to its second half
     stand_in: SealForm  # a first half, before a second of ones: SEAL refuses zeros
     only_seed: SealForm  # a seeded one whose first half is zero, so that only the seed varies
+    plain: SealForm  # of integers
 
 
 def make_context(scheme: BFV) -> PublicContext:
@@ -71,9 +76,10 @@ def make_context(scheme: BFV) -> PublicContext:
         largest_cohort(scheme),
         # A byte for scheme and kind.
         (bytes([2 * scheme.number]), bytes([2 * scheme.number + 1])),
-        SealForm(full.what, full.head, words),
-        SealForm(seeded.what, full.head, words, (b"\1" + bytes(7)) * words),
+        SealForm(full.what, full.head, words, first=words),
+        SealForm(seeded.what, full.head, words, (b"\1" + bytes(7)) * words, first=words),
         SealForm(seeded.what, seeded.head + bytes(8 * words), 0, seeded.tail, seeded.seed),
+        plaintext_layout(scheme),
     )
 
 
@@ -93,23 +99,30 @@ def load(data: bytes) -> PublicContext:
     )
 
 
-def parse(context: PublicContext, channel: MemoryFile, data: bytes) -> Any:
-    """Read one ciphertext of the context's scheme, validated; CryptoError for anything else."""
+def parse(context: PublicContext, channel: MemoryFile, data: bytes, used: int) -> Any:
+    """Read one ciphertext of so many integers, validated; CryptoError for anything else."""
     if data[:1] not in context.marks:
         raise malformed("ciphertext")
     layout = context.seeded if data[0] % 2 else context.full
-    sealed = channel.load(sealapi.Ciphertext(), context.seal, layout, data[1:])
+    sealed = channel.load(sealapi.Ciphertext(), context.seal, layout, data[1:], used)
     if sealed.is_transparent():
         raise malformed("ciphertext")  # a second half of zeros: the values would be in the clear
     return sealed
 
 
 def serialize(
-    context: PublicContext, channel: MemoryFile, sealed: Any, seeded: bool = False
+    context: PublicContext, channel: MemoryFile, sealed: Any, used: int, seeded: bool = False
 ) -> bytes:
-    """Turn one ciphertext to bytes."""
+    """Turn one ciphertext of so many integers to bytes."""
     layout = context.seeded if seeded else context.full
-    return context.marks[seeded] + layout.strip(channel.save(sealed, layout.size))
+    return context.marks[seeded] + layout.strip(channel.save(sealed, layout.size), used)
+
+
+def polynomial(context: PublicContext, channel: MemoryFile, slots: Slots) -> Any:
+    """Integers as coefficients, the rest zero. SEAL's own form carries them fastest."""
+    missing = bytes(8 * (context.scheme.degree - slots.size))
+    raw = context.plain.head + slots.astype("<u8").tobytes() + missing
+    return channel.put(sealapi.Plaintext(), context.seal, context.plain, raw)
 
 
 def check_slots(scheme: BFV, slots: Slots) -> None:
@@ -127,13 +140,12 @@ def check_slots(scheme: BFV, slots: Slots) -> None:
 
 
 class Sum:
-    """A running sum of sealed integers mod the scheme's modulus, added as they arrive."""
+    """A running sum of so many sealed integers mod the scheme's modulus, added as they arrive."""
 
-    __slots__ = ("_context", "_encoder", "_evaluator", "_parts", "_terms")
+    __slots__ = ("_context", "_evaluator", "_parts", "_terms", "count")
 
-    def __init__(self, context: PublicContext) -> None:
-        self._context = context
-        self._encoder = sealapi.BatchEncoder(context.seal)
+    def __init__(self, context: PublicContext, count: int) -> None:
+        self._context, self.count = context, count
         self._evaluator = sealapi.Evaluator(context.seal)
         self._parts: list[Any] = []
         self._terms = 0  # in units of one fresh ciphertext's noise variance
@@ -146,11 +158,17 @@ class Sum:
                 f"{self._context.most} open exactly",
                 fix=f"form cohorts of at most {self._context.most} parties",
             )
+        needed = -(-self.count // self._context.scheme.degree)
+        if len(parts) != needed:
+            raise CryptoError(
+                f"{len(parts)} ciphertexts were offered to a sum of {needed}",
+                fix="all contributors of a sum must send the same names and shapes",
+            )
         with MemoryFile() as channel:
             if self._parts:
                 self._fold(channel, parts)
             else:
-                self._parts = [self._read(channel, data) for data in parts]
+                self._parts = list(self._read_all(channel, parts))
         self._terms += 1
 
     def subtract_plain(self, slots: Slots) -> None:
@@ -158,47 +176,47 @@ class Sum:
         if not self._parts:
             raise _empty()
         check_slots(self._context.scheme, slots)
-        width = self._context.scheme.degree
-        if -(-slots.size // width) != len(self._parts):
+        if slots.size != self.count:
             raise CryptoError(
-                f"{slots.size} slots were offered to a sum of {len(self._parts)} ciphertexts",
+                f"{slots.size} slots were offered to a sum of {self.count}",
                 fix="plain and sealed vectors must have the same length",
             )
-        plain = sealapi.Plaintext()
-        for index, part in enumerate(self._parts):
-            # lists convert three times faster than arrays at this binding
-            self._encoder.encode(slots[index * width : (index + 1) * width].tolist(), plain)
-            self._evaluator.sub_plain_inplace(part, plain)
+        width = self._context.scheme.degree
+        with MemoryFile() as channel:
+            for index, part in enumerate(self._parts):
+                own = slots[index * width : (index + 1) * width]
+                self._evaluator.sub_plain_inplace(part, polynomial(self._context, channel, own))
 
     def result(self) -> list[bytes]:
         """Return the sealed sum; more may be added afterwards."""
         if not self._parts:
             raise _empty()
         with MemoryFile() as channel:
-            return [self._write(channel, part) for part in self._parts]
+            both = zip(self._parts, widths(self._context.scheme, self.count), strict=True)
+            return [self._write(channel, part, used) for part, used in both]
 
     def _fold(self, channel: MemoryFile, parts: Sequence[bytes]) -> None:
-        if len(parts) != len(self._parts):
-            raise CryptoError(
-                f"{len(parts)} ciphertexts were offered to a sum of {len(self._parts)}",
-                fix="all contributors of a sum must send the same names and shapes",
-            )
         done = 0
         try:
-            for total, data in zip(self._parts, parts, strict=True):
-                self._evaluator.add_inplace(total, self._read(channel, data))
+            for total, read in zip(self._parts, self._read_all(channel, parts), strict=True):
+                self._evaluator.add_inplace(total, read)
                 done += 1
         except CryptoError:
             # addition mod q is exactly invertible, so what was added of a bad upload comes out
-            for total, data in zip(self._parts[:done], parts, strict=False):
-                self._evaluator.sub_inplace(total, self._read(channel, data))
+            added = self._read_all(channel, parts[:done])
+            for total, read in zip(self._parts, added, strict=False):
+                self._evaluator.sub_inplace(total, read)
             raise
 
-    def _read(self, channel: MemoryFile, data: bytes) -> Any:
-        return parse(self._context, channel, data)
+    def _read_all(self, channel: MemoryFile, parts: Sequence[bytes]) -> Iterator[Any]:
+        for data, used in zip(parts, widths(self._context.scheme, self.count), strict=False):
+            yield self._read(channel, data, used)
 
-    def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
-        return serialize(self._context, channel, sealed)
+    def _read(self, channel: MemoryFile, data: bytes, used: int) -> Any:
+        return parse(self._context, channel, data, used)
+
+    def _write(self, channel: MemoryFile, sealed: Any, used: int) -> bytes:
+        return serialize(self._context, channel, sealed, used)
 
 
 class SeededSum(Sum):
@@ -225,8 +243,8 @@ class SeededSum(Sum):
 
     __slots__ = ("_seeds",)
 
-    def __init__(self, context: PublicContext) -> None:
-        super().__init__(context)
+    def __init__(self, context: PublicContext, count: int) -> None:
+        super().__init__(context, count)
         self._seeds: list[list[bytes]] = []
 
     def add(self, parts: Sequence[bytes]) -> None:
@@ -241,52 +259,34 @@ class SeededSum(Sum):
             half + b"".join(sorted(of)) for half, of in zip(super().result(), seeds, strict=True)
         ]
 
-    def _read(self, channel: MemoryFile, data: bytes) -> Any:
+    def _read(self, channel: MemoryFile, data: bytes, used: int) -> Any:
         context = self._context
         if data[:1] != context.marks[True]:
             raise malformed("seeded ciphertext")
         half = data[1:-SEED_BYTES]
-        return channel.load(sealapi.Ciphertext(), context.seal, context.stand_in, half)
+        return channel.load(sealapi.Ciphertext(), context.seal, context.stand_in, half, used)
 
-    def _write(self, channel: MemoryFile, sealed: Any) -> bytes:
+    def _write(self, channel: MemoryFile, sealed: Any, used: int) -> bytes:
         context = self._context
         raw = channel.save(sealed, context.full.size)
-        return context.marks[True] + context.half.strip(raw[: context.half.size])
+        return context.marks[True] + context.half.strip(raw[: context.half.size], used)
 
 
-def read_sum(context: PublicContext, channel: MemoryFile, data: bytes, contributors: int) -> Any:
+def read_sum(
+    context: PublicContext, channel: MemoryFile, data: bytes, used: int, contributors: int
+) -> Any:
     """Read one ciphertext of a sum over so many contributors: in full, or with their seeds."""
     if data[:1] != context.marks[True]:
-        return parse(context, channel, data)
-    first = 1 + WORD_BYTES * context.seeded.words + SEED_BYTES
+        return parse(context, channel, data, used)
+    first = 1 + WORD_BYTES * used + SEED_BYTES
     if not 1 <= contributors <= MOST_SEEDS or len(data) != first + SEED_BYTES * (contributors - 1):
         raise malformed("sum of that many contributors")
-    total = parse(context, channel, data[:first])
+    total = parse(context, channel, data[:first], used)
     evaluator, fresh = sealapi.Evaluator(context.seal), sealapi.Ciphertext()
     for start in range(first, len(data), SEED_BYTES):
         channel.load(fresh, context.seal, context.only_seed, data[start : start + SEED_BYTES])
         evaluator.add_inplace(total, fresh)
     return total
-
-
-def from_parts(parts: Sequence[bytes]) -> bytes:
-    """Ciphertexts one after the other, each behind its length."""
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-
-
-SMALLEST = 4096  # bytes: each has more, and a megabyte of less would take long to cut
-
-
-def to_parts(data: bytes) -> list[bytes]:
-    """The inverse of `from_parts`."""
-    parts, start = [], 0
-    while start < len(data):
-        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) or end < start + SMALLEST:
-            raise WireError("a list of ciphertexts is cut short")
-        parts.append(data[start + 4 : end])
-        start = end
-    return parts
 
 
 def _empty() -> CryptoError:

@@ -20,14 +20,16 @@ from secure_fl.crypto.public import (
     context_bytes,
     make_context,
     parse,
+    polynomial,
     read_sum,
     serialize,
 )
-from secure_fl.crypto.raw import MemoryFile, frame, key_layout, unframe
+from secure_fl.crypto.raw import MemoryFile, frame, key_layout, moved, unframe, widths
 from secure_fl.crypto.scheme import COHORT, Slots, check_cohort
 from secure_fl.errors import CryptoError
 
 MAGIC = b"SFLS"
+FRESH = 32  # the most that fresh noise moves a coefficient: SEAL draws at most 21
 
 
 class SecretKey:
@@ -78,44 +80,64 @@ def generate() -> SecretKey:
 
 
 def seal(key: SecretKey, slots: Slots) -> list[bytes]:
-    """Seal integers mod the cohort's modulus, 4096 in a ciphertext of 29 KB (seeded)."""
+    """Seal integers mod the cohort's modulus: 7 bytes each, 65 for every 4096 (seeded)."""
     check_slots(COHORT, slots)
-    context = key._context
-    encoder = sealapi.BatchEncoder(context.seal)
+    context, sealed = key._context, []
     encryptor = sealapi.Encryptor(context.seal, key._key)
-    plain, sealed = sealapi.Plaintext(), []
     with MemoryFile() as channel:
         for start in range(0, slots.size, COHORT.degree):
-            # lists convert three times faster than arrays at this binding
-            encoder.encode(slots[start : start + COHORT.degree].tolist(), plain)
-            fresh = encryptor.encrypt_symmetric(plain)
-            sealed.append(serialize(context, channel, fresh, seeded=True))
+            own = slots[start : start + COHORT.degree]
+            fresh = encryptor.encrypt_symmetric(polynomial(context, channel, own))
+            sealed.append(serialize(context, channel, fresh, own.size, seeded=True))
     return sealed
 
 
 def open(key: SecretKey, parts: Sequence[bytes], count: int, contributors: int = 1) -> Slots:
     """Open the sum of what so many members sealed: `count` integers in [0, modulus)."""
-    width = COHORT.degree
-    if count < 1 or len(parts) != -(-count // width):
+    used = widths(COHORT, count)
+    if not used or len(parts) != len(used):
         raise CryptoError(
-            f"{count} slots need {-(-count // width)} ciphertexts, not {len(parts)}",
+            f"{count} slots need {len(used)} ciphertexts, not {len(parts)}",
             fix="check that the sum was asked for with the same names and shapes everywhere",
         )
-    decode = sealapi.BatchEncoder(key._context.seal).decode_uint64  # canonical, never centred
-    plain, opened = sealapi.Plaintext(), np.empty(len(parts) * width, np.uint64)
+    context, opened, plain = key._context, np.zeros(count, np.uint64), sealapi.Plaintext()
+    head, start = len(context.plain.head), 0
     with MemoryFile() as channel:
-        for index, data in enumerate(parts):
-            sealed = read_sum(key._context, channel, data, contributors)
+        for data, width in zip(parts, used, strict=True):
+            sealed = read_sum(context, channel, data, width, contributors)
             key._decryptor.decrypt(sealed, plain)
-            slots = opened[index * width : (index + 1) * width]
-            slots[:] = np.fromiter(decode(plain), np.uint64, width)
-    return opened[:count]
+            found = plain.coeff_count()  # SEAL leaves out zeros at the end
+            raw = channel.save(plain, head + 8 * found)
+            # what is behind the integers was never sent, and opens to noise
+            own = np.frombuffer(raw, "<u8", min(found, width), head)
+            opened[start : start + own.size] = own
+            start += width
+    return opened
+
+
+def is_fresh(key: SecretKey, parts: Sequence[bytes], count: int) -> bool:
+    """Whether an upload's ciphertexts have no more noise than those that were just sealed.
+
+    They open to the same where every coefficient is moved, up and down, by what fresh noise leaves
+    free. SEAL's own measure looks at coefficients that were not sent, too.
+    """
+    (q, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
+    room = q.value() // (2 * COHORT.modulus) - FRESH
+    found = open(key, parts, count)
+    for move in (room, q.value() - room):
+        each = zip(parts, widths(COHORT, count), strict=True)
+        changed = [part[:1] + moved(part[1:], used, move, q.value()) for part, used in each]
+        if not np.array_equal(open(key, changed, count), found):
+            return False
+    return True
 
 
 def noise_budget(key: SecretKey, part: bytes) -> int:
-    """Measure the bits of noise a ciphertext can still take; at 0 it no longer opens."""
+    """Measure the bits of noise a full ciphertext can still take; at 0 it no longer opens."""
+    context = key._context
     with MemoryFile() as channel:
-        return int(key._decryptor.invariant_noise_budget(parse(key._context, channel, part)))
+        sealed = parse(context, channel, part, COHORT.degree)
+        return int(key._decryptor.invariant_noise_budget(sealed))
 
 
 def rehearse(key: SecretKey, parties: int) -> int:
@@ -126,7 +148,7 @@ def rehearse(key: SecretKey, parties: int) -> int:
     """
     check_cohort(COHORT, parties)
     highest = np.full(COHORT.degree, COHORT.modulus - 1, np.uint64)
-    total = Sum(key._context)
+    total = Sum(key._context, COHORT.degree)
     for _ in range(parties):
         total.add(seal(key, highest))
     parts = total.result()

@@ -21,7 +21,7 @@ from secure_fl.crypto import secret, tags
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.primitives import keyed_digest
-from secure_fl.crypto.public import from_parts, to_parts
+from secure_fl.crypto.raw import from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import (
     Layout,
@@ -221,7 +221,7 @@ class SumUnderWay:
         if rule.audience == Audience.HOST or cohort is None:
             slots = to_slots(data, count)
         else:
-            slots = secret.open(cohort, to_parts(data), count, len(owners))
+            slots = secret.open(cohort, to_parts(data, count), count, len(owners))
         self._check(place, slots, owners, lost)
         slots = slots[:-1]
         if rule.audience == Audience.HOST:  # take off what the owners added for the host

@@ -1,10 +1,15 @@
-"""Texts out of words at places: those whose inputs to the second layer lie in its span, too."""
+"""Texts out of words at places: those whose inputs to the second layer lie in its span, too.
+
+Where most places hold more words than are tried, the right ones are seldom among those: then the
+likeliest word at each place makes the text, and nothing is searched.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,7 +18,7 @@ from torch import nn
 
 from secure_fl.audits.attacks.geometry import Span
 from secure_fl.audits.attacks.inputs import Array
-from secure_fl.learning.anatomy import body_of
+from secure_fl.learning.anatomy import body_of, cut, encoder_layers
 from secure_fl.learning.tasks.base import inference
 
 Text = tuple[int, ...]
@@ -47,7 +52,8 @@ def assemble(
     }
     separators = [p for _, p, token in sorted(hits) if token == tokenizer.sep_token_id]
     starts = _starts(separators, words)
-    if not second or not all(span.tells for span in second):
+    crowded = bool(words) and median(map(len, places.values())) > ALTERNATIVES
+    if crowded or not second or not all(span.tells for span in second):
         likeliest = [(first, *(words[p][0] for p in range(2, end))) for end, first in starts]
         return tuple(dict.fromkeys(likeliest))
     judge = _judge(model, second, (tokenizer.cls_token_id, tokenizer.sep_token_id), only_first)
@@ -94,14 +100,22 @@ def _judge(
     model: nn.Module, second: Sequence[Span], frame: tuple[int, int], only_first: bool
 ) -> Judge:
     """How far texts' second-layer inputs lie from the spans, as a mean over tokens and spans."""
-    body = body_of(model)
+    body = body_of(cut(model, 1))  # what is behind the first layer would be computed for nothing
+    given: list[torch.Tensor] = []
+    encoder_layers(model)[0].register_forward_hook(lambda _, __, out: given.append(_first(out)))
 
     def judge(texts: list[Text]) -> Array:
         ids = torch.tensor([[frame[0], *text, frame[1]] for text in texts])
         with inference(model):
-            out = body(input_ids=ids, output_hidden_states=True)
-        H = out.hidden_states[1].double().numpy()
+            body(input_ids=ids)
+        H = given.pop().double().numpy()
         far = np.mean([span.far(H) for span in second], axis=0)
         return np.asarray(far[:, 0] if only_first else far.mean(-1))
 
     return judge
+
+
+def _first(out: Any) -> torch.Tensor:
+    """A layer's output; some families put more beside it."""
+    hidden: torch.Tensor = out[0] if isinstance(out, tuple) else out
+    return hidden

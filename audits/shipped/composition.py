@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from secure_fl.learning.dp.model import Bounds, Loss, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import make_optimizer
-from secure_fl.settings import TrainingSettings
+from secure_fl.settings import DPSettings, TrainingSettings
 
 NAME = "composition lint"
 ABOUT = (
@@ -63,8 +64,11 @@ class Worst:
 def private_step(
     model: nn.Module, loss: Loss, training: TrainingSettings, clipping: str | None = None
 ) -> Move:
-    """The step that `fit_privately` makes of a batch, with no noise in it."""
-    how = clipping or (training.dp.clipping if training.dp else "per_sample")
+    """The step that `fit_privately` makes of a batch, with no noise in it.
+
+    A run without DP-SGD names no way of clipping: the one that is the default is looked at.
+    """
+    how = clipping or (training.dp or DPSettings(epsilon=1.0)).clipping
 
     def move(batch: Batch, bound: float) -> Tensor:
         rows = len(next(iter(batch.values())))
@@ -74,11 +78,10 @@ def private_step(
             group["lr"] = float(rows)  # undoes the division by the expected size of a batch
         bounds = Bounds(bound, 0.0, clipping="ghost" if how == "ghost" else "per_sample")
         batches = PoissonBatches(rows, 1, Coins.secret())
-        with _weights_kept(model), no_dropout(model):
-            before = _weights(model)
+        with _weights_kept(model) as before, no_dropout(model):
             with privately(model, optimizer, loss, bounds, batches) as private:
                 private.step(batch, None)
-            return before - _weights(model)
+            return _apart(before)
 
     return move
 
@@ -96,7 +99,8 @@ def worst(move: Move, neighbours: Sequence[Neighbours], bounds: Sequence[float] 
             whole = move(pair.batch, bound)
             for row in pair.without:
                 rest = move(without(pair.batch, row), bound)
-                ratio = float((whole.double() - rest.double()).norm()) / bound
+                apart = torch.linalg.vector_norm(whole - rest, dtype=torch.float64)
+                ratio = float(apart) / bound
                 pairs += 1
                 if not ratio <= found.ratio:  # also not a number: no bound holds for that
                     found = Worst(ratio if math.isfinite(ratio) else 1e9, bound, index, row, pairs)
@@ -130,15 +134,20 @@ def lint(
     return blank.at(value=found.ratio, samples=found.pairs, details=details)
 
 
-def _weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten().double() for p in model.parameters() if p.requires_grad])
+Kept: TypeAlias = Sequence[tuple[nn.Parameter, Tensor]]
+
+
+def _apart(before: Kept) -> Tensor:
+    """How far all that trains has moved, as one vector."""
+    with torch.no_grad():
+        return torch.cat([(value - parameter).flatten() for parameter, value in before])
 
 
 @contextmanager
-def _weights_kept(model: nn.Module) -> Iterator[None]:
+def _weights_kept(model: nn.Module) -> Iterator[Kept]:
     kept = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
     try:
-        yield
+        yield kept
     finally:
         with torch.no_grad():
             for parameter, value in kept:

@@ -13,8 +13,8 @@ from msgspec import structs
 from secure_fl.audits.shipped.lying import PARTIES, ChangedSum, Trick
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import ENCRYPTED
-from secure_fl.crypto.public import from_parts, read_sum, to_parts
-from secure_fl.crypto.raw import MemoryFile
+from secure_fl.crypto.public import read_sum
+from secure_fl.crypto.raw import SEED_BYTES, WORD_BYTES, MemoryFile, from_parts, to_parts, widths
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError
@@ -239,19 +239,20 @@ TRICKS: dict[str, Callable[[Protection], Trick]] = {
 
 def _in_full(data: bytes) -> tuple[ChangedSum, int]:
     """A sealed sum that can be changed, and how many slots it has."""
-    context, parts = public.make_context(COHORT), to_parts(data)
-    total = ChangedSum(context)
+    context = public.make_context(COHORT)
+    count, contributors = _size(data)
+    total = ChangedSum(context, count)
     with MemoryFile() as channel:
-        read = [_read(context, channel, part) for part in parts]
-        total.add([public.serialize(context, channel, one) for one in read])
-    return total, len(parts) * COHORT.degree
+        each = zip(to_parts(data, count), widths(COHORT, count), strict=True)
+        read = [(read_sum(context, channel, *one, contributors), one[1]) for one in each]
+        total.add([public.serialize(context, channel, *one) for one in read])
+    return total, count
 
 
-def _read(context: public.PublicContext, channel: MemoryFile, part: bytes) -> Any:
-    """A ciphertext of a sum over all parties or over some."""
+def _size(data: bytes) -> tuple[int, int]:
+    """How many slots a sum of one ciphertext has, over all parties or over some."""
     for contributors in range(len(PARTIES), 1, -1):
-        try:
-            return read_sum(context, channel, part, contributors)
-        except CryptoError:
-            continue
+        slots, rest = divmod(len(data) - 5 - SEED_BYTES * contributors, WORD_BYTES)
+        if not rest:
+            return slots, contributors
     raise CryptoError("this is no sum of ciphertexts")

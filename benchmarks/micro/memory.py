@@ -21,7 +21,7 @@ from benchmarks.micro.memory_stage import stage
 from benchmarks.report import Report, Target, table
 from secure_fl.crypto import secret
 from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.public import from_parts
+from secure_fl.crypto.raw import from_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.settings import Protection
 

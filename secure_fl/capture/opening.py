@@ -24,7 +24,7 @@ from secure_fl.capture.wire import Seen
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ENCRYPTED, SealedInts
 from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.public import to_parts
+from secure_fl.crypto.raw import to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import to_slots
 from secure_fl.errors import CryptoError, RunError
@@ -190,10 +190,11 @@ def slots_of(part: Part, mode: str, keys: Keys) -> Slots | None:
     try:
         upload = part.data
         if not part.total:  # what one party sent is the sum of one
-            alone = SealedInts(public.load(public.context_bytes(COHORT)), 1)
+            alone = SealedInts(public.load(public.context_bytes(COHORT)), 1, count)
             alone.add(upload, count)
             upload = alone.result()
-        return secret.open(key, to_parts(upload), count, 1 if not part.total else len(part.of))
+        summed = len(part.of) if part.total else 1
+        return secret.open(key, to_parts(upload, count), count, summed)
     except CryptoError:
         return None
 

@@ -184,15 +184,19 @@ def test_a_megabyte_of_anything_costs_a_party_little(message: Any) -> None:
     run, hub = bytes(16), Identity.generate("coordinator")
     keys = make_keys("he+secagg", NAMES, None)
     rules, protection = Rules(None, 3, 3), ProtectionSettings()
-    own = Link(run, keys["west"].identity, hub.public, asks=False)
-    session = join_run(summing({"x": np.ones(9)}), keys["west"], own, rules, protection)
-    to = Link(run, hub, keys["west"].identity.public, asks=True)
-    session.step(to.pack(messages.Start(NAMES)))
-    frame = to.pack(message)
-    assert 400_000 < frame.size < 1_200_000
 
-    def answered() -> None:
-        with suppress(WireError):  # what is too long is refused before it is looked at
-            session.step(frame)
+    def answered() -> float:
+        own = Link(run, keys["west"].identity, hub.public, asks=False)
+        session = join_run(summing({"x": np.ones(9)}), keys["west"], own, rules, protection)
+        to = Link(run, hub, keys["west"].identity.public, asks=True)
+        session.step(to.pack(messages.Start(NAMES)))
+        frame = to.pack(message)
+        assert 400_000 < frame.size < 1_200_000
 
-    assert seconds(answered) < 0.05
+        def step() -> None:
+            with suppress(WireError):  # what is too long is refused before it is looked at
+                session.step(frame)
+
+        return seconds(step)
+
+    assert min(answered() for _ in range(3)) < 0.05  # other tests' threads may be at work, too

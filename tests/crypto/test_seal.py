@@ -16,7 +16,7 @@ from tenseal import sealapi
 
 from secure_fl.audits.shipped.lying import ChangedSum
 from secure_fl.crypto import public, secret
-from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile
+from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile, moved
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
@@ -38,11 +38,11 @@ def context(key):
 def readers(key, context):
     """Everything that is read from bytes of others, and how."""
     (upload,) = secret.seal(key, draw(16))
-    total = public.Sum(context)
+    total = public.Sum(context, 16)
     total.add([upload])
 
     def add(data):
-        again = public.Sum(context)
+        again = public.Sum(context, 16)
         again.add([upload])
         again.add([data])
         secret.open(key, again.result(), 16)
@@ -62,7 +62,7 @@ def draw(count, modulus=T, seed=0):
 def test_a_sum_opens_exactly(key, context, count):
     vectors = [draw(count, seed=seed) for seed in range(3)]
     vectors[0][0] = vectors[1][0] = T - 1  # the sum wraps around, and is never centred
-    total = public.Sum(context)
+    total = public.Sum(context, count)
     for vector in vectors:
         total.add(secret.seal(key, vector))
     opened = secret.open(key, total.result(), count)
@@ -72,7 +72,7 @@ def test_a_sum_opens_exactly(key, context, count):
 
 def test_plain_and_scaled_operations(key, context):
     x, y, z = (draw(5000, seed=seed) for seed in range(3))
-    total = ChangedSum(context)
+    total = ChangedSum(context, 5000)
     total.add(secret.seal(key, x))
     total.add_plain(y)
     total.subtract_plain(z)
@@ -85,10 +85,11 @@ def test_plain_and_scaled_operations(key, context):
 
 
 def test_uploads_are_seeded_halves(key, context):
-    total = public.Sum(context)
-    total.add(up := secret.seal(key, draw(4096)))
-    assert len(up[0]) == 1 + 4096 * 7 + 64
-    assert len(total.result()[0]) == 1 + 8192 * 7
+    for used in (4096, 10):
+        total = public.Sum(context, used)
+        total.add(up := secret.seal(key, draw(used)))
+        assert len(up[0]) == 1 + used * 7 + 64
+        assert len(total.result()[0]) == 1 + (used + 4096) * 7
 
 
 def test_the_same_values_never_seal_alike(key):
@@ -100,7 +101,7 @@ def test_128_parties_sum_exactly(key):
 
 
 def test_a_129th_party_is_refused(key, context):
-    total = ChangedSum(context)
+    total = ChangedSum(context, 1)
     for _ in range(128):
         total.add(sealed := secret.seal(key, draw(1)))
     for refused in (lambda: total.add(sealed), lambda: total.scale(2)):
@@ -112,7 +113,7 @@ def test_a_129th_party_is_refused(key, context):
 
 
 def test_beyond_capacity_a_sum_would_be_wrong(key, context):
-    total = ChangedSum(replace(context, most=10**9))
+    total = ChangedSum(replace(context, most=10**9), 4096)
     total.add(secret.seal(key, draw(4096)))
     total.scale(400)  # the noise of 160,000 parties
     parts = total.result()
@@ -120,6 +121,17 @@ def test_beyond_capacity_a_sum_would_be_wrong(key, context):
     assert not np.array_equal(
         secret.open(key, parts, 4096), draw(4096) * np.uint64(400) % np.uint64(T)
     )
+
+
+@pytest.mark.parametrize("count", [10, 4096])
+def test_noise_that_no_fresh_ciphertext_has_is_seen(key, context, count):
+    parts = secret.seal(key, draw(count))
+    assert secret.is_fresh(key, parts, count)
+    (q, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
+    for by in (100, q.value() - 100):  # it still opens to the same, alone
+        noisy = [part[:1] + moved(part[1:], count, by, q.value()) for part in parts]
+        assert np.array_equal(secret.open(key, noisy, count), draw(count))
+        assert not secret.is_fresh(key, noisy, count)
 
 
 def test_the_coordinator_cannot_open(key, context):
@@ -154,7 +166,7 @@ def test_a_context_with_a_secret_key_is_refused(key):
 
 
 def test_a_foreign_ciphertext_is_refused(key, context):
-    total = public.Sum(context)
+    total = public.Sum(context, 1)
     own = secret.seal(key, draw(1))[0]
     for foreign in (bytes([own[0] + 2]) + own[1:], key.to_bytes()[6:]):
         with pytest.raises(CryptoError):
@@ -204,17 +216,18 @@ def test_seals_own_form_is_refused(key, context):
     for data in (zipped, unzipped):
         for mark in (b"", b"\2", b"\3"):
             with pytest.raises(CryptoError, match="not a"):
-                public.Sum(context).add([mark + data])
+                public.Sum(context, 4096).add([mark + data])
 
 
 def test_coefficients_out_of_range_are_refused(context, readers):
     good, read = readers["sum"]
-    high = 1 + 6 * 8192  # the plane of the highest bits
+    words = 16 + 4096
+    high = 1 + 6 * words  # the plane of the highest bits
     for plane in (b"\xff", b"\x40"):  # 2^56 - 1, and 2^54, which is just beyond q
         with pytest.raises(CryptoError, match="not a ciphertext"):
             read(good[:high] + plane + good[high + 1 :])
     with pytest.raises(CryptoError):  # a second half of zeros leaves the values in the clear
-        read(good[:1] + bytes(7 * 8192))
+        read(good[:1] + bytes(7 * words))
 
 
 def test_an_unknown_layout_is_refused(context):
@@ -233,7 +246,7 @@ def test_nothing_touches_a_disk(key, monkeypatch):
 
 def test_a_bad_upload_leaves_the_sum_unchanged(key, context):
     good, other = (secret.seal(key, draw(9000, seed=seed)) for seed in (1, 2))
-    total = public.Sum(context)
+    total = public.Sum(context, 9000)
     total.add(good)
     before = total.result()
     for bad in ([*other[:2], other[2][:-1]], other[:2], []):
@@ -266,7 +279,7 @@ def test_keys_survive_serialisation(key):
 
 
 def test_empty_and_mismatched_sums_are_refused(key, context):
-    total = ChangedSum(context)
+    total = ChangedSum(context, 4097)
     for operation in (total.result, lambda: total.scale(2), lambda: total.subtract_plain(draw(1))):
         with pytest.raises(CryptoError, match="empty"):
             operation()
