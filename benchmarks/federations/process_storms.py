@@ -172,7 +172,8 @@ def _blamed(trial: Trial, drawn: Drawn) -> bool:
     """Whether the liar, and nobody else, is named: by the coordinator, or by evidence at sites."""
     if drawn.liar != COORDINATOR:
         hub = trial.of(HUB) / "run"
-        told = [event for kind in BLAMING for event in _events(hub, kind)]
+        convicted = _events(hub, "named")
+        told = convicted or [event for kind in BLAMING for event in _events(hub, kind)]
         named = {party for event in told for party in event["parties"]}
         at = {event["at"] for event in _events(hub, "stopped")[-1:]}
         return (named or at) == {drawn.liar}

@@ -21,7 +21,7 @@ COLUMNS = (
     "lie",
     "one model",
     "stopped, the liar named",
-    "stopped by a coordinator that lied",
+    "stopped by the coordinator that lied, nobody named",
     "otherwise",
     "lies told",
     "kills",

@@ -15,6 +15,7 @@ from secure_fl.crypto.roster import Roster
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.site import Memory
+from secure_fl.runs.checkpoint import put_back
 
 
 def models(runs: Sequence[Path]) -> str:
@@ -28,6 +29,7 @@ def models(runs: Sequence[Path]) -> str:
 def rounds_lost(run: Path, name: str, ended: Iterable[int]) -> int:
     """How many rounds a hospital ended, and has no more, nor later ones."""
     folder = run / "parties" / name / "checkpoints"
+    put_back(folder)  # as its next start does with what was set aside
     kept = [int(path.name.removeprefix("round-")) for path in folder.glob("round-*")]
     return max(0, max(ended, default=0) - max(kept, default=0))
 

@@ -17,7 +17,7 @@ from benchmarks.federations.storm_harm import lost_keys, models, overspent, roun
 from benchmarks.report import Report
 from secure_fl.errors import DISTRUST, SecureFLError
 from secure_fl.events import Event
-from secure_fl.pilot.progress import unsolved_in
+from secure_fl.pilot.progress import saved_in, unsolved_in
 from secure_fl.testing.pilot import LocalPilot, local_pilot
 
 HOSPITALS = 5
@@ -89,7 +89,8 @@ def _led(made: LocalPilot, drawn: Drawn) -> SecureFLError | None:
         error = None
         try:
             told = [event for event in made.events if event["party"] == "coordinator"]
-            made.lead(patience=20, named=named, unsolved=unsolved_in(told)).run()
+            known = {"unsolved": unsolved_in(told), "saved": saved_in(told)}
+            made.lead(patience=20, named=named, **known).run()
             if all(made.processes[n].done for n in made.members if n != drawn.liar):
                 break
         except SecureFLError as problem:
@@ -116,7 +117,8 @@ def _end(made: LocalPilot, drawn: Drawn, honest: list[str], error: SecureFLError
 
 def _blamed(made: LocalPilot, drawn: Drawn, error: SecureFLError) -> bool:
     """Whether the liar, and nobody else, is named."""
-    told = [event for kind in BLAMING for event in made.seen(kind)]
+    convicted = made.seen("named")  # with evidence; else it is enough that nobody else is blamed
+    told = convicted or [event for kind in BLAMING for event in made.seen(kind)]
     named = {party for event in told for party in event["parties"]}
     if named or drawn.liar != COORDINATOR:
         return (named or {error.where.get("party")}) == {drawn.liar}

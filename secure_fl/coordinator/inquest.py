@@ -30,7 +30,8 @@ class Inquest:
     coordinator: str  # the name on its own card
     waiting: list[str] = field(default_factory=list)  # whose uploads were not shown yet
     votes: dict[str, str] = field(default_factory=dict)  # by member: whom it finds convicted
-    silent: list[str] = field(default_factory=list)  # who did not show its upload
+    silent: list[str] = field(default_factory=list)  # who was lost before it showed its upload
+    hid: list[str] = field(default_factory=list)  # who showed another one, or none
     asked: str = ""
     upload: bytes | None = None  # of whom was asked
     begun: bool = False
@@ -64,6 +65,16 @@ class Inquest:
         accused, count = votes.most_common(1)[0] if votes else ("", 0)
         return accused if 2 * count > len(members) else ""
 
+    def require_shown(self, *others: str) -> None:
+        """Say who hid what it had sent, and sooner that than that others were lost."""
+        for party in (*self.hid, *others):
+            raise PartyFailed(
+                "a sum failed, and this party did not show what it had sent",
+                fix="resume the run: the round is repeated; if it comes again, leave it out",
+                party=party,
+                reason=HIDDEN,
+            )
+
     def _next(self, members: tuple[str, ...]) -> str:
         """Whose upload is wanted next, of those who are here."""
         self.silent += [party for party in self.waiting if party not in members]
@@ -88,6 +99,7 @@ class FindingStep(Step):
         self.inquest.votes[party] = message.against
         if party == self.inquest.asked:
             if digest(bulk) != peek(self.inquest.sum.heads[party]).digest:
+                self.inquest.hid.append(party)
                 raise WireError("a party shows another upload than it sent", party=party)
             self.inquest.upload = bulk
 
@@ -109,13 +121,7 @@ class FindingStep(Step):
             )
         if (reply := inquest.next(members)) is not None:
             return reply
-        if inquest.silent:
-            raise PartyFailed(
-                "a sum failed, and this party did not show what it had sent",
-                fix="resume the run: the round is repeated; if it comes again, leave it out",
-                party=inquest.silent[0],
-                reason=HIDDEN,
-            )
+        inquest.require_shown(*inquest.silent)
         raise TamperError(
             "a sum failed, and what was shown convicts nobody",
             fix="parties were told different things before, or lied about it: compare their logs",

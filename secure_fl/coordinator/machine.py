@@ -13,7 +13,7 @@ import msgspec
 
 from secure_fl.coordinator.alike import failed_alike
 from secure_fl.coordinator.inquest import FindingStep, Inquest
-from secure_fl.coordinator.resume import OpenedSums
+from secure_fl.coordinator.resume import OpenedSums, Saved, Unfinished
 from secure_fl.coordinator.step import Reply, Rules, Sent, Step, StepContext
 from secure_fl.coordinator.steps import STEPS
 from secure_fl.crypto.evidence import FalseShare
@@ -68,7 +68,8 @@ class Coordinator:
         self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
         self._offered = Offered()
         self._sent: Sent | None = None  # of the last sum
-        self.failed: list[str] = []  # who cannot go on, or contradicts the others, each time
+        self.failed: list[str] = []  # who cannot go on, contradicts the others, or forgets
+        self.saved = Saved({})
         self.named: set[str] = set()  # who is shown to have broken the protocol
         self.inquired = False  # whether a sum failed: it is looked into, and the run ends
 
@@ -85,12 +86,15 @@ class Coordinator:
                 step = self._exchange(reply)
                 self._set_apart(step)
                 self._drop(step)
+                if step.newest:
+                    self._note_forgetful(self.saved.said(step.newest))
                 began = self._recorder.clock()
                 reply = step.reply(self.members)
                 self._recorder.spent("answer", self._recorder.clock() - began)
                 if step.lacking:
                     self._recorder.event("goes back", to=step.round, parties=list(step.lacking))
                 if step.round is not None:
+                    self.saved.back_to(step.round - 1, self.members)
                     later = (sums for sums in self._to_repeat if sums.round >= step.round)
                     self._to_repeat = step.to_repeat or tuple(later)
                     self._between(self.members, step.newcomers)
@@ -105,6 +109,11 @@ class Coordinator:
                 self._name(str(error.where["party"]))
             self._stop(error)
             raise
+
+    def _note_forgetful(self, parties: list[str]) -> None:
+        if parties:
+            self.failed += parties
+            self._recorder.event("forgot", parties=parties)
 
     def _enter(self, round: int) -> None:
         self.round = round
@@ -317,6 +326,8 @@ class Coordinator:
         if failed and (few or step.takes is messages.Done):  # the others have all they trained for
             raise failed_alike(self._bad, len(heard) + len(lost), self.round) or failed[0]
         if few:
+            if isinstance(step, FindingStep):
+                step.inquest.require_shown()
             raise TooFewParties(
                 f"{len(parties)} parties are left ({why}); "
                 f"the threshold is {self._rules.threshold}",
@@ -330,10 +341,9 @@ class Coordinator:
 
     def _stop(self, error: SecureFLError) -> None:
         party = str(error.where.get("party", ""))
-        stop = {
-            m: self._links[m].pack(messages.Stop(error.code, party if party in self._links else ""))
-            for m in self.members
-        }
+        told = error.told if isinstance(error, Unfinished) else ()
+        said = messages.Stop(error.code, party if party in self._links else "", told)
+        stop = {m: self._links[m].pack(said) for m in self.members}
         for _ in self._engine.exchange(stop, self._rules.deadline):
             pass  # parties close their programs; there is nothing left to say
         self._recorder.event("stopped", code=error.code, at=party)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from secure_fl.errors import CohortError
-from secure_fl.protocol.messages import JOINED, Ready, SumId
+from secure_fl.protocol.messages import JOINED, MOST_TOLD, Ready, SumId, Told
+from secure_fl.protocol.stories import of_offers
 from secure_fl.thresholds import quorum
 
 Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # one party's of one round, in order of sums
@@ -31,11 +32,21 @@ class Unfinished(CohortError):  # noqa: N818 - it names a state
     """A round was begun by others than those who are here: it is theirs to finish."""
 
     def __init__(
-        self, what: str, *, able: frozenset[str], began: frozenset[str], fix: str, **where: object
+        self,
+        what: str,
+        *,
+        able: frozenset[str],
+        began: frozenset[str],
+        fix: str,
+        told: tuple[Told, ...] = (),
+        **where: object,
     ) -> None:
-        """`able`: who could finish it without the others; `began`: who was in its sums."""
+        """`able`: who could finish it without the others; `began`: who was in its sums.
+
+        `told`: what members were told last of who was in sums, for all to compare.
+        """
         super().__init__(what, fix=fix, **where)
-        self.able, self.began = able, began
+        self.able, self.began, self.told = able, began, told
 
 
 class OpenedSums(NamedTuple):
@@ -195,12 +206,55 @@ def _nobody_can_go_on(ready: Mapping[str, Ready], needed: int, able: frozenset[s
     begun = _newest_begun(ready)
     sets = {frozenset(who) for m in ready.values() for round, _, who in m.opened if round == begun}
     over = "; over ".join(", ".join(sorted(who)) for who in sorted(sets, key=sorted))
-    return Unfinished(
+    what = (
         f"sums of round {begun} were opened over {over}, and fewer than the {needed} parties "
-        f"needed hold it; repeated by {', '.join(sorted(ready))}, it would show somebody's input",
+        f"needed hold it; repeated by {', '.join(sorted(ready))}, it would show somebody's input"
+    )
+    fix = (
+        "resume with exactly the parties that began it, all who were in its first sum; when it "
+        "is over, others can join (a few at a time), and some can leave"
+    )
+    if sums_to_repeat(ready, begun - 1) is None:
+        what = (
+            f"members say of one sum of round {begun} that it was opened over {over}; repeated, it "
+            "would show somebody's input. The coordinator told them different things, "
+            "at once or before and after it began anew, or one says what it was not told"
+        )
+        fix = (
+            "read their logs: who learns that two stories were told names the coordinator, with "
+            "evidence. If nobody does, compare the digests in their files told.jsonl: where two "
+            "differ in one run and number, it was the coordinator, and else nobody can tell"
+        )
+    return Unfinished(
+        what,
         able=able,
         began=frozenset[str]().union(*sets),
-        fix="resume with exactly the parties that began it, all who were in its first sum; when it "
-        "is over, others can join (a few at a time), and some can leave",
+        fix=fix,
+        told=of_offers(message.offer for message in ready.values())[:MOST_TOLD],
         round=begun or None,
     )
+
+
+class Saved:
+    """The newest round that each member said it has, over all gatherings of a run.
+
+    Who says less later has lost it, or lies; if it does so at each gathering, all others would
+    repeat their round for ever. A disk may be lost, so it counts as a failure (`pilot.toll`).
+    """
+
+    def __init__(self, newest: Mapping[str, int]) -> None:
+        self._newest = dict(newest)
+        self.lost: set[str] = set()  # who lacks what it had, and has saved nothing since
+
+    def said(self, newest: Mapping[str, int]) -> list[str]:
+        """Note what these say now, and return who said more before."""
+        less = {party for party, round in newest.items() if round < self._newest.get(party, 0)}
+        self.lost -= {party for party, round in newest.items() if round}
+        self.lost |= less
+        self._newest |= newest
+        return sorted(less)
+
+    def back_to(self, round: int, members: Iterable[str]) -> None:
+        """All go on after this round: what is later is repeated, and let go of."""
+        for member in members:
+            self._newest[member] = min(round, self._newest.get(member, 0))

@@ -87,6 +87,7 @@ class Step:
         self.context = context
         self.heard: list[str] = []
         self.heads: dict[str, bytes] = {}  # of the frames that counted, as they were signed
+        self.newest: dict[str, int] = {}  # round that each says it has saved, if this step tells
 
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         """Look at one message (nothing to look at by default)."""

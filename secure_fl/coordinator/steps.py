@@ -38,6 +38,7 @@ class ReadyStep(Step):
     def take(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Ready)  # noqa: S101 - by the table below
         self.ready[party] = message
+        self.newest[party] = max(message.checkpoints, default=0)
         if message.offer:
             self.offers[party] = message.offer
 
@@ -215,7 +216,7 @@ class BoundaryStep(Step):
         assert isinstance(message, messages.Boundary)  # noqa: S101
         if self.round not in (None, message.round + 1):
             raise Disagreement("the parties are in different rounds", party=party)
-        self.round = message.round + 1
+        self.round, self.newest[party] = message.round + 1, message.round
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         return Reply(dict.fromkeys(members, messages.Continue(members)))

@@ -40,8 +40,8 @@ class Boundaries:
         self._recorder.round = after
         if after and self._who.me not in newcomers:
             self._layer.transcript.restore(self._checkpoints.restore(after, self._whole))
-        if newcomers:
-            await self._hand_over(after, newcomers)
+        if joining := tuple(name for name in newcomers if name in self._who.here):
+            await self._hand_over(after, joining)  # who was lost since joins another time
         self._checkpoints.roll_back(after)
         return self._begin(after + 1)
 

@@ -70,11 +70,15 @@ class Members:
         """Go on with those whose inputs are in a sum, before anything of it is revealed."""
         alive = set(survivors)
         parties = alive - {self.host}
+        if self.me not in alive:
+            raise CohortError(
+                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
+            )
         if not alive <= set(self.here) or len(parties) < self.threshold:
             raise TooFewParties(
                 f"only {len(parties)} of {len(self.parties)} parties took part in a sum; "
-                f"the threshold is {self.threshold}",
-                fix="bring the others back and resume the run; nothing was revealed",
+                f"the threshold is {self.threshold}; nothing was revealed",
+                fix=DISTRUST,  # one that follows the protocol does not ask for such a sum
                 party=self.me,
             )
         self._replace_members(survivors)

@@ -7,7 +7,7 @@ back what it returns. A repeated frame gets the same answer again, so an engine 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -152,9 +152,10 @@ class Session:
         """Begin the program or let it go on, up to what it asks next."""
         answer: tuple[FromCoordinator, bytes] | None = (message, data)
         match message:
-            case messages.Stop(code=code, party=party):
+            case messages.Stop(code=code, party=party, told=told):
                 self._close()
                 self._over = True
+                self._require_one_story(told)
                 self.stopped = self.error is None
                 raise CohortError(
                     f"the coordinator stopped the run ({code})", party=party or self.party
@@ -171,7 +172,7 @@ class Session:
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
-                self._require_one_story(message.offers)
+                self._require_one_story(stories.of_offers(message.offers.values()))
                 self._running, answer = self._program(self._cohort), None
             case messages.Unmask():
                 self._checkpoints.heard(self._story.hear(self._link.peer, message))
@@ -191,16 +192,16 @@ class Session:
         newest = max(self._checkpoints.available(), default=0)
         if newest - after > 1 and not self._goes_back:
             raise CohortError(
-                f"all would go back to round {after}, and this party has round {newest}: somebody "
-                "says that it lost what it had",
+                f"all would go back to round {after}, and this party has round {newest}: another "
+                "one says that it lost what it had, or the coordinator says so of nobody",
                 fix="ask who did; if this is right, restart this site with `secure-fl join "
                 "--go-back`; nothing was deleted",
                 field="after_round",
             )
 
-    def _require_one_story(self, offers: Mapping[str, messages.Offer]) -> None:
+    def _require_one_story(self, others: Sequence[messages.Told]) -> None:
         """Refuse a coordinator that told another member something else, and keep what it signed."""
-        found = stories.found_in(self._checkpoints.told(), offers, self._link.peer)
+        found = stories.found_in(self._checkpoints.told(), others, self._link.peer)
         if found is None:
             return
         self.convicted = found.accused
@@ -215,6 +216,8 @@ class Session:
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
         """Who does not have the round to continue after; of itself, this party knows better."""
+        if not set(message.newcomers) <= set(message.members):
+            raise CohortError("the coordinator names newcomers that take no part", fix=DISTRUST)
         has = message.after_round in (0, *self._checkpoints.available())
         if has == (self.party in message.newcomers):
             raise CohortError(

@@ -8,15 +8,14 @@ id, keys and counters of its own.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.inquest import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.resume import Unfinished
+from secure_fl.coordinator.resume import Saved, Unfinished
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
@@ -24,20 +23,16 @@ from secure_fl.events import EventLog
 from secure_fl.federation.ground_rules import require_masks
 from secure_fl.pilot.gathering import Gathering, HubEngine
 from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
+from secure_fl.pilot.toll import Toll, without_what_it_had
 from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 
-RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
-MOST_FAILURES = 2  # of one over the whole run, while the others go on
-FAILED = "failed"  # of whom a round cannot be ended without
-MOST_UNSOLVED = 1  # inquiries that name nobody: each counts as a forged sum at all sites
 LONGEST_NAP = 15  # seconds between two invitations, while nobody comes or goes
-MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
 
 
 class Returned(CohortError):  # noqa: N818 - it names a state
-    """Somebody is back: the run is gathered again, after this round."""
+    """Somebody is back, or not asked any more: the run is gathered again, after this round."""
 
     code = "returned"
 
@@ -63,9 +58,10 @@ class RunLeader:
         patience: float = 3600.0,
         named: Iterable[str] = (),
         unsolved: Iterable[str] = (),
+        saved: Mapping[str, int] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`named`: who was, before this process began; `unsolved`: as `progress` tells of it."""
+        """`named`: who was, before this process began; `unsolved`, `saved`: see `progress`."""
         if isinstance(plan, Plan):
             require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         self._hub, self._roster = hub, roster
@@ -73,10 +69,8 @@ class RunLeader:
         self.gathering = Gathering(hub, me, roster, plan, recorder)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
-        self._restarts: Counter[object] = Counter()  # since a round ended
-        self._all_restarts: Counter[object] = Counter()
-        self._failures: Counter[str] = Counter()  # how often each was lost by its own answer
-        self._unsolved = list(unsolved)  # who hid an upload in doubt, or "": inquiries in vain
+        self._toll = Toll(unsolved)
+        self._saved = Saved(saved or {})
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._awaited: list[str] | None = None  # for whom the run waits, as the log says
@@ -105,23 +99,25 @@ class RunLeader:
         """Whether one more gathering has led to the end; what can be waited for is no error."""
         self._coordinator = None
         self._require_not_stopping()
-        self._require_solved()
+        self._toll.require_solved()
         try:
             self._lead(self._gather())
         except Returned:
             self._alone = frozenset()
         except Unfinished as error:  # before those who began the round could go on
-            self._alone = error.able
-            if not error.able:
-                self._require_not_tired(error)
-                self._wait(error, missing=bool(error.began - self._gathered))
+            self._alone = error.able or self._able_without(self._saved.lost)
+            if not self._alone and not self._gathered & self._toll.tired:
+                self._toll.require_not_tired(error, self._gathered)
+                blamed = without_what_it_had(error, self._saved.lost)
+                self._wait(blamed, missing=bool(error.began - self._gathered))
         except TooFewParties as error:  # a CohortError, too
             self._wait(error)
         except Misconduct as error:
             self._go_on_without(error)
         except PartyFailed as error:
             if error.reason == RESTARTED:
-                self._restarted(error.where.get("party"))
+                self._recorder.event("restarted", parties=[error.where["party"]])
+                self._toll.restarted(str(error.where["party"]))
             elif error.reason == HIDDEN:
                 self._hid(error)
             elif error.reason == TooFewParties.code:
@@ -132,33 +128,12 @@ class RunLeader:
             return True
         return False
 
-    def _restarted(self, party: object) -> None:
-        """Gather again with a process that began anew, but not for ever."""
-        self._recorder.event("restarted", parties=[party])
-        self._restarts[party] += 1
-        self._all_restarts[party] += 1
-        if self._restarts[party] > RESTARTS or self._all_restarts[party] > MOST_RESTARTS:
-            raise PartyFailed(
-                f"this party's process began anew {self._all_restarts[party]} times, "
-                f"{self._restarts[party]} of them since a round ended",
-                fix="its own log says why; when it is mended, start again to go on",
-                party=party,
-                reason=RESTARTED,
-            )
-
-    def _require_not_tired(self, error: Unfinished) -> None:
-        """Name who was in a round that cannot end without it, and in which it failed too often."""
-        if stuck := sorted(error.began & self._tired - self._gathered):
-            party = stuck[0]
-            raise PartyFailed(
-                f"this party could not go on, or contradicted the others, {self._failures[party]} "
-                "times; it is in a sum of the round that was opened, so no others may repeat it",
-                fix="its own log says why; when it is mended, start again to go on. Or begin a new "
-                "run without it, with another seed",
-                party=party,
-                round=error.where.get("round"),
-                reason=FAILED,
-            ) from error
+    def _able_without(self, lost: Collection[str]) -> frozenset[str]:
+        """Who is left of those who were here without these, if that is enough to try it so."""
+        left = self._gathered.difference(lost)
+        host = self._roster.host
+        enough = len(left - {host.name if host else ""}) >= self._least
+        return left if left < self._gathered and enough else frozenset()
 
     def _go_on_without(self, error: Misconduct) -> None:
         """Gather again without who was convicted, if that leaves enough."""
@@ -171,27 +146,13 @@ class RunLeader:
         """Repeat the round with who did not show an upload that is in doubt, but not for ever."""
         party = str(error.where["party"])
         self._recorder.event("hidden", parties=[party])
-        self._unsolved.append(party)
-        self._require_solved()
-
-    def _require_solved(self) -> None:
-        """Stop before sums fail so often that sites give up their keys, in any process of ours."""
-        if len(self._unsolved) <= MOST_UNSOLVED:
-            return
-        hid = [party for party in self._unsolved if party]
-        said = f", and {' and '.join(sorted(set(hid)))} did not show what it had sent" * bool(hid)
-        raise PartyFailed(
-            f"{len(self._unsolved)} sums failed, and nobody could be named{said}",
-            fix="one more, and sites take their keys for attacked. Begin another run, with another "
-            "name, without who hides; if nobody does, look for what changes frames here",
-            party=hid[-1] if hid else None,
-            reason=HIDDEN,
-        )
+        self._toll.unsolved.append(party)
+        self._toll.require_solved()
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""
         parties = {m.name for m in self._roster.members if m.role != "host"}
-        hope = len(parties - self._named - self._tired) >= self._least
+        hope = len(parties - self._named - self._toll.tired) >= self._least
         if self.stopping:
             return  # as the next try says
         if not (missing and hope) or self._waited >= self._patience:
@@ -199,7 +160,7 @@ class RunLeader:
         if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
             here = parties & self._hub.connected()
             until = round(time.time() + self._patience - self._waited)
-            more = max(0, self._least - len(here - self._named - self._tired))
+            more = max(0, self._least - len(here - self._named - self._toll.tired))
             self._recorder.event(
                 "waiting", code=error.code, parties=awaited, more=more, until=until
             )
@@ -240,17 +201,16 @@ class RunLeader:
             roster=self._roster.names,
             between=self._between,
         )
-        self._coordinator.named = self._named
+        self._coordinator.named, self._coordinator.failed = self._named, self._toll.failed
+        self._coordinator.saved = self._saved
         with self._recorder.phase("run"):
             try:
                 self._coordinator.run()
             except SecureFLError as error:
                 hid = isinstance(error, PartyFailed) and error.reason == HIDDEN
                 if self._coordinator.inquired and not (hid or isinstance(error, Misconduct)):
-                    self._unsolved.append("")  # somebody else ended it, and nobody was named
+                    self._toll.unsolved.append("")  # somebody else ended it, and nobody was named
                 raise
-            finally:
-                self._failures.update(self._coordinator.failed)
         self._recorder.event("traffic", bytes=self.traffic())
 
     def traffic(self) -> dict[str, dict[str, int]]:
@@ -283,15 +243,19 @@ class RunLeader:
         """At a boundary: stop if the operator asks, gather again if somebody is back."""
         self._recorder.event("traffic", bytes=self.traffic())
         self._require_not_stopping()
+        if tired := sorted(self._toll.tired.intersection(members)):
+            self._recorder.event("left out", parties=tired)
+            raise Returned(f"the others go on without {', '.join(tired)}")
         if newcomers and not self._joinable:
             self._leave_out(members, newcomers)
         if not self._begun:  # who is there and does not answer is asked again after a round
             self._begun = True
             return
+        if self._coordinator is None or not self._toll.ended(self._coordinator.round):
+            return  # a round that had ended before: whoever makes all repeat it gets no more of it
         self._waited, self._naps = 0.0, 0
-        self._restarts.clear()
         back = sorted((self._hub.connected() & self._known) - set(members))
-        if self._coordinator is not None and self._coordinator.repeating:
+        if self._coordinator.repeating:
             return  # what is repeated is finished by those who began it
         if back and self._joinable:
             self._recorder.event("returned", parties=back)
@@ -302,14 +266,9 @@ class RunLeader:
             raise Halted("stopped by the operator", fix="start again to go on")
 
     @property
-    def _tired(self) -> set[str]:
-        """Who could not go on too often: the others go on without, and wait for it no longer."""
-        return {party for party, count in self._failures.items() if count > MOST_FAILURES}
-
-    @property
     def _known(self) -> set[str]:
         """Who is asked to take part, whenever it is there."""
-        return set(self._roster.names) - self._named - self._tired
+        return set(self._roster.names) - self._named - self._toll.tired
 
     @property
     def _joinable(self) -> bool:

@@ -55,6 +55,8 @@ class _SoFar:
                 self.mark(event["parties"], "named")
                 self.convicted += [n for n in event["parties"] if n not in self.convicted]
                 self.notes.append(f"named, with evidence: {', '.join(event['parties'])}")
+            case "forgot":
+                self.notes.append(f"lacks rounds that it had saved: {', '.join(event['parties'])}")
             case "hidden":
                 self.notes.append(f"did not show what it sent: {', '.join(event['parties'])}")
             case "goes back":
@@ -142,6 +144,23 @@ def unsolved_in(events: Iterable[Mapping[str, Any]]) -> list[str]:
                 found += map(str, event["parties"])
                 under_way = False
     return found + [""] * under_way
+
+
+def saved(folder: Path) -> dict[str, int]:
+    """The newest round that each member of this run has said it has."""
+    return saved_in(_events_of(folder))
+
+
+def saved_in(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The same, of a coordinator's events."""
+    found = dict[str, int]()
+    for event in events:
+        match event["event"]:
+            case "round":
+                found |= dict.fromkeys(event["members"], event["round"] - 1)
+            case "joined" | "forgot":
+                found |= dict.fromkeys(event["parties"], 0)
+    return found
 
 
 def _events_of(folder: Path) -> list[dict[str, Any]]:

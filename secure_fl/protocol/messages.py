@@ -15,6 +15,7 @@ MAX_BULK = 2**31
 MAX_PLAN = 2**17
 MOST_SEGMENTS = 256  # of a sum: as many sets of contributors as there are kinds of parties
 MOST_LOST = 128  # as many as a protected sum has parties
+MOST_TOLD = 256  # more than members
 MOST_KEPT, MOST_NOTES = 16, 256  # rounds that a party could resume after; notes of what it opened
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
@@ -276,10 +277,11 @@ class Continue(Message, frozen=True, tag=27):
 
 
 class Stop(Message, frozen=True, tag=28):
-    """The run ends here, for this reason."""
+    """The run ends here, for this reason; if members cannot go on, with what each was told last."""
 
     code: Code
     party: str = ""
+    told: Annotated[tuple[Told, ...], msgspec.Meta(max_length=MOST_TOLD)] = ()
 
 
 class Confirmed(Message, frozen=True, tag=29):

@@ -7,11 +7,12 @@ both signed, are evidence that needs no other key than the coordinator's public 
 All that members hear comes from the coordinator, which can keep two of them apart for ever. So what
 a member was told last goes with its first keys of the next gathering, and those are sealed under
 it: it is passed on, or no sum with this member is. `party.session` compares it with its own notes.
+Where no sum can be, a coordinator passes it on with its `Stop`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
@@ -102,14 +103,19 @@ def contradict(one: Told, other: Told) -> bool:
     return same and one.digest != other.digest
 
 
+def of_offers(offers: Iterable[Offer | None]) -> tuple[Told, ...]:
+    """What those who offer keys were told last, each once."""
+    told = (offer.told for offer in offers if offer is not None)
+    return tuple(dict.fromkeys(one for one in told if one is not None))
+
+
 def found_in(
-    mine: Iterable[Told], offers: Mapping[str, Offer], coordinator: PublicIdentity
+    mine: Iterable[Told], others: Sequence[Told], coordinator: PublicIdentity
 ) -> TwoStories | None:
     """Whether another member was told something else than this one, in a run of both.
 
     Only what the coordinator signed counts: a member that invents a story convicts nobody.
     """
-    others = [offer.told for offer in offers.values() if offer.told is not None]
     if not others:
         return None
     own = {(told.run, told.number): told for told in mine}

@@ -149,8 +149,10 @@ def _protection(run: Path, result: Mapping[str, Any]) -> str:
     protection, dp, noise = (result[name] for name in ("protection", "privacy", "noise"))
     said = [f"Updates were summed under `{protection['mode']}`. {protection['statement']}".strip()]
     if dp:
+        loss = dp["overall_epsilon"]  # None: it ran on no records of somebody who is told of here
         said.append(
-            f"DP-SGD protects each {dp['unit']}: ε = {dp['overall_epsilon']:.2f} at "
+            f"DP-SGD protects each {dp['unit']}: "
+            f"{'ε without a bound' if loss is None else f'ε = {loss:.2f}'} at "
             f"δ = {dp['delta']:g} ({dp['adjacency']}). It assumes: {dp['assumes']}."
         )
     if noise:

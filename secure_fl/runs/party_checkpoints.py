@@ -110,7 +110,11 @@ class PartyCheckpoints:
                 checkpoint.set_aside(self._path(later))
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Note over whom a sum is opened; a repeated round must open the same sums."""
+        """Note over whom a sum is opened; a repeated round must open the same sums.
+
+        Masks are bound to what was seen in a session: the old end of a round that is repeated does
+        not fit to others' new one, so what was set aside is let go of here.
+        """
         self._openings.admit(round, number, survivors, what)
         checkpoint.drop_aside(self._folder)
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import steps
 from secure_fl.coordinator.resume import Continuation
-from secure_fl.errors import SecureFLError, TooFewParties
+from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
+from secure_fl.party.session import Session
+from secure_fl.pilot.progress import saved_in
+from secure_fl.pilot.toll import MOST_FAILURES
+from secure_fl.protocol.messages import Ready
 from secure_fl.runs import checkpoint
+from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
@@ -69,6 +76,104 @@ def test_one_members_empty_disk_costs_the_others_no_round(tmp_path: Path) -> Non
         made.start(name)
     made.lead(patience=0).run()
     assert all(process.done for process in made.processes.values())
+
+
+def say_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the liar say at each gathering that it has saved nothing."""
+    answer = Session._answer
+
+    def empty(session: Session, message: Any, frame: Any) -> Any:
+        said, bulk = answer(session, message, frame)
+        if isinstance(said, Ready) and session.party == LIAR:
+            said = structs.replace(said, checkpoints=(), opened=())
+        return said, bulk
+
+    monkeypatch.setattr("secure_fl.party.session.Session._answer", empty)
+
+
+def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is lost in the first round, and comes back after it: all gather, and begin it again."""
+    protection = ProtectionSettings(min_cohort=3)
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3), protection=protection), count=5)
+    kills = {10: "hospital-3", 14: "hospital-2", 21: "hospital-3"}
+
+    def after(town: LocalPilot, party: str) -> None:
+        assert town.exchanges < 200, "it goes on for ever"
+        if kills.get(town.exchanges) == party:
+            del kills[town.exchanges]
+            town.kill(party)
+
+    say_empty(monkeypatch)
+    made.after = after
+    with raises(PartyFailed, party=LIAR):
+        made.lead(patience=20).run()
+    for process in made.processes.values():
+        process.close()
+    ended = [told["round"] for told in made.seen("round") if told["party"] == "hospital-1"]
+    assert ended == [1, 1] and kept(made, "hospital-1") == ["round-00001", "round-00002"]
+    assert [told["parties"] for told in made.seen("forgot")] == [[LIAR]] * 2
+
+
+def test_who_lacks_what_it_had_too_often_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have the state, and need nobody's word for it."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=MOST_FAILURES + 3)), count=4)
+    answer = Session._answer
+
+    def empty(session: Session, message: Any, frame: Any) -> Any:
+        said, bulk = answer(session, message, frame)
+        if isinstance(said, Ready) and session.party == LIAR:
+            for round in (made.folder / LIAR).rglob("checkpoints/round-*"):
+                shutil.rmtree(round)
+            said = structs.replace(said, checkpoints=())
+        return said, bulk
+
+    def after(town: LocalPilot, party: str) -> None:
+        round = len([told for told in town.seen("round") if told["party"] == OTHERS[0]])
+        if party == OTHERS[0] and len(begun) < round <= MOST_FAILURES + 1:
+            begun.append(round)
+            town.kill(party)
+            town.start(party)
+
+    begun = list[int]()
+    monkeypatch.setattr("secure_fl.party.session.Session._answer", empty)
+    made.after = after
+    made.lead(patience=20).run()
+    made.kill(LIAR)
+    assert all(made.processes[name].done for name in OTHERS)
+    assert [told["parties"] for told in made.seen("forgot")] == [[LIAR]] * (MOST_FAILURES + 1)
+    assert [LIAR] in [told["parties"] for told in made.seen("left out")]
+
+
+def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storm 189: by its word and another's absence too few held the last round; nobody was named.
+
+    The coordinator that hears it is another process than the one that it told it had saved.
+    """
+    protection = ProtectionSettings(min_cohort=3)
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3), protection=protection), count=5)
+    kills = {13: LIAR, 18: "hospital-2", 28: "hospital-5"}
+
+    def after(town: LocalPilot, party: str) -> None:
+        if kills.get(town.exchanges) == party:
+            del kills[town.exchanges]
+            town.kill(party)
+
+    say_empty(monkeypatch)
+    made.after = after
+    made.lead(patience=20).run()
+    assert not kills and made.down == {"hospital-5"}
+    made.start("hospital-5")
+    told = [event for event in made.events if event["party"] == "coordinator"]
+    made.lead(patience=0, saved=saved_in(told)).run()
+    made.kill(LIAR)
+    assert all(made.processes[name].done for name in (*OTHERS, "hospital-5"))
+    assert [told["parties"] for told in made.seen("forgot")] == [[LIAR]] * 2
 
 
 def rewound(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
 def test_what_opens_and_what_does_not_tells_about_the_key() -> None:
     """The attack: a total that is changed a little opens or not by one coefficient of the key."""
     key, width = secret.generate(), COHORT.degree
-    total = public.Sum(public.load(key.public()))
+    total = public.Sum(public.load(key.public()), width)
     for k in range(3):
         rng = np.random.default_rng(k)
         total.add(secret.seal(key, rng.integers(0, COHORT.modulus, width, dtype=np.uint64)))

@@ -119,6 +119,34 @@ def test_a_holder_lost_while_somebody_joins_only_delays_it(tmp_path: Path, lost:
     require_one_model(town)
 
 
+@pytest.mark.parametrize("fault", ["killed before", "killed once answered"])
+def test_a_newcomer_lost_before_it_is_given_the_state_costs_the_others_nothing(
+    tmp_path: Path, fault: str
+) -> None:
+    """Storms 144 and 159: all that had the round refused to go on from it."""
+    town = plotted(
+        tmp_path, [("Agreed", "hospital-2", "killed before"), ("Begin", "hospital-2", fault)]
+    )
+    town.lead(patience=20).run()
+    assert not town.plot and town.seen("joined")[0]["parties"] == ["hospital-2"]
+    refused = [told for told in town.seen("refused") if told["party"] != "coordinator"]
+    assert not refused and set(done(town)) >= set("134")
+    require_one_model(town)
+
+
+def test_who_comes_after_the_last_round_of_a_private_run_ends_well_too(tmp_path: Path) -> None:
+    """Storm 186: no DP-SGD ran on its records, so there is no ε that its model's card could say."""
+    town = storm(tmp_path, "fedavg-dp", 0, mode="secagg", most=0)
+    town.kill("hospital-4")
+    town.nap = lambda seconds: None  # type: ignore[method-assign]
+    town.lead(patience=0).run()
+    town.start("hospital-4")
+    town.lead(patience=0).run()
+    assert done(town) == "1234"
+    (card,) = (tmp_path / "hospital-4").rglob("model/README.md")
+    assert "ε without a bound" in card.read_text()
+
+
 def test_where_nobody_can_join_the_others_go_on_without(tmp_path: Path) -> None:
     town = plotted(
         tmp_path,

@@ -95,3 +95,18 @@ def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     hidden = {"event": "hidden", "parties": ["y"]}
     assert unsolved_in([complaint, named, complaint, complaint, hidden]) == ["", "y"]
     assert unsolved_in([complaint, named, complaint]) == [""]
+
+
+def test_who_hides_is_named_where_too_few_are_left_without_it(made: LocalPilot) -> None:
+    """By its answer it is lost, and with another that is away the inquiry ends there and then."""
+
+    def before(town: LocalPilot, party: str) -> None:
+        if not town.seen("gathered"):
+            town.down.add("hospital-5")
+
+    made.before = before
+    made.nap = lambda seconds: None  # type: ignore[method-assign]
+    with raises(PartyFailed, party=LIAR, reason=HIDDEN):
+        lead(made, remembers=True)
+    require_keys(made)
+    assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2

@@ -18,7 +18,7 @@ from secure_fl.coordinator.step import Reply, Step
 from secure_fl.coordinator.steps import AgreeStep
 from secure_fl.crypto import masking, public, secret, tags
 from secure_fl.crypto.primitives import keyed_digest
-from secure_fl.crypto.public import from_parts, to_parts
+from secure_fl.crypto.raw import from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import to_slots
 from secure_fl.crypto.transcript import Seen
@@ -170,7 +170,7 @@ class Deceiver(Liar):
         )
         tag = tags.make(keys.tag_key, zeros, members, t, sent.stream)
         tag += tags.dot(slots, _weights(keys.tag_key, slots, sent.stream), t)
-        total = public.Sum(public.load(keys.cohort.public()))
+        total = public.Sum(public.load(keys.cohort.public()), slots.size + 1)
         total.add(secret.seal(keys.cohort, np.append(slots, np.uint64(tag % t))))
         return from_parts(total.result())
 
@@ -199,7 +199,8 @@ class Deceiver(Liar):
         for party, (keys, sent, bulk) in self.uploads.items():
             count = sent.layout.slots + 1
             if self.host is None:
-                slots = secret.open(self._colluder.context.keys.cohort, to_parts(bulk), count)
+                cohort = self._colluder.context.keys.cohort
+                slots = secret.open(cohort, to_parts(bulk, count), count)
             else:  # which conspires
                 slots = to_slots(bulk, count) + np.uint64(t)
                 slots -= self.host.host_masks([party], sent.stream, count, t)

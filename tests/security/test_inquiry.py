@@ -16,7 +16,8 @@ from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.inquiry import Case
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.public import SeededSum, from_parts, to_parts
+from secure_fl.crypto.public import SeededSum
+from secure_fl.crypto.raw import from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import Field, Layout
 from secure_fl.crypto.step_keys import StepKeys
@@ -134,11 +135,12 @@ def _flipped(data: bytes) -> bytes:
 
 
 def _one_less(data: bytes) -> bytes:
-    parts = to_parts(data)
+    count = (len(data) - 5 - 64 * len(NAMES)) // 7
+    parts = to_parts(data, count)
     seeds = [part[-64 * len(NAMES) :] for part in parts]
-    total = SeededSum(public.load(public.context_bytes(COHORT)))
+    total = SeededSum(public.load(public.context_bytes(COHORT)), count)
     total.add([part[: len(part) - 64 * (len(NAMES) - 1)] for part in parts])
-    one = np.zeros(4096 * len(parts), np.uint64)
+    one = np.zeros(count, np.uint64)
     one[0] = 1
     total.subtract_plain(one)
     return from_parts([half[:-64] + of for half, of in zip(total.result(), seeds, strict=True)])
@@ -266,7 +268,7 @@ def shown_to(monkeypatch: pytest.MonkeyPatch, reader: str) -> dict[str, Slots]:
         stream = StreamId(sent.run.hex(), segment.key.hex(), sent.message.sum)
         cohort = KEYS[reader].cohort
         assert cohort is not None
-        slots = secret.open(cohort, to_parts(heard.bulk), segment.slots, 1)
+        slots = secret.open(cohort, to_parts(heard.bulk, segment.slots), segment.slots, 1)
         key = masking.stream_key(shown.seed, stream, "self")
         found[shown.who] = (slots + T - masking.uniform(key, segment.slots, COHORT.modulus)) % T
     return found
@@ -372,7 +374,7 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
         segment, data = sealed(sum, group, at)
         if sum._context.me != LIAR:
             return segment, data
-        noisy = from_parts([_noisy(part) for part in to_parts(data)])
+        noisy = from_parts([_noisy(part) for part in to_parts(data, segment.slots)])
         return structs.replace(segment, size=len(noisy)), noisy
 
     monkeypatch.setattr(SumUnderWay, "_seal", seal)
@@ -384,7 +386,5 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
 def _noisy(part: bytes) -> bytes:
     """The first half of a ciphertext with an error just below what an upload alone opens with."""
     (modulus, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
-    size = COHORT.degree * raw.WORD_BYTES
-    words = raw._words(part[1 : 1 + size], COHORT.degree)
-    words = (words + np.uint64(495)) % np.uint64(modulus.value())
-    return part[:1] + raw._planes(words) + part[1 + size :]
+    size = (len(part) - 1 - raw.SEED_BYTES) // raw.WORD_BYTES
+    return part[:1] + raw.moved(part[1:], size, 495, modulus.value())

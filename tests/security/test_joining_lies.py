@@ -74,6 +74,14 @@ def test_a_party_knows_itself_whether_it_has_a_round(
     nothing_was_lost(folder, before)
 
 
+def test_nobody_joins_who_takes_no_part(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer that is lost does not join, so it must have been there."""
+    before = kept_model(folder, FIRST, 3)
+    error, _ = join(folder, saying(FIRST, newcomers=(LATE, "stranger")), monkeypatch)
+    assert "take no part" in str(error) and error.where["party"] == FIRST
+    nothing_was_lost(folder, before)
+
+
 def test_one_party_that_is_told_of_no_newcomer_keeps_all_from_going_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

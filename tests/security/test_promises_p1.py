@@ -15,7 +15,7 @@ import pytest
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ProtectedTotal, blind_totals
 from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.public import to_parts
+from secure_fl.crypto.raw import to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
@@ -98,8 +98,10 @@ def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
 def test_with_both_the_coordinator_reads_neither() -> None:
     tap, _ = listen("he+secagg")
     total = tap.of(messages.Total, "east")[0].bulk
-    for data in (total, upload(tap, "east")[0]):
-        bytes_seen = np.frombuffer(b"".join(p[1:20000] for p in to_parts(data)), np.uint8)
+    data, count = upload(tap, "east")
+    for sealed in (total, data):
+        low = b"".join(p[1 : 1 + 4 * count] for p in to_parts(sealed, count))
+        bytes_seen = np.frombuffer(low, np.uint8)
         assert looks_uniform(bytes_seen.astype(np.uint64), 256)
 
 
@@ -109,7 +111,7 @@ def test_a_party_that_gets_anothers_upload_opens_it_in_he_and_gets_noise_in_both
         tap, curious = listen(mode)
         data, count = upload(tap, "east")
         assert curious.cohort is not None
-        opened[mode] = secret.open(curious.cohort, to_parts(data), count)[:-1]
+        opened[mode] = secret.open(curious.cohort, to_parts(data, count), count)[:-1]
     assert packed(opened["he"]) and not looks_uniform(opened["he"], COHORT.modulus)
     assert not packed(opened["he+secagg"])
     assert looks_uniform(opened["he+secagg"], COHORT.modulus)
@@ -122,7 +124,7 @@ def test_under_masks_uploads_do_not_depend_on_inputs() -> None:
     slots = []
     for name in NAMES[:2]:
         data, count = upload(tap, name)
-        slots.append(secret.open(curious.cohort, to_parts(data), count))
+        slots.append(secret.open(curious.cohort, to_parts(data, count), count))
     difference = (slots[0] + (np.uint64(COHORT.modulus) - slots[1])) % np.uint64(COHORT.modulus)
     assert looks_uniform(difference, COHORT.modulus)
 
@@ -165,7 +167,7 @@ def test_a_host_sum_is_noise_to_the_coordinator_and_to_the_other_parties(mode: P
     assert looks_uniform(slots, COHORT.modulus)
     if mode == "he+secagg":  # a party's own key does not help
         with pytest.raises(SecureFLError):
-            secret.open(keys["north"].cohort, to_parts(data), slots.size)
+            secret.open(keys["north"].cohort, to_parts(data, slots.size), slots.size)
 
 
 def test_ciphertexts_alone_carry_no_host_sum() -> None:

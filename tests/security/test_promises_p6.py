@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tenseal import sealapi
 
 from secure_fl.audits.shipped.lying import ChangedSum
 from secure_fl.crypto import masking, public, tags
 from secure_fl.crypto.blind_sum import blind_totals
 from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.public import from_parts, read_sum, to_parts
-from secure_fl.crypto.raw import MemoryFile
+from secure_fl.crypto.public import read_sum
+from secure_fl.crypto.raw import MemoryFile, from_parts, to_parts
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError, TamperError, WireError
@@ -35,15 +36,21 @@ def on_slots(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
     return apply
 
 
+def slots_in(data: bytes) -> int:
+    """How many integers a sum of one ciphertext, over all parties, holds."""
+    return (len(data) - 5 - 64 * len(NAMES)) // 7
+
+
 def on_ciphertexts(change: Callable[[ChangedSum], None]) -> Callable[[bytes], bytes]:
     """Change a sealed sum, by what anyone can do to it."""
 
     def apply(data: bytes) -> bytes:
-        context = public.make_context(COHORT)
-        total = ChangedSum(context)
+        context, count = public.make_context(COHORT), slots_in(data)
+        total = ChangedSum(context, count)
         with MemoryFile() as channel:
-            sealed = [read_sum(context, channel, part, len(NAMES)) for part in to_parts(data)]
-            total.add([public.serialize(context, channel, part) for part in sealed])
+            (part,) = to_parts(data, count)
+            sealed = read_sum(context, channel, part, count, len(NAMES))
+            total.add([public.serialize(context, channel, sealed, count)])
         change(total)
         return from_parts(total.result())
 
@@ -54,8 +61,9 @@ def on_seeds(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     """Change the seeds behind the first half of each ciphertext of a sum."""
 
     def apply(data: bytes) -> bytes:
-        half = 1 + 7 * COHORT.degree
-        return from_parts([part[:half] + change(part[half:]) for part in to_parts(data)])
+        half = 1 + 7 * slots_in(data)
+        (part,) = to_parts(data, slots_in(data))
+        return from_parts([part[:half] + change(part[half:])])
 
     return apply
 
@@ -70,6 +78,12 @@ def again(total: ChangedSum) -> None:
     total.add(total.result())
 
 
+def turned(total: ChangedSum) -> None:
+    """Move every integer one place on: they are coefficients, and anyone may multiply by x."""
+    for part in total._parts:
+        total._evaluator.multiply_plain_inplace(part, sealapi.Plaintext("1x^1"))
+
+
 CHANGES: dict[tuple[str, Protection], Callable[[bytes], bytes]] = {
     ("scaled", "secagg"): on_slots(lambda s: 3 * s),
     ("negated", "secagg"): on_slots(lambda s: M - s),
@@ -79,7 +93,9 @@ CHANGES: dict[tuple[str, Protection], Callable[[bytes], bytes]] = {
     ("scaled", "he+secagg"): on_ciphertexts(lambda t: t.scale(3)),
     ("negated", "he+secagg"): on_ciphertexts(lambda t: t.scale(-1)),
     ("everybody twice", "he+secagg"): on_ciphertexts(again),
-    ("one added to a slot", "he+secagg"): on_ciphertexts(lambda t: t.add_plain(plain(9))),
+    ("a place on", "he"): on_ciphertexts(turned),
+    ("a place on", "he+secagg"): on_ciphertexts(turned),
+    ("one added to a slot", "he+secagg"): on_ciphertexts(lambda t: t.add_plain(plain(t.count))),
     ("a seed changed", "he"): on_seeds(lambda s: bytes([s[0] ^ 1]) + s[1:]),
     ("a seed changed", "he+secagg"): on_seeds(lambda s: s[:-1] + bytes([s[-1] ^ 1])),
     ("a seed for another", "he+secagg"): on_seeds(lambda s: s[:64] + s[:64] + s[128:]),
@@ -88,7 +104,7 @@ CHANGES: dict[tuple[str, Protection], Callable[[bytes], bytes]] = {
     ("half a seed", "he+secagg"): on_seeds(lambda s: s[:32]),
     ("cut short", "he+secagg"): lambda data: data[:-1],
     ("one ciphertext twice", "he+secagg"): lambda data: data + data,
-    ("bits flipped", "he+secagg"): lambda d: d[:999] + bytes([d[999] ^ 1]) + d[1000:],
+    ("bits flipped", "he+secagg"): lambda d: d[:47] + bytes([d[47] ^ 1]) + d[48:],
 }
 
 

@@ -12,13 +12,13 @@ import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import step, steps
+from secure_fl.coordinator import resume, step, steps
 from secure_fl.coordinator.step import Reply, SumStep, offers_to
 from secure_fl.crypto.identity import Identity
-from secure_fl.errors import CohortError, SecureFLError, WireError
+from secure_fl.errors import DISTRUST, CohortError, SecureFLError, WireError
 from secure_fl.protocol import stories
 from secure_fl.protocol.messages import Offer, Told, Unmask
-from secure_fl.protocol.stories import Story, TwoStories, found_in
+from secure_fl.protocol.stories import Story, TwoStories, found_in, of_offers
 from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -37,8 +37,8 @@ def signed(who: Identity, *lists: Unmask) -> Told:
     return last
 
 
-def offered(told: Told | None) -> dict[str, Offer]:
-    return {"east": Offer(bytes(32), {}, bytes(32), {}, told)}
+def offered(told: Told | None) -> tuple[Told, ...]:
+    return of_offers([Offer(bytes(32), {}, bytes(32), {}, told), None])
 
 
 # --- statements ---------------------------------------------------------------------------------
@@ -159,6 +159,53 @@ def test_a_member_that_was_kept_apart_brings_the_evidence_with_its_keys(
     assert refused["hospital-1"]["code"] == "cohort"
     assert "two stories" in refused["hospital-1"]["why"]
     assert refused["hospital-2"]["code"] == "run"  # its evidence was edited
+    close(made)
+
+
+def told_apart(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> SecureFLError:
+    """One is told in the first sum that another is gone; too few would be left to end the round."""
+    reply, lies = SumStep.reply, [1]
+
+    def two_stories(self: SumStep, members: tuple[str, ...]) -> Reply:
+        said = reply(self, members)
+        if not lies:
+            return said
+        lies.pop()
+        told = {**said.messages, members[0]: Unmask(members[:-1], members[-1:])}
+        return said._replace(messages=told)
+
+    monkeypatch.setattr(SumStep, "reply", two_stories)
+    for _ in range(2):
+        with pytest.raises(SecureFLError) as caught:
+            made.lead(patience=0).run()
+    return caught.value
+
+
+def test_where_no_sum_can_be_any_more_members_compare_as_they_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storms 28, 43 and 58: the coordinator stopped its own run, and nobody was named."""
+    made = five(tmp_path)
+    told_apart(made, monkeypatch)
+    assert sorted(evidence(made)) == sorted(made.members)
+    for file in evidence(made).values():
+        kept = TwoStories.from_bytes(file.read_bytes())
+        assert kept is not None
+        kept.check(made.coordinator.public)
+    whys = [told["why"] for told in made.seen("refused") if "why" in told]
+    told = [why for why in whys if "told two members different things" in why]
+    assert len(told) == len(made.members) and all(DISTRUST in why for why in told)
+    close(made)
+
+
+def test_a_coordinator_that_passes_nothing_on_says_who_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = five(tmp_path)
+    monkeypatch.setattr(resume, "of_offers", lambda *_: ())
+    error = told_apart(made, monkeypatch)
+    assert not evidence(made) and "told them different things, at once or" in str(error)
+    assert "told.jsonl" in str(error)
     close(made)
 
 

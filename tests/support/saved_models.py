@@ -52,8 +52,7 @@ def save_family(folder: Path, family: str) -> ModelSettings:
 def save_tiny(folder: Path, words: Sequence[str] | None = None, **changes: Any) -> str:
     """Write a checkpoint like the built-in model, but for these fields."""
     tokenizer = tiny_tokenizer(words)
-    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = BertConfig(**tiny_config(len(tokenizer)).to_dict() | plain | changes)
+    config = BertConfig(**tiny_config(len(tokenizer)).to_dict() | changes)
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -61,7 +60,8 @@ def save_tiny(folder: Path, words: Sequence[str] | None = None, **changes: Any) 
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint without dropout."""
+def dropping(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint with dropout, as most have that are downloaded, and the built-in one has not."""
+    folder = tmp_path_factory.mktemp("dropping")
     with torch.random.fork_rng():
-        return save_tiny(tmp_path_factory.mktemp("still"))
+        return save_tiny(folder, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
