@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 EXACT = 52  # bits: integers below 2^53 add without rounding
-VOID = 2.0**-32  # of the largest column's energy: what is below it is rounding
+VOID = 2.0**-36  # of the largest column's energy: what is below it is rounding
 
 Matrix = NDArray[np.float64]
 

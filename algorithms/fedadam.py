@@ -7,7 +7,7 @@ ICLR 2021, arXiv 2003.00295, Algorithm 2 (FedAdam).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -24,6 +24,7 @@ from secure_fl.algorithms.updates import (
     weighted_mean,
 )
 from secure_fl.learning.site import Site
+from secure_fl.learning.usual import stride_of
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
 from secure_fl.settings import ModelSettings, TrainingSettings
@@ -31,15 +32,17 @@ from secure_fl.settings import ModelSettings, TrainingSettings
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
+STRIDES = 15  # members' steps in one of the server's: about as far as FedAvg moves a value
+
 
 class FedAdam(Algorithm):
     """FedAvg whose server step is Adam, replicated at the parties: ciphertexts have no roots."""
 
     name: Literal["fedadam"] = "fedadam"
-    server_learning_rate: Rate = 2e-3  # η; 2τ is FedAvg's length where moves are far below τ
+    server_learning_rate: Rate | None = None  # η; left out: 15 of the members' steps
     beta1: Decay = 0.9  # β₁
     beta2: Decay = 0.99  # β₂
-    tau: Rate = 1e-3  # τ, the degree of adaptivity
+    tau: Rate | None = None  # τ, the degree of adaptivity; left out: a tenth of η
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Whole passes, and one sum of updates in each round."""
@@ -50,46 +53,26 @@ class FedAdam(Algorithm):
         return (model,)
 
 
-class AdamSettings(Protocol):
-    """What the server's step needs to know, whichever algorithm takes it."""
-
-    @property
-    def server_learning_rate(self) -> float:
-        """η."""
-
-    @property
-    def beta1(self) -> float:
-        """β₁."""
-
-    @property
-    def beta2(self) -> float:
-        """β₂."""
-
-    @property
-    def tau(self) -> float:
-        """τ."""
-
-
 class ServerAdam:
     """The server's optimiser: deterministic, so that every party can run its own copy of it."""
 
-    def __init__(self, cfg: AdamSettings) -> None:
-        self._cfg = cfg
+    def __init__(self, η: float, β1: float, β2: float, τ: float) -> None:
+        self._η, self._β1, self._β2, self._τ = η, β1, β2, τ
         self._m: dict[str, Tensor] = {}
         self._v: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def step(self, Δ: Mapping[str, Tensor]) -> Update:
         """How the weights move, given the parties' mean move."""
-        cfg, move = self._cfg, {}
+        η, β1, β2, τ, move = self._η, self._β1, self._β2, self._τ, {}
         for name, δ in Δ.items():
             m = self._m.setdefault(name, torch.zeros_like(δ))
             # Differs: v₀ = τ² as in the paper's experiments; its algorithm allows any v₀ ≥ τ².
-            v = self._v.setdefault(name, torch.full_like(δ, cfg.tau**2))
+            v = self._v.setdefault(name, torch.full_like(δ, τ**2))
             # One operation at a time: some machines round two in one once, others twice.
-            m.mul_(cfg.beta1).add_(δ * (1 - cfg.beta1))  # line 11
-            v.mul_(cfg.beta2).add_(δ * δ * (1 - cfg.beta2))  # line 14
-            move[name] = cfg.server_learning_rate * m / (root(v) + cfg.tau)  # line 15
+            m.mul_(β1).add_(δ * (1 - β1))  # line 11
+            v.mul_(β2).add_(δ * δ * (1 - β2))  # line 14
+            move[name] = η * m / (root(v) + τ)  # line 15
         return move
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,9 +84,16 @@ class ServerAdam:
         self._m, self._v = dict(state["m"]), dict(state["v"])
 
 
+def server_of(cfg: FedAdam, stride: float) -> ServerAdam:
+    """The server's optimiser for members whose steps are of this length."""
+    η = cfg.server_learning_rate or STRIDES * stride
+    return ServerAdam(η, cfg.beta1, cfg.beta2, cfg.tau or η / 10)
+
+
 async def fedadam(cohort: Cohort, site: Site, cfg: FedAdam) -> None:
     """The party program."""
-    model, server = site.model(), ServerAdam(cfg)
+    model = site.model()
+    server = server_of(cfg, stride_of(model, site.training))
     await cohort.agree(site.fingerprint(), "task")
     common, own = common_and_own(site, model)
     shared: dict[str, Stateful] = {"model": common, "server": server}

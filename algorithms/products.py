@@ -4,8 +4,9 @@ The mean of Bᵢ·Aᵢ is not the mean of Bᵢ times the mean of Aᵢ, so FedAvg
 model that nobody trained. FedEx-LoRA (Singhal, Ponkshe, Vepakomma: arXiv 2410.09432) repairs that
 where a server sees every party's factors. Here nobody does: products are summed as `factors.Joint`
 sums FedKD's updates, over columns of a public Ω and then over rows of a basis. Their sum has at
-most n·r directions, so with n·r columns two sealed sums tell it whole. The mean moves the frozen
-weights, and the next round's adapters begin anew, with B = 0.
+most n·r directions, so with n·r columns two sealed sums tell it whole; a few more keep Ω from being
+nearly singular by chance. The mean moves the frozen weights, and the next round's adapters begin
+anew, with B = 0.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from secure_fl.party.rounds import Round
 if TYPE_CHECKING:
     from secure_fl.algorithms.fedavg import FedAvg
 
+SPARE = 4  # columns of Ω: a square one can hide a direction behind rounding (16 % at 8 bits, not 3)
+
 
 class Products(Joint):
     """Sums of products, over as many columns as the sum has directions."""
@@ -39,7 +42,11 @@ class Products(Joint):
     async def _widths(self, G: Update, T: float) -> dict[str, int]:
         """As many for all matrices; those that are no larger whole are left out."""
         most = {name: subspace.useful for name, subspace in self.shared.items()}
-        return {name: self._columns for name in most if self._columns <= most[name]}
+        return {
+            name: min(self._columns + SPARE, most[name])
+            for name in most
+            if self._columns <= most[name]
+        }
 
 
 class Folded:

@@ -4,7 +4,7 @@
 # after the other, and what one does with their result.
 
 # %%
-from secure_fl import FedAvg, Federation, Local, ModelSettings, Silo, TrainingSettings
+from secure_fl import FedAvg, Federation, Local, ModelSettings, Silo
 from secure_fl.corpora import make
 
 notes = make("ade", parties=3, seed=0, size=240)
@@ -15,14 +15,13 @@ print(hospitals[0].train[0])
 
 # %% [markdown]
 # With records of your own, `Silo.from_pandas("north", frame, dev=0.2, test=0.2)`, `from_files` and
-# `from_dataset` take their place. Then the federation, with sealed sums unless told otherwise.
+# `from_dataset` take their place. Then the federation, with sealed sums unless told otherwise. The
+# built-in model starts from nothing, so its word embeddings learn, too; those of a pretrained one
+# are frozen unless one asks, for they are most of its bytes.
 
 # %%
-training = TrainingSettings(learning_rate=2e-3, batch_size=16)
-federation = Federation(
-    hospitals, FedAvg(rounds=8, epochs=3), model=ModelSettings(layers=1), training=training
-)
-result = federation.run()
+model = ModelSettings(layers=1, freeze_embeddings=False)
+result = Federation(hospitals, FedAvg(), model=model).run()
 print(result)
 
 # %% [markdown]
@@ -32,8 +31,7 @@ print(result)
 # %%
 low, high = result.intervals("test")["accuracy"]
 print(f"together: {result.pooled('test')['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f}")
-model = ModelSettings(layers=1)
-alone = Federation(hospitals, Local(rounds=8, epochs=3), model=model, training=training).run()
+alone = Federation(hospitals, Local(), model=model).run()
 print(f"alone: {alone.pooled('test')['accuracy']:.3f}")
 
 # %% [markdown]
@@ -41,8 +39,8 @@ print(f"alone: {alone.pooled('test')['accuracy']:.3f}")
 
 # %%
 frame = result.to_frame()
-of_all = frame[frame["pooled"].eq(True) & (frame["split"] == "dev")].drop_duplicates("round")
-print(of_all[["round", "accuracy", "loss"]].round(3).to_string(index=False))
+of_all = frame[frame["pooled"]].drop_duplicates(["round", "split"])
+print(of_all.pivot(index="round", columns="split", values=["accuracy", "loss"]).round(3))
 
 # %% [markdown]
 # Who could see what, and what it cost to hide it.
@@ -58,6 +56,6 @@ for party, crossed in result.document["bytes"].items():
 # pictures.
 
 # %%
-texts = ["a rash developed after starting the tablets", "started on tablets for hypertension"]
+texts = ["Rash developed after starting the tablets.", "Started on tablets for hypertension."]
 for text, told in zip(texts, result.predict(texts), strict=True):
     print(f"{told['label']} ({told['probabilities'][told['label']]:.2f}): {text}")

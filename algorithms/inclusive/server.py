@@ -75,4 +75,6 @@ class ServerSGD:
 
 def server_of(cfg: Tiered) -> Server:
     """The settings' server."""
-    return ServerAdam(cfg) if cfg.server_optimizer == "fedadam" else ServerSGD(cfg.linear_rate)
+    if cfg.server_optimizer == "linear":
+        return ServerSGD(cfg.linear_rate)
+    return ServerAdam(cfg.server_learning_rate, cfg.beta1, cfg.beta2, cfg.tau)

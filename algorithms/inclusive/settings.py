@@ -82,7 +82,7 @@ class Tiered(Algorithm):
     steps: Positive | None = None  # local steps in each round; None: whole epochs
     weights: Weights = "users"  # what a mean counts; records stay private
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of parties in each round, at random
-    server_optimizer: Literal["fedadam", "linear"] = "fedadam"
+    server_optimizer: Literal["linear", "fedadam"] = "linear"  # fedadam: the paper's
     server_learning_rate: Rate = 2e-3  # η of FedAdam; 2τ: as far as means, if these are far below
     beta1: Decay = 0.9  # β₁
     beta2: Decay = 0.99  # β₂

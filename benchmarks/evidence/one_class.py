@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.display.story import ROW, TRULY
+from secure_fl.learning.counts import ALL
 
 SIDED = 0.95  # a class with a larger share of the answers is all that is said
 
@@ -38,7 +39,7 @@ def answers(document: Plain) -> dict[str, Shares]:
         counts = entry["counts"]
         if square := [row for name, row in counts.items() if name.startswith(TRULY)]:
             squares.setdefault(model, []).append(np.array(square, float))
-        elif rows := [row for name, row in counts.items() if name.startswith(ROW)]:
+        elif rows := [row for name, row in counts.items() if name == ALL or name.startswith(ROW)]:
             spans.setdefault(model, []).append(np.array(rows, float).sum(0))
     classes = {model: _classes(found) for model, found in squares.items()}
     return classes | {model: _entities(found) for model, found in spans.items()}

@@ -18,6 +18,7 @@ from torch import nn
 from benchmarks.micro import dp
 from benchmarks.report import Report, Target, table
 from benchmarks.simulation import Simulated, simulate
+from secure_fl.algorithms.products import SPARE
 from secure_fl.learning.adapters import adapt, adapted
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
@@ -157,7 +158,7 @@ def _sums(made: nn.Module, kind: str, parties: int) -> list[Mapping[str, int]]:
         return [trained]
     head = {name: count for name, count in trained.items() if ".lora_" not in name}
     shapes = {name: layer.base_layer.weight.shape for name, layer in adapted(made).items()}
-    columns = parties * RANK
+    columns = parties * RANK + SPARE
     left = {name: shape[0] * columns for name, shape in shapes.items()}
     return [left | head, {name: shape[1] * columns for name, shape in shapes.items()}]
 

@@ -14,7 +14,15 @@ from click.testing import CliRunner
 from benchmarks import bert_shapes
 from benchmarks.__main__ import main
 from benchmarks.clocks import Clocked, CpuRecorder
-from benchmarks.federations import adapters, audits, interactive, layers, overhead, wire
+from benchmarks.federations import (
+    adapters,
+    audits,
+    interactive,
+    layers,
+    overhead,
+    quick_audit,
+    wire,
+)
 from benchmarks.federations import round as round_
 from benchmarks.federations.apart import run_apart
 from benchmarks.micro import crypto, dp, large, memory, protocol, savings, startup
@@ -225,6 +233,14 @@ def test_audits_are_timed_and_the_demo_shows_what_protection_does() -> None:
     assert clear["update_read"] > 0.95 and fedkd["update_read"] < 7 / 768**0.5
     assert [entry["status"] for entry in found["demo"]] == ["beyond policy", *["within policy"] * 2]
     assert found["full_seconds"] is None and len(found["targets"]) == 2
+
+
+@pytest.mark.slow
+def test_quick_audits_are_timed_and_the_checkpoint_can_be_left_out() -> None:
+    found = document(quick_audit.measure(large=False))
+    assert found["large_seconds"] is None
+    (target,) = found["targets"]
+    assert target["measured"] == found["tiny_seconds"] > 0
 
 
 def test_startup_is_measured_in_processes_of_its_own() -> None:

@@ -60,6 +60,8 @@ def test_of_entities_it_is_whether_any_are_found() -> None:
     assert one_class(answers(result(entry))[""])
     entry["counts"] = {"of Drug": [2, 1, 5]}
     assert answers(result(entry))[""] == {"found": 0.4286}
+    entry["counts"] = {"all": [2, 1, 5]}  # hospitals that mark unlike kinds sum this alone
+    assert answers(result(entry))[""] == {"found": 0.4286}
 
 
 def test_answers_are_those_of_the_models_themselves() -> None:

@@ -29,6 +29,13 @@ def rate_of(model: nn.Module, training: TrainingSettings) -> float:
     return training.learning_rate or _usual(config, training, adapters=bool(adapted(model)))
 
 
+def stride_of(model: nn.Module, training: TrainingSettings) -> float:
+    """About how far one step moves a value: AdamW's rate, or what AdamW's would be beside SGD."""
+    if training.optimizer == "sgd":  # its steps are gradients, of which nothing is known here
+        training = training.model_copy(update={"optimizer": "adamw", "learning_rate": None})
+    return rate_of(model, training)
+
+
 def with_rate(training: TrainingSettings, spec: ModelSettings) -> TrainingSettings:
     """The settings with the rate that this model would have: for who needs it before training."""
     if training.learning_rate is not None:

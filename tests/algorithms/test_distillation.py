@@ -26,6 +26,9 @@ from secure_fl.learning.models import load_model, load_tokenizer, trainable
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings
 from tests.support.clipped_sums import neighbour_ratio
+from tests.support.saved_models import dropping
+
+__all__ = ["dropping"]  # a fixture
 
 CORPORA = {"classification": "ade", "ner": "ner", "regression": "similarity", "ranking": "news"}
 KINDS: tuple[Any, ...] = tuple(CORPORA)
@@ -323,12 +326,13 @@ def one(batch: Batch, row: int) -> Batch:
     }
 
 
-def test_attention_maps_are_read_before_dropout() -> None:
+def test_attention_maps_are_read_before_dropout(dropping: str) -> None:
     """The model answers as with eager attention, bit for bit; its maps have lost nothing."""
     task, batch = given("classification")
-    tokenizer, seen = load_tokenizer(ModelSettings()), {}
+    settings = ModelSettings(name=dropping)
+    tokenizer, seen = load_tokenizer(settings), {}
     for attention in ("eager", "maps"):
-        model = load_model(ModelSettings(), task, tokenizer, 1, attn_implementation=attention)
+        model = load_model(settings, task, tokenizer, 1, attn_implementation=attention)
         torch.manual_seed(5)
         out = task.outputs(model.train(), batch, output_attentions=True)
         seen[attention] = (out.logits, out.attentions[0].sum(-1))

@@ -38,9 +38,6 @@ from tests.support.attacker import Heard, Wiretap
 from tests.support.equality import equal, weights
 from tests.support.hands import AS_PRINTED, LOCAL, NAMES, Hand, ce, order, sgd
 from tests.support.raising import raises
-from tests.support.saved_models import still
-
-__all__ = ["still"]  # a fixture
 
 C, D0, T = 2, 16, 2  # classes, public records, rounds
 SIZES = (12, 20, 7)
@@ -141,8 +138,8 @@ HANDS: dict[str, Callable[[Round], None]] = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_round_by_hand(name: str, still: str) -> None:
-    silos, spec = members(size=SIZES), ModelSettings(name=still, layers=1)
+def test_a_round_by_hand(name: str) -> None:
+    silos, spec = members(size=SIZES), ModelSettings(layers=1)
     result = hosted(short(name), silos=silos, model=spec, training=sgd()).run()
     r = Round(silos, spec)
     HANDS[name](r)
@@ -154,8 +151,8 @@ def test_a_round_by_hand(name: str, still: str) -> None:
         assert set(result.models) == {"model"}
 
 
-def test_gong_may_take_the_absolute_distance(still: str) -> None:
-    silos, spec = members(size=SIZES), ModelSettings(name=still, layers=1)
+def test_gong_may_take_the_absolute_distance() -> None:
+    silos, spec = members(size=SIZES), ModelSettings(layers=1)
     cfg = Gong(distance="l1")
     result = hosted(cfg, silos=silos, model=spec, training=sgd()).run()
     r = Round(silos, spec)
@@ -304,7 +301,7 @@ def test_without_distillation_feddf_is_fedavg() -> None:
             torch.testing.assert_close(found[name], weight, atol=bound, rtol=1e-5)
     cfg = FedDF(rounds=1, labelled=False)
     other = weights(hosted(cfg, silos=silos, training=training).run())
-    assert max(float((other[n] - mean[n]).abs().max()) for n in mean) > 5e-4
+    assert max(float((other[n] - mean[n]).abs().max()) for n in mean) > 2e-5
 
 
 def replaced(silo: Silo) -> Silo:

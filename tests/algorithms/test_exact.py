@@ -24,14 +24,15 @@ MACHINES = (  # what a processor, a library or an operator may choose otherwise
 DIGESTS = """
 import numpy as np, torch
 from secure_fl.algorithms.exact import orthonormal, product
-from secure_fl.algorithms.fedadam import FedAdam, ServerAdam
+from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusive.server import momentum
 from secure_fl.algorithms.updates import digest
 
 rng = np.random.default_rng(0)
 drawn = lambda *shape: torch.from_numpy(rng.integers(-999, 999, shape).astype(np.float32) * 0.37)
 Y, B = drawn(384, 100) * 2.0 ** -torch.arange(100).remainder(9), drawn(100, 512)
-U, server, g = orthonormal(Y), ServerAdam(FedAdam()), {f"l.{n}.w": drawn(1003) for n in range(5)}
+U, g = orthonormal(Y), {f"l.{n}.w": drawn(1003) for n in range(5)}
+server = ServerAdam(2e-3, 0.9, 0.99, 1e-3)
 moves = [server.step({"w": drawn(10_003) * 1e-6}) for _ in range(4)]
 m = momentum(g, range(5), {f"l.{n}.w": n for n in range(5)})
 print(digest({"U": U, "mean": product(U, B), "m": m["w"], **moves[-1]}).hex())

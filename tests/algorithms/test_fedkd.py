@@ -36,9 +36,9 @@ from tests.support.killing import Killed, after, kill_when
 from tests.support.private import make_site, notes, seeded
 from tests.support.raising import raises
 from tests.support.run_states import kept_state
-from tests.support.saved_models import save_tiny, still
+from tests.support.saved_models import dropping, save_tiny
 
-__all__ = ["still"]  # a fixture
+__all__ = ["dropping"]  # a fixture
 
 WAYS: tuple[Way, ...] = get_args(Way)
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
@@ -193,15 +193,15 @@ def test_label_sets_of_their_own_leave_heads_at_home(mode: Any, sent: set[str]) 
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=SLOW)])
-def test_without_distillation_it_is_fedavg_of_the_student(still: str, optimizer: Any) -> None:
+def test_without_distillation_it_is_fedavg_of_the_student(optimizer: Any) -> None:
     """Bit for bit: the teacher beside it changes nothing."""
     training = TrainingSettings(
         learning_rate=1e-3, batch_size=16, device="cpu", optimizer=optimizer
     )
-    alone = small(FedAvg(rounds=2), model=ModelSettings(name=still, layers=1), training=training)
+    alone = small(FedAvg(rounds=2), model=ModelSettings(layers=1), training=training)
     pair = small(
         kd(factors="none", **OFF),
-        model=ModelSettings(name=still),
+        model=ModelSettings(),
         training=training,
     )
     assert equal(weights(alone.run()), weights(pair.run(), "student"))
@@ -213,7 +213,7 @@ def site_of(silo: Silo, model: ModelSettings, training: TrainingSettings = SGD) 
 
 
 @pytest.mark.parametrize("mean", ["records", "parties"])
-def test_an_exchanged_gradient_is_that_of_all_records(still: str, mean: Any) -> None:
+def test_an_exchanged_gradient_is_that_of_all_records(mean: Any) -> None:
     """One step of full batches against one step by hand on everybody's records together."""
     cfg = kd(
         rounds=1,
@@ -227,7 +227,7 @@ def test_an_exchanged_gradient_is_that_of_all_records(still: str, mean: Any) -> 
     sizes = (12, 30, 6)
     splits = make("ade", parties=3, seed=0, size=sizes)
     parties = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
-    model = ModelSettings(name=still, layers=2)
+    model = ModelSettings(layers=2)
     result = run(cfg, silos=parties, model=model, training=SGD).run()
     gradients: list[dict[str, Tensor]] = []
     for silo in parties:
@@ -261,8 +261,8 @@ def test_an_exchanged_gradient_is_that_of_all_records(still: str, mean: Any) -> 
     assert torch.allclose(found, together, atol=1e-6) == (mean == "records")
 
 
-def test_exchanged_gradients_train_with_dropout_like_epochs() -> None:
-    site = site_of(silos()[0], ModelSettings(layers=2))
+def test_exchanged_gradients_train_with_dropout_like_epochs(dropping: str) -> None:
+    site = site_of(silos()[0], ModelSettings(name=dropping, layers=2))
     pair = make_pair(site, kd(exchange="gradient"))
     descent = Descent(site, pair, trainable(pair.student))
     batch = site.train.batch(range(8))

@@ -25,6 +25,9 @@ from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, members
 from tests.support.hands import AS_PRINTED, ce
+from tests.support.saved_models import dropping
+
+__all__ = ["dropping"]  # a fixture
 
 RATE = 0.3
 SGD = TrainingSettings(
@@ -180,8 +183,8 @@ def test_the_partys_loss_by_hand() -> None:
     assert float(two) == pytest.approx(distilled + 3 * (2 / 4 - 3 / 4), rel=1e-6)
 
 
-def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does() -> None:
-    site = hospital()
+def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does(dropping: str) -> None:
+    site = hospital(model=ModelSettings(name=dropping, layers=2))
     start, cfg = site.model(), printed()
     x, val = site.public.batch([0, 1, 2]), site.train.batch([0, 1, 2, 3, 4])
     y = torch.tensor([[0.9, 0.1], [0.2, 0.8], [1.0, 0.0]])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.fedadam import FedAdam, ServerAdam
+from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusive.server import ServerSGD
 from secure_fl.algorithms.inclusive.tier_sums import TierSums
@@ -21,11 +21,10 @@ DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
 TIERS = {"a1": "weak", "a2": "weak", "b1": "medium", "b2": "medium"} | {
     f"c{i}": "strong" for i in range(1, 5)
 }
-ADAM = FedAdam(server_learning_rate=0.1, beta1=0.5, beta2=0.75, tau=0.5)
 
 
 def adam() -> ServerAdam:
-    return ServerAdam(ADAM)
+    return ServerAdam(η=0.1, β1=0.5, β2=0.75, τ=0.5)
 
 
 def plain() -> ServerSGD:

@@ -35,8 +35,8 @@ from tests.support.toy_tiers import names_of, play
 DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
 ONE_EACH = ("weak", "medium", "strong")
 SERVERS: dict[str, dict[str, Any]] = {
-    "fedadam": {},
-    "linear": {"server_optimizer": "linear"},
+    "fedadam": {"server_optimizer": "fedadam"},
+    "linear": {},
 }
 
 
@@ -196,8 +196,10 @@ def test_equal_tiers_are_fedadam() -> None:
     """One tier, one depth: what is left of Algorithm 1 is FedAdam, to the last bit."""
     from secure_fl import FedAdam
 
-    ours = tiers(AllSmall(rounds=2, tiers={"weak": 1, "strong": 3}, weights="samples"))
-    theirs = tiers(FedAdam(rounds=2), model=ModelSettings(layers=1))
+    depths = {"weak": 1, "strong": 3}
+    ours = tiers(AllSmall(rounds=2, tiers=depths, weights="samples", server_optimizer="fedadam"))
+    adam = FedAdam(rounds=2, server_learning_rate=2e-3, tau=1e-3)
+    theirs = tiers(adam, model=ModelSettings(layers=1))
     first, second = weights(ours.run()), weights(theirs.run())
     for name in first:
         torch.testing.assert_close(first[name], second[name], atol=1e-6, rtol=1e-5)

@@ -16,7 +16,7 @@ from secure_fl.learning.fetching import quiet
 MB = 1 << 20
 CHILD = """
 import json, re, sys
-from secure_fl import fetching, models
+from secure_fl.learning import models
 from secure_fl.settings import ModelSettings, TaskSettings
 from secure_fl.learning.tasks import make_task
 

@@ -76,7 +76,8 @@ def test_the_sum_of_products_is_exact_and_the_product_of_mean_factors_is_not() -
     exact, factors = run("exact").run().model, run("lora").run().model
     assert error(moves(exact), expected) < 1e-5
     assert error(moves(factors), expected) > 0.1
-    assert {layer.r["default"] for layer in adapted(exact).values()} == {HOSPITALS * RANK}
+    ranks = [layer.r["default"] for layer in adapted(exact).values()]
+    assert max(ranks) == HOSPITALS * RANK  # a sum may have fewer directions, never more
 
 
 def test_a_frozen_a_makes_factors_exact_too() -> None:
@@ -87,7 +88,7 @@ def test_a_frozen_a_makes_factors_exact_too() -> None:
 def test_sealed_products_are_those_in_the_clear() -> None:
     clear = moves(run("exact").run().model)
     assert error(moves(run("exact", "he+secagg", bits=24).run().model), clear) < 1e-3
-    assert error(moves(run("exact", "he+secagg", bits=8).run().model), clear) < 0.1
+    assert error(moves(run("exact", "he+secagg", bits=8).run().model), clear) < 0.05
 
 
 def test_frozen_weights_come_back_and_adapters_hold_all_that_was_learned(tmp_path: Path) -> None:

@@ -39,9 +39,6 @@ from secure_fl.testing.hospitals import LABELS, hosted, silos, small
 from tests.support.equality import equal, equal_nested, weights
 from tests.support.hands import site_of
 from tests.support.killing import Killed, kill_when, within
-from tests.support.saved_models import still
-
-__all__ = ["still"]  # a fixture
 
 PASSES, BATCH, PUBLIC = 2, 8, 16
 DP = DPSettings(epsilon=50.0, delta=1e-3, noise_multiplier=1.0, accountant="rdp")
@@ -227,10 +224,10 @@ def kept_by(folder: Path, party: str) -> dict[str, Any]:
 # --- a step of several batches, and classes that count alike --------------------------------------
 
 
-def test_accumulated_batches_are_the_larger_batch(still: str) -> None:
+def test_accumulated_batches_are_the_larger_batch() -> None:
     moves = []
     for size, count in ((12, 1), (4, 3), (6, 2)):
-        site = still_site(still, training(batch_size=size, accumulate=count, optimizer="sgd"))
+        site = site_with(training(batch_size=size, accumulate=count, optimizer="sgd"))
         model = site.model()
         records = site.train.batches(size, None)
         optimizer = make_optimizer(model, site.training)
@@ -242,16 +239,16 @@ def test_accumulated_batches_are_the_larger_batch(still: str) -> None:
             torch.testing.assert_close(other[name], weight, atol=1e-7, rtol=1e-5)
 
 
-def test_a_last_step_of_fewer_records_still_counts_each_alike(still: str) -> None:
+def test_a_last_step_of_fewer_records_still_counts_each_alike() -> None:
     """Batches of 4, 4 and 2 records: their mean loss is over 10 records, not over 3 batches."""
-    site = still_site(still, training(batch_size=4, accumulate=3), size=10)
+    site = site_with(training(batch_size=4, accumulate=3), size=10)
     model, objective = site.model(), task_loss(site)
     loss = fit(site, model.eval(), 1, objective=lambda m, b: objective(m, b) * 0 + len(b["labels"]))
     assert loss == pytest.approx((4 * 4 + 4 * 4 + 2 * 2) / 10)
 
 
-def test_balanced_classes_count_alike_in_the_loss(still: str) -> None:
-    site = still_site(still, training(class_weights="balanced"), size=16, skewed=True)
+def test_balanced_classes_count_alike_in_the_loss() -> None:
+    site = site_with(training(class_weights="balanced"), size=16, skewed=True)
     batch = site.train.batch(range(16))
     labels = batch["labels"].tolist()
     counts = {label: labels.count(label) for label in set(labels)}
@@ -266,9 +263,9 @@ def test_balanced_classes_count_alike_in_the_loss(still: str) -> None:
     torch.testing.assert_close(by_hand, torch.stack(classes).mean())
 
 
-def test_scores_know_no_class_weights(still: str) -> None:
-    plain = still_site(still, training(), size=16, skewed=True)
-    site = still_site(still, training(class_weights="balanced"), size=16, skewed=True)
+def test_scores_know_no_class_weights() -> None:
+    plain = site_with(training(), size=16, skewed=True)
+    site = site_with(training(class_weights="balanced"), size=16, skewed=True)
     model = site.model()
     encoded = site._encode(site.silo, "train")
     assert site.task.evaluate(model, encoded) == plain.task.evaluate(model, plain.train)
@@ -285,14 +282,12 @@ def test_tags_and_scores_have_no_classes_to_balance() -> None:
         make_task(TaskSettings(kind="regression")).balanced(site_of(silos()[0]).train)
 
 
-def still_site(
-    still: str, settings: TrainingSettings, *, size: int = 12, skewed: bool = False
-) -> Site:
-    """A site whose model has no dropout."""
+def site_with(settings: TrainingSettings, *, size: int = 12, skewed: bool = False) -> Site:
+    """A site of so many records."""
     records = list(silos(size=48)[0].train)
     if skewed:
         by_class = [[r for r in records if label_name(r) == label] for label in LABELS]
         records = by_class[0][: size // 4] + by_class[1]
     site = site_of(Silo("hospital", tuple(records[:size])), settings)
-    site.model_settings = ModelSettings(name=still, layers=1)
+    site.model_settings = ModelSettings(layers=1)
     return site
