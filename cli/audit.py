@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ import click
 
 if TYPE_CHECKING:
     from secure_fl.audits.document import AuditDocument
+    from secure_fl.audits.report.trade_off import Curve
 
 RUN = click.Path(path_type=Path, file_okay=False)
+EPSILON = "epsilon"  # the part of a page on attacks over ε
 
 
 @click.command(
@@ -55,9 +58,11 @@ def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: 
 @click.command(
     epilog="""\b
 Examples:
-  secure-fl report runs/study                          its page, with the audit if there was one
+  secure-fl report runs/study
+      its page, with the audit if there was one
   secure-fl report runs/clear runs/study --out both    runs side by side
-  secure-fl report runs/study --shared --out hand-on   without figures of a single hospital"""
+  secure-fl report runs/study --shared --out hand-on
+      without figures of a single hospital"""
 )
 @click.argument("runs", type=RUN, nargs=-1, required=True)
 @click.option(
@@ -113,6 +118,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         comparison_page,
         difference,
         explained,
+        names_of,
         settings_apart,
         side_by_side,
     )
@@ -131,6 +137,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
             ]
         )
         return
+    audits = _over_epsilon(runs, names_of(stories))
     console, laid = show.out(), side_by_side(stories)
     console.print(laid)
     console.print(explained(stories))
@@ -138,10 +145,30 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         names = [row[0] for row in laid.rows]
         console.print()
         console.print(show.grid("settings that differ", ["field", *names], apart))
+    if audits is not None:
+        console.print()
+        console.print(show.grid(audits.table.caption, list(audits.table.header), audits.table.rows))
     if out is not None:
+        part = "" if audits is None else _section(audits)
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / "report.html", comparison_page(stories))
+        write_whole(out / "report.html", comparison_page(stories, audited=part))
         console.print(f"\npage: {out / 'report.html'}")
+
+
+def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
+    """Attack success over ε, of those runs that were audited; None: they promise no two."""
+    found = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
+    if len(found) < 2:
+        return None
+    from secure_fl.audits.report import read_all, trade_off
+
+    return trade_off.curve(read_all([r for r, _ in found]), EPSILON, [n for _, n in found])
+
+
+def _section(curve: Curve) -> str:
+    from secure_fl.audits.report.trade_off import shown
+
+    return shown(curve, EPSILON)
 
 
 def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:

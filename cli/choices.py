@@ -32,6 +32,13 @@ def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> s
     return value
 
 
+def known_algorithms(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse each that no algorithm is called."""
+    return tuple(known_algorithm(ctx, param, name) for name in value)
+
+
 def algorithms_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The algorithms whose names begin so."""
     return [name for name in _training() if name.startswith(incomplete)]

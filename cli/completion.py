@@ -14,7 +14,8 @@ PROGRAM, VARIABLE = "secure-fl", "_SECURE_FL_COMPLETE"
     epilog="""\b
 Examples:
   secure-fl completion bash > ~/.local/share/bash-completion/completions/secure-fl
-  secure-fl completion zsh > ~/.zfunc/_secure-fl      (a folder of your $fpath)
+  secure-fl completion zsh > ~/.zfunc/_secure-fl
+      (a folder of your $fpath)
   secure-fl completion fish > ~/.config/fish/completions/secure-fl.fish"""
 )
 @click.argument("shell", type=Names(["bash", "zsh", "fish"]))

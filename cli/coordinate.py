@@ -13,6 +13,7 @@ import click
 
 from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE, keys_option
+from secure_fl.cli.numbers import Real, Whole
 from secure_fl.cli.signals import Signals
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ WAYS = ("up", "down")
     epilog="""\b
 Example:
   secure-fl coordinate plan.toml --kit kits/hub --keys keys --out runs/study
-  secure-fl coordinate questions.toml --kit kits/hub --keys keys      docs/statistics.md
+  secure-fl coordinate questions.toml --kit kits/hub --keys keys
+      docs/statistics.md
 
 It waits for the hospitals, invites them to PLAN, and leads the run to its end. Nothing that it
 sends can be read by it. Ctrl-C stops after the round; started again, the run goes on."""
@@ -35,18 +37,20 @@ sends can be read by it. Ctrl-C stops after the round; started again, the run go
 @click.argument("plan", type=FILE)
 @click.option("--kit", type=FILE, required=True, help="The coordinator's kit.")
 @keys_option
-@click.option("--out", type=FILE, default=Path("runs/pilot"), show_default=True)
+@click.option(
+    "--out", type=FILE, default=Path("runs/pilot"), show_default=True, help="The run's folder."
+)
 @click.option("--listen", metavar="URL", help="Another address to listen on than the kit's.")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=Real(min=0),
     default=3600.0,
     show_default=True,
     help="Seconds to wait for hospitals that are missing.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Real(min=0),
     default=30.0,
     show_default=True,
     help="Seconds a hospital may be disconnected before the round goes on without it.",
@@ -54,7 +58,7 @@ sends can be read by it. Ctrl-C stops after the round; started again, the run go
 @click.option(
     "--metrics",
     metavar="PORT",
-    type=click.IntRange(1, 65535),
+    type=Whole(1, 65535),
     help="Show numbers for Prometheus on this port of 127.0.0.1.",
 )
 @log_option
@@ -82,7 +86,7 @@ def coordinate(
     from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import named, unsolved
+    from secure_fl.pilot.progress import named, saved, unsolved
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(Signals())
@@ -98,7 +102,7 @@ def coordinate(
         notes = CoordinatorLog(run, asked.rounds, log, standing)
         recorder, leads = (
             notes.recorder,
-            partial(RunLeader, named=named(out), unsolved=unsolved(out)),
+            partial(RunLeader, named=named(out), unsolved=unsolved(out), saved=saved(out)),
         )
         meter = notes.meter
         with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
@@ -132,8 +136,10 @@ def _lead(
 @click.command(
     epilog="""\b
 Example:
-  secure-fl status runs/study          the coordinator's folder, or a hospital's
-  secure-fl status letters             a courier's and its trainer's: who is there, since when"""
+  secure-fl status runs/study
+      the coordinator's folder, or a hospital's
+  secure-fl status letters
+      a courier's and its trainer's: who is there, since when"""
 )
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--kit", type=FILE, default=Path("kit"), show_default=True, help="For letters only.")

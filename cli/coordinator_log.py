@@ -25,6 +25,7 @@ BAD = (
     "complaint",
     "goes back",
     "hidden",
+    "forgot",
     "waiting",
     "slow",
     "stopped",
@@ -65,6 +66,8 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
         case "lost" | "returned" | "restarted" | "left out":
             return f"{event['event']}: {', '.join(map(str, event['parties']))}"
+        case "forgot":
+            return f"lacks rounds that it had saved: {', '.join(event['parties'])}"
         case "failed":
             return f"cannot go on ({event['code']}): {', '.join(event['parties'])}"
         case "refused":

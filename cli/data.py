@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from secure_fl.cli.choices import Kinds, Names
+from secure_fl.cli.group import Told
+from secure_fl.cli.numbers import MOST_RECORDS, Real, Whole
 
 if TYPE_CHECKING:
     from secure_fl.config.data import CorpusData, SourceData
@@ -25,7 +27,13 @@ KEEPS = "What of the public ones a host keeps, with labels."
 def _reading(command: F) -> F:
     """Add the options of all commands that read records."""
     options = [
-        click.option("--task", type=Kinds, default="classification", show_default=True),
+        click.option(
+            "--task",
+            type=Kinds,
+            default="classification",
+            show_default=True,
+            help="What a row must hold.",
+        ),
         click.option("--format", "format_", help="Force a format; left out: by suffix or content."),
         click.option(
             "--column",
@@ -40,7 +48,7 @@ def _reading(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(cls=Told)
 def data() -> None:
     """Describe, split or make records. Nothing leaves this machine."""
 
@@ -49,7 +57,8 @@ def data() -> None:
     epilog="""\b
 Examples:
   secure-fl data describe notes.csv --column text=note --column label=code
-  secure-fl data describe train.jsonl dev.jsonl test.jsonl     also what they share
+  secure-fl data describe train.jsonl dev.jsonl test.jsonl
+      also what they share
   secure-fl data describe corpus/ --task ner --json
 
 Only counts are printed: sizes, labels, lengths, duplicates. No record is quoted."""
@@ -80,8 +89,10 @@ def describe(
 Examples:
   secure-fl data split notes.csv --out north
   secure-fl data split notes.csv --out north --dev 0.1 --test 0.2 --seed 7
-  secure-fl data split all.jsonl --out parts --parties 4 --partition dirichlet_class --alpha 0.5
-  secure-fl data split all.jsonl --out parts --parties 4 --public 0.5    for distillation
+  secure-fl data split all.jsonl --out parts --parties 4 \\
+      --partition dirichlet_class --alpha 0.5
+  secure-fl data split all.jsonl --out parts --parties 4 --public 0.5
+      for distillation
 
 A record's part depends on its id and the seed only: it stays there when the file grows."""
 )
@@ -90,20 +101,39 @@ A record's part depends on its id and the seed only: it stays there when the fil
     "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Target folder."
 )
 @_reading
-@click.option("--dev", type=click.FloatRange(0, 1, max_open=True), default=0.1, show_default=True)
-@click.option("--test", type=click.FloatRange(0, 1, max_open=True), default=0.2, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--parties", type=click.IntRange(min=1), help="Spread over so many hospitals first.")
+@click.option(
+    "--dev",
+    type=Real(0, 1, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="The share to choose rounds by.",
+)
+@click.option(
+    "--test",
+    type=Real(0, 1, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="The share to be measured on.",
+)
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Of all that is drawn.")
+@click.option("--parties", type=Whole(min=1), help="Spread over so many hospitals first.")
 @click.option(
     "--partition",
     type=Names(["iid", "dirichlet_class", "dirichlet_client"]),
     default="iid",
     show_default=True,
+    help="How alike hospitals are.",
 )
-@click.option("--alpha", type=float, default=1.0, show_default=True, help="Of the Dirichlet draws.")
-@click.option("--minimum", type=int, default=10, show_default=True, help="Records of each.")
-@click.option("--public", type=click.FloatRange(0, 1, max_open=True), help="Share that all hold.")
-@click.option("--labelled", type=click.FloatRange(0, 1, max_open=True), help=f"{KEEPS} [0.1]")
+@click.option(
+    "--alpha",
+    type=Real(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Of the Dirichlet draws.",
+)
+@click.option("--minimum", type=Whole(1), default=10, show_default=True, help="Records of each.")
+@click.option("--public", type=Real(0, 1, max_open=True), help="Share that all hold.")
+@click.option("--labelled", type=Real(0, 1, max_open=True), help=f"{KEEPS} [0.1]")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""
@@ -139,19 +169,27 @@ def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, 
     epilog="""\b
 Examples:
   secure-fl data make ade --out hospitals
-  secure-fl data make ade --out hospitals --parties 5 --size 200 --shift 1.0 --seed 3
-  secure-fl data make ade --out hospitals --public 240 --labelled 60     for distillation"""
+  secure-fl data make ade --out hospitals --parties 5 --size 200 \\
+      --shift 1.0 --seed 3
+  secure-fl data make ade --out hospitals --public 240 --labelled 60
+      for distillation"""
 )
 @click.argument("corpus")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Target folder."
 )
-@click.option("--parties", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--size", type=click.IntRange(min=1), help="Training records of each hospital.")
-@click.option("--shift", type=click.FloatRange(0, 1), help="0: hospitals alike, 1: different.")
-@click.option("--public", type=click.IntRange(min=0), default=0, help="Records that all hold.")
-@click.option("--labelled", type=click.IntRange(min=0), default=0, help=KEEPS)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--parties",
+    type=Whole(min=1),
+    default=3,
+    show_default=True,
+    help="How many hospitals.",
+)
+@click.option("--size", type=Whole(1, MOST_RECORDS), help="Training records of each hospital.")
+@click.option("--shift", type=Real(0, 1), help="0: hospitals alike, 1: different.")
+@click.option("--public", type=Whole(0, MOST_RECORDS), default=0, help="Records that all hold.")
+@click.option("--labelled", type=Whole(0, MOST_RECORDS), default=0, help=KEEPS)
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Of all that is drawn.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def make(corpus: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Write a built-in synthetic CORPUS, one folder for each hospital."""

@@ -12,6 +12,7 @@ import click
 
 from secure_fl.cli.choices import Names
 from secure_fl.cli.group import INTERRUPTED, stop
+from secure_fl.cli.numbers import Whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,14 +44,14 @@ Examples:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1,
     show_default=True,
     help="Repeat with so many seeds: other notes, another start.",
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=5,
     show_default=True,
     help="Rounds of each run.",

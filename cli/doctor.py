@@ -56,8 +56,10 @@ class Check:
     epilog="""\b
 Examples:
   secure-fl doctor
-  secure-fl doctor --json > report.json      what a report of a fault should hold
-  secure-fl doctor --kit kit                 a pilot's kit too: until when does it hold
+  secure-fl doctor --json > report.json
+      what a report of a fault should hold
+  secure-fl doctor --kit kit
+      a pilot's kit too: until when does it hold
 
 The exit status is 0 if nothing keeps secure-fl from working, else 1."""
 )

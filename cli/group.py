@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from secure_fl.errors import RunError, SecureFLError
 
@@ -72,6 +73,16 @@ class LazyGroup(click.Group):
             formatter.write(f"\n{self.epilog.rstrip()}\n")
 
 
+class Told(click.Group):
+    """A group that lists its commands with whole sentences: click cuts what is long."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; what does not fit on a line is wrapped."""
+        with formatter.section("Commands"):
+            told = {name: one.get_short_help_str(1000) for name, one in self.commands.items()}
+            formatter.write_dl(sorted(told.items()))
+
+
 class Program(LazyGroup):
     """The whole program: errors end it with a text on stderr and a documented exit status."""
 
@@ -112,13 +123,19 @@ def _report(error: Exception, debug: bool) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
+        if isinstance(error.__context__, EOFError):
+            _say("a question has no answer here\n  -> answer by options, which --help lists")
+            return 2
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    if isinstance(error, click.UsageError) and not isinstance(error, NoArgsIsHelpError):
+        _say(_told(error))
+        return error.exit_code
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
     if isinstance(error, SecureFLError):
-        click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True)
+        _say(str(error))
         return error.exit_status
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
         return _reader_left()
@@ -131,6 +148,24 @@ def _report(error: Exception, debug: bool) -> int:
         err=True,
     )
     return 1
+
+
+def _say(what: str) -> None:
+    click.echo(f"{click.style('error', fg='red', bold=True)}: {what}", err=True)
+
+
+def _told(error: click.UsageError) -> str:
+    """What is wrong with a command line, and how it is written, as all errors are told."""
+    what = error.format_message().strip().removesuffix(".")
+    what = what[:1].lower() + what[1:]
+    if type(error) is click.BadParameter and error.param is not None and error.ctx is not None:
+        place = error.param.get_error_hint(error.ctx).replace("'", "")
+        what = f"{place}: {error.message.removesuffix('.')}"
+    if error.ctx is None:
+        return what
+    path, command = error.ctx.command_path, error.ctx.command
+    usage = " ".join([path, *command.collect_usage_pieces(error.ctx)])
+    return f"{what}\n  -> {usage} (--help explains it)"
 
 
 def _reader_left() -> int:

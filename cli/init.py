@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from secure_fl.cli.choices import Names, algorithms_like, known_algorithm
+from secure_fl.cli.numbers import Whole
+from secure_fl.thresholds import MOST_MASKED
 
 # The corpus that shows each kind of task, and what its labels are.
 CORPORA = {
@@ -78,7 +80,7 @@ device = "auto"                # or "cpu", "cuda", "mps"
 precision = "float32"          # or "bfloat16" on hardware that has it
 
 [protection]
-mode = "{mode}"           # "he+secagg", "he", "secagg"; "none" shows updates in clear
+mode = "he+secagg"             # "he", "secagg"; "none" shows updates in clear
 bits = 8                       # of each value of an update: 4, 6, 8, 12, 16 or 24
 min_cohort = {cohort}                 # no sum over fewer hospitals is ever opened
 """
@@ -110,7 +112,7 @@ Examples:
 )
 @click.option(
     "--parties",
-    type=click.IntRange(min=1, max=1000),
+    type=Whole(1, MOST_MASKED),
     default=3,
     show_default=True,
     help="How many hospitals.",
@@ -119,7 +121,6 @@ Examples:
 def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
     from secure_fl.cli.catalogue import listed
-    from secure_fl.crypto.scheme import COHORT, largest_cohort
     from secure_fl.errors import RunError
 
     require_classes(task, algorithm)
@@ -138,8 +139,6 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
     if parties < SUMMED and not listed(algorithm).sums_nothing:
         click.echo(f"note: a sum over {parties} hides nothing from its members", err=True)
-    if parties > (most := largest_cohort(COHORT)):
-        click.echo(f"note: over {most} parties the coordinator sees the sums", err=True)
 
 
 def require_classes(task: str, algorithm: str) -> None:
@@ -154,7 +153,6 @@ def require_classes(task: str, algorithm: str) -> None:
 def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Write the settings with their explanations."""
     from secure_fl.cli.catalogue import listed
-    from secure_fl.crypto.scheme import COHORT, largest_cohort
 
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
     unused = "" if listed(algorithm).has_host else "# "
@@ -166,7 +164,6 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
         "public": f"{unused}public = 240",
         "labelled": f"{unused}labelled = 60",
         "file": file,
-        "mode": "he+secagg" if parties <= largest_cohort(COHORT) else "secagg",
         "cohort": min(SUMMED, parties),
     }
     text = "".join(part.format(**chosen) for part in (HEAD, DATA, TAIL))

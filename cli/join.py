@@ -13,6 +13,7 @@ import click
 
 from secure_fl.cli.journal import journal, log_option
 from secure_fl.cli.keyring import FILE
+from secure_fl.cli.numbers import Whole
 from secure_fl.cli.signals import Signals
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ says that the run is over, or on Ctrl-C. Start it again at any time: it goes on 
 @click.option(
     "--metrics",
     metavar="PORT",
-    type=click.IntRange(1, 65535),
+    type=Whole(1, 65535),
     help="Show numbers for Prometheus on this port of 127.0.0.1.",
 )
 @click.option(

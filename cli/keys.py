@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from secure_fl.cli.group import Told
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.cli.rosters import approved, as_text, describe, roster
 from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
@@ -53,8 +54,9 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, yes: bool, ou
     The old keys move to the archive: they open old runs, and no new run accepts them.
 
     \b
-    secure-fl keys roster north.card.json west.card.json --coordinator hub.card.json \\
-        --after roster.json -o roster2.json
+    secure-fl keys roster north.card.json west.card.json \\
+      --coordinator hub.card.json \\
+      --after roster.json -o roster2.json
     secure-fl keys rotate roster2.json
     """  # noqa: D301
     ring = open_ring(folder, passphrase_file)
@@ -102,14 +104,14 @@ def _write(bundles: Mapping[str, bytes], output: Path) -> None:
     click.echo(f"written: {output}/NAME.bundle for {', '.join(bundles)}")
 
 
-@click.group()
+@click.group(cls=Told)
 def keys() -> None:
     """Make and exchange keys.
 
     The whole way, for three hospitals and a coordinator:
 
     \b
-    every site    secure-fl site init north          (the coordinator: keys identity)
+    every site    secure-fl site init north     (the coordinator: keys identity)
     the dealer    secure-fl keys roster north.card.json south.card.json \\
                       east.card.json --coordinator hub.card.json
                   secure-fl keys ceremony roster.json -o bundles

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from secure_fl.cli.group import Told
 from secure_fl.errors import TamperError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def _checked_options(command: F) -> F:
     return click.argument("file", metavar="LEDGER", type=FILE)(command)
 
 
-@click.group()
+@click.group(cls=Told)
 def ledger() -> None:
     """Read a silo's privacy ledger. Nothing here can change it."""
 

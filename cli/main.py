@@ -15,9 +15,9 @@ STATUSES: Mapping[int, str] = MappingProxyType(
         1: "doctor found a problem, or secure-fl itself is at fault",
         2: "the command line, the settings, the data or the model is wrong",
         3: "an audit found more than the policy allows",
-        4: "a run's folder cannot be written, read or resumed, or an audit is inconclusive",
+        4: "a run's folder cannot be used or resumed, or an audit is inconclusive",
         5: "training failed, or parties disagree or cannot go on",
-        6: "something cannot be sealed, opened or verified, or a message is not genuine",
+        6: "something cannot be sealed, opened or verified, or is not genuine",
         7: "the privacy budget does not allow it",
         8: "parties are missing, and were waited for",
         9: "a site refuses the plan or a question; its own log says why",
@@ -59,8 +59,8 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
 
 EPILOG = """\
 Start here:
-  secure-fl demo                     three hospitals on built-in data, under two minutes
-  secure-fl init my-study            write my-study/federation.toml
+  secure-fl demo                three hospitals, built-in data, two minutes
+  secure-fl init my-study       write my-study/federation.toml
   secure-fl train my-study/federation.toml
 
 Exit status:

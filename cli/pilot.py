@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from secure_fl.cli.group import Told
 from secure_fl.cli.keyring import FILE, keys_option
+from secure_fl.cli.numbers import Whole
 
 if TYPE_CHECKING:
     from secure_fl.policy.questions import QuestionPlan
 
 
-@click.group()
+@click.group(cls=Told)
 def pilot() -> None:
     """Prepare a pilot across hospitals, or try one on this machine.
 
@@ -30,10 +32,10 @@ def pilot() -> None:
     required=True,
     help="Name or address under which hospitals reach the coordinator. Can be repeated.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
+@click.option("--port", type=Whole(1, 65535), default=8443, show_default=True, help="Of the hub.")
 @click.option(
     "--days",
-    type=click.IntRange(1, 3650),
+    type=Whole(1, 3650),
     default=90,
     show_default=True,
     help="How long certificates hold.",
@@ -96,12 +98,20 @@ def init(
 
 
 @pilot.command()
-@click.option("--parties", type=click.IntRange(3, 16), default=3, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--size", type=click.IntRange(min=8), default=120, show_default=True,
+@click.option(
+    "--parties",
+    type=Whole(3, 16),
+    default=3,
+    show_default=True,
+    help="How many hospitals.",
+)
+@click.option("--rounds", type=Whole(min=1), default=3, show_default=True, help="How many rounds.")
+@click.option("--size", type=Whole(min=8), default=120, show_default=True,
               help="Training notes of each hospital.")  # fmt: skip
 @click.option("--questions", type=FILE, help="Ask these in place of training: as for `stats`.")
-@click.option("--out", type=FILE, default=Path("pilot"), show_default=True)
+@click.option(
+    "--out", type=FILE, default=Path("pilot"), show_default=True, help="For all its files."
+)
 def local(parties: int, rounds: int, size: int, questions: Path | None, out: Path) -> None:
     """Play a whole pilot on this machine, in about two minutes.
 

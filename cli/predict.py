@@ -26,8 +26,10 @@ Examples:
   secure-fl predict runs/first "Rash after starting velodorin."
   secure-fl predict runs/first --file notes.csv --json
   secure-fl predict runs/first "Is it raining?" --pair "It is wet outside."
-  secure-fl predict runs/alone --party hospital-2 "Rash."     a hospital's own model
-  cat notes.txt | secure-fl predict runs/first                one text per line
+  secure-fl predict runs/alone --party hospital-2 "Rash."
+      a hospital's own model
+  cat notes.txt | secure-fl predict runs/first
+      one text per line
 
 What is printed holds the texts: treat it as you treat the records."""
 )

@@ -18,7 +18,8 @@ FOUND = 2
 @click.command(
     epilog="""\b
 Examples:
-  secure-fl preflight study.toml                     all hospitals of a settings file
+  secure-fl preflight study.toml
+      all hospitals of a settings file
   secure-fl preflight study.toml --party north       one of them
   secure-fl preflight study.toml --json
 

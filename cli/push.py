@@ -11,10 +11,12 @@ import click
     epilog="""\b
 Examples:
   secure-fl push runs/first /srv/models/ade              into a folder
-  secure-fl push runs/first hf:hospitals/ade             to the hub you are logged in to
+  secure-fl push runs/first hf:hospitals/ade
+      to the hub you are logged in to
   secure-fl push runs/first https://hub.example/a/ade    to a hub of your own
   secure-fl push runs/study /srv/models/student --name student
-  secure-fl push runs/first /srv/models/ade --onnx       with model.onnx: no PyTorch needed there
+  secure-fl push runs/first /srv/models/ade --onnx
+      with model.onnx: no PyTorch needed there
 
 The card (README.md) is written anew, with the run's audit if there was one. Audit a model before
 it leaves: secure-fl audit RUN."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from secure_fl.cli.keyring import FILE
+from secure_fl.cli.numbers import Real, Whole
 from secure_fl.crypto.files import write_atomic
 from secure_fl.crypto.identity import PublicIdentity
 from secure_fl.crypto.keyring import KeyRing
@@ -23,10 +24,23 @@ QUESTION = "Are these the right sites, and did you compare the fingerprints by t
 @click.option("--coordinator", required=True, type=FILE, help="The coordinator's card.")
 @click.option("--host", metavar="NAME", help="The member that holds FedID's central model.")
 @click.option("--tier", multiple=True, metavar="NAME=TIER", help="A member's tier; repeatable.")
-@click.option("--threshold", type=int, help="Survivors a sum needs.  [floor(2n/3)+1]")
-@click.option("--days", type=float, default=365.0, show_default=True, help="How long it holds.")
+@click.option("--threshold", type=Whole(1, 128), help="Survivors a sum needs.  [floor(2n/3)+1]")
+@click.option(
+    "--days",
+    type=Real(0, 3650, min_open=True),
+    default=365.0,
+    show_default=True,
+    help="How long it holds.",
+)
 @click.option("--after", type=FILE, help="The roster this one replaces: takes the next version.")
-@click.option("-o", "--output", type=FILE, default=Path("roster.json"), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    default=Path("roster.json"),
+    show_default=True,
+    help="For the roster.",
+)
 def roster(
     cards: tuple[Path, ...],
     coordinator: Path,
@@ -42,8 +56,9 @@ def roster(
     \b
     secure-fl keys roster north.card.json south.card.json east.card.json \\
         --coordinator hub.card.json --tier north=strong
-    secure-fl keys roster north.card.json west.card.json --coordinator hub.card.json \\
-        --after roster.json -o roster2.json
+    secure-fl keys roster north.card.json west.card.json \\
+      --coordinator hub.card.json \\
+      --after roster.json -o roster2.json
     """  # noqa: D301
     version = load_roster(after).version + 1 if after else 1
     members = _members([load_card(path) for path in cards], host, tier)

@@ -6,10 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
+
+from secure_fl.cli.audit import compare
+from secure_fl.cli.group import Told
 
 DEPTH = 3  # folders below the one that is listed
 AsJson = click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
@@ -31,7 +35,7 @@ class Run:
     changed: str
 
 
-class _Runs(click.Group):
+class _Runs(Told):
     """`secure-fl runs FOLDER` lists, `secure-fl runs show RUN` shows."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -47,10 +51,14 @@ class _Runs(click.Group):
 Examples:
   secure-fl runs                       list runs/ of the current folder
   secure-fl runs /data/studies --json
-  secure-fl runs show runs/first""",
+  secure-fl runs show runs/first
+  secure-fl runs compare runs/first runs/second""",
 )
 def runs() -> None:
-    """List the runs below a folder, or show one."""
+    """List the runs below a folder, show one, compare several, or remove them."""
+
+
+runs.add_command(compare)
 
 
 @runs.command("list")
@@ -62,7 +70,9 @@ def list_(folder: Path, as_json: bool) -> None:
     from secure_fl.errors import RunError
 
     if not folder.is_dir():
+        near = get_close_matches(str(folder), runs.commands, n=1)
         fix = "name the folder that holds runs; secure-fl train makes them"
+        fix = f"did you mean secure-fl runs {near[0]}? else {fix}" if near else fix
         raise RunError("there is no such folder", fix=fix, file=folder, reason="missing")
     found = [summary(run) for run in find(folder)]
     if as_json:

@@ -118,10 +118,9 @@ def settings(name: str | None, markdown: bool) -> None:
         return
     found = _named(name, sections())
     if not found:
-        known = [part for title in sections() for part in (title, *title.split(", "))]
         if name is not None:
-            what = f"there is no section {name!r}: {nearest(name, list(dict.fromkeys(known)))}"
-            raise click.UsageError(what)
+            known = list(dict.fromkeys(map(_typed, sections())))
+            raise click.UsageError(f"there is no section {name!r}: {nearest(name, known)}")
         click.echo("\n".join(sections()))
     for title, section in found.items():
         click.echo(f"[{title}]")
@@ -134,8 +133,19 @@ def settings(name: str | None, markdown: bool) -> None:
 def _named(
     name: str | None, among: Mapping[str, Callable[[], Told]]
 ) -> Mapping[str, Callable[[], Told]]:
-    """The sections of this name, or all of a kind."""
-    return {n: s for n, s in among.items() if name in (n, n.split(", ")[-1], n.split(",")[0])}
+    """The sections of this name, or all of a kind: "dp" is a table of "training" and of "site"."""
+
+    def called(title: str) -> tuple[str, ...]:
+        typed = _typed(title)
+        return title, title.split(",")[0], typed, typed.rpartition(".")[2]
+
+    return {title: section for title, section in among.items() if name in called(title)}
+
+
+def _typed(title: str) -> str:
+    """What one types for a section: an algorithm's own name, a table's without its brackets."""
+    kind, _, one = title.strip("[]").partition(", ")
+    return one if kind == "algorithm" else kind
 
 
 def page() -> str:

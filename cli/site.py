@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from secure_fl.cli.choices import algorithms_like, known_algorithms
+from secure_fl.cli.group import Told
 from secure_fl.cli.keyring import FILE, open_ring
+from secure_fl.cli.numbers import Whole
 from secure_fl.cli.site_decisions import approve, erase
 
 if TYPE_CHECKING:
@@ -21,13 +24,15 @@ if TYPE_CHECKING:
 DAYS = 180  # that new rules allow runs
 
 
-@click.group()
+@click.group(cls=Told)
 def site() -> None:
     """Set up a hospital for a pilot, and check that it is ready.
 
     \b
-    north$ secure-fl site init north ...                    send north.card.json out
-    north$ secure-fl site check site.toml --kit north.kit   when the coordinator sent it
+    north$ secure-fl site init north ...
+        send north.card.json out
+    north$ secure-fl site check site.toml --kit north.kit
+        when the coordinator sent it
     north$ secure-fl join site.toml
     """  # noqa: D301
 
@@ -36,21 +41,49 @@ site.add_command(approve)
 site.add_command(erase)
 
 
+def site_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+    """Refuse what no site may be called, before anything is asked."""
+    from secure_fl.crypto.identity import NAME
+
+    if not NAME.fullmatch(name):
+        allowed = "1 to 64 letters, digits, '.', '_' or '-', a letter or digit first"
+        raise click.BadParameter(f"found {name[:80]!r}; allowed: {allowed}")
+    return name
+
+
 @site.command(
     epilog="""\b
 Example:
-  secure-fl site init north --dataset notes --train train.jsonl --passphrase-file passphrase
+  secure-fl site init north --dataset notes --train train.jsonl \\
+      --passphrase-file passphrase
 
 What is not given is asked for. A passphrase file that does not exist is made, with a fresh one."""
 )
-@click.argument("name")
+@click.argument("name", callback=site_name)
 @click.option("--dataset", prompt="Name of the records, as agreed", help="As the plan names them.")
 @click.option("--train", prompt="File of training records", help="Training records of this site.")
 @click.option("--dev", default="0.1", show_default=True, help="A file, or a share of --train.")
 @click.option("--test", default="0.2", show_default=True, help="A file, or a share of --train.")
-@click.option("--algorithm", "algorithms", multiple=True, default=["fedavg"], show_default=True)
-@click.option("--model", "models", multiple=True, default=["tiny"], show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    default=["fedavg"],
+    show_default=True,
+    callback=known_algorithms,
+    shell_complete=algorithms_like,
+    help="It may train by.",
+)
+@click.option(
+    "--model", "models", multiple=True, default=["tiny"], show_default=True, help="It may train."
+)
+@click.option(
+    "--rounds",
+    type=Whole(min=1),
+    default=10,
+    show_default=True,
+    help="It takes part in, at most.",
+)
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]),
               help=f"The last day that runs are allowed.  [in {DAYS} days]")  # fmt: skip
 @click.option("--made-up", is_flag=True, help="The records are made up: no DP-SGD is required.")
@@ -107,7 +140,12 @@ The exit status is 0 if nothing keeps this site from joining, else 1."""
 @click.option("--kit", type=FILE, required=True, help="The file that the coordinator sent.")
 @click.option("--roster", "told", help="The roster's fingerprint, as you were told by telephone.")
 @click.option("--passphrase-file", type=FILE, help="Read the passphrase from this file.")
-@click.option("--rehearse/--no-rehearsal", default=True, show_default=True)
+@click.option(
+    "--rehearse/--no-rehearsal",
+    default=True,
+    show_default=True,
+    help="Try a round on this site's records.",
+)
 @click.pass_context
 def check(
     ctx: click.Context,

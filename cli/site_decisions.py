@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.command(
     epilog="""\b
 Example:
-  secure-fl keys identity anna --keys anna        once; [site.approval] lists its fingerprint
+  secure-fl keys identity anna --keys anna
+      once; [site.approval] lists its fingerprint
   secure-fl site approve site.toml --plan kit/plan.toml --keys anna
 
 It is on record when `join` accepts the plan. A plan or rules that change need a new one."""
@@ -61,7 +62,8 @@ def approve(
 @click.command(
     epilog="""\b
 Example:
-  secure-fl site erase site.toml --passphrase-file passphrase       what is due, after a question
+  secure-fl site erase site.toml --passphrase-file passphrase
+      what is due, after a question
 
 A run is due when nothing has happened in it for retention_days of [site]. Its rows in the ledger of
 privacy, its seed, and over whom its sums were opened stay: later refusals rest on them."""

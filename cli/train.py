@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 Examples:
   secure-fl train study.toml
   secure-fl train study.toml --set algorithm.rounds=20 --set run.seed=3
-  secure-fl train study.toml --resume              go on after a crash or Ctrl-C
+  secure-fl train study.toml --resume
+      go on after a crash or Ctrl-C
   secure-fl train study.toml --json > result.json
-  secure-fl train study.toml --sink tensorboard=logs   scores over all records, there too
+  secure-fl train study.toml --sink tensorboard=logs
+      scores over all records, there too
 
 The run's folder holds settings.toml, events.jsonl, result.json, the model and, for each
 hospital, its checkpoints and the transcript of all that crossed its door."""

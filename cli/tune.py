@@ -23,7 +23,8 @@ TRIALS, TUNED, PAGE = "trials.json", "tuned.toml", "tuning.html"
     epilog="""\b
 Examples:
   secure-fl tune study.toml
-  secure-fl tune study.toml --try training.learning_rate=1e-4,3e-4,1e-3 --try algorithm.epochs=1,2
+  secure-fl tune study.toml --try training.learning_rate=1e-4,3e-4,1e-3 \\
+      --try algorithm.epochs=1,2
   secure-fl train study-tuning/tuned.toml
 
 All combinations train for few rounds, and the better third goes on to three times as many. Trials

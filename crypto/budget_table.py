@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from secure_fl.crypto.planning import PredictionBudget, Predictions, TrainingBudget
 
@@ -47,14 +48,17 @@ def training_rows(found: TrainingBudget, unit: str = "record") -> Rows:
     return [
         ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g} (adding or removing a {unit})"),
         ("noise multiplier", f"{found.noise_multiplier:.4f}"),
-        ("steps", f"{found.steps} at sample rate {found.sample_rate:.5f}"),
+        ("steps", f"{found.steps} at sample rate {found.sample_rate:.5g}"),
     ]
 
 
-def table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Lay out a title and rows below it."""
+def table(title: str, rows: Sequence[tuple[str, str]], columns: int = 80) -> str:
+    """Lay out a title and rows below it; a value that is too long goes on below itself."""
     width = max(len(name) for name, _ in rows)
-    return title + "".join(f"\n  {name:<{width}}  {value}" for name, value in rows)
+    below = f"\n{'':{width + 4}}"
+    wide = max(columns - width - 4, 20)
+    told = ((name, below.join(wrap(value, wide))) for name, value in rows)
+    return title + "".join(f"\n  {name:<{width}}  {value}" for name, value in told)
 
 
 def _count(number: int, what: str) -> str:

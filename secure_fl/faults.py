@@ -6,6 +6,7 @@ Every fault has a place, what was found and what is allowed, and what to do.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -58,7 +59,7 @@ def faults(
             yield (*at, *key), "this field is missing", f"add {name} = ..."
         else:
             wanted = " or ".join(dict.fromkeys(_wanted(error) for error in found))
-            yield (*at, *key), f"found {_shown(first['input'])}; allowed: {wanted}", ""
+            yield (*at, *key), f"found {_shown(first['input'])}; allowed: {wanted}", _meant(first)
 
 
 def nearest(name: str, allowed: list[str]) -> str:
@@ -78,6 +79,13 @@ def sections(annotation: Any) -> Iterator[type[Any]]:
 def _wanted(error: ErrorDetails) -> str:
     template = _WANTED.get(error["type"])
     return template.format(**error.get("ctx", {})) if template else error["msg"]
+
+
+def _meant(error: ErrorDetails) -> str:
+    """The word of a few that was probably meant."""
+    allowed = re.findall("'([^']+)'", error.get("ctx", {}).get("expected", ""))
+    near = get_close_matches(str(error["input"]), allowed, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near and error["type"] == "literal_error" else ""
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from pydantic import SerializeAsAny
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config.data import FORMS, Data, fault, parties
 from secure_fl.config.errors import NONE, examined, nullable, together
-from secure_fl.config.toml import Table, Text, odd_values
+from secure_fl.config.toml import Table, Text
 from secure_fl.errors import SettingsError
 from secure_fl.faults import nearest
 from secure_fl.settings import (
@@ -65,8 +65,6 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
 
 def build(tree: Table, text: Text, base: Path | None) -> Settings:
     """Validate tables; relative paths are taken from `base`, or stay as they are."""
-    for key, found in odd_values(tree):
-        raise text.error(f"{found}; no field takes that", key)
     _check_sections(tree, text)
     parts: dict[str, Any] = {}
     errors: list[SettingsError] = []

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 
-from secure_fl.config.toml import Key, Text
+from secure_fl.config.toml import Key, Text, odd_values, without_odd
 from secure_fl.errors import SettingsError
 from secure_fl.faults import faults, sections
 from secure_fl.settings import Section
@@ -29,12 +29,18 @@ def examined(
     cls: type[S], raw: Mapping[str, Any], at: Key, text: Text, base: Any = None
 ) -> S | list[SettingsError]:
     """As `validate`, but all that is wrong is returned."""
-    plain = json.dumps(_without_none(cls, raw))  # JSON mode: lists may fill tuples, nothing else
+    odd = {(*at, *key): f"{found}; no field takes that" for key, found in odd_values(dict(raw))}
+    wrong = [text.error(what, key) for key, what in odd.items()]
+    # JSON mode: lists may fill tuples, nothing else. What JSON has no word for becomes null.
+    plain = json.dumps(_without_none(cls, without_odd(dict(raw))))
     try:
-        return cls.model_validate_json(plain, strict=True, context={"base": base})
+        made = cls.model_validate_json(plain, strict=True, context={"base": base})
     except ValidationError as error:
         found = faults(cls, error.errors(include_url=False), at)
-        return [text.error(what, key, fix=fix) for key, what, fix in found]
+        return wrong + [
+            text.error(what, key, fix=fix) for key, what, fix in found if key not in odd
+        ]
+    return wrong or made
 
 
 def together(errors: Sequence[SettingsError]) -> SettingsError:

@@ -27,12 +27,35 @@ def column(table: pd.DataFrame, field: str) -> Any:
     return table[field]
 
 
-def codes(series: Any, values: Sequence[str], field: str) -> Integers:
-    """Where each value stands among these; behind them: another one, and none at all."""
-    texts = _texts(series, field)
-    known = pd.Index(values).get_indexer(texts)
+class Written:
+    """A table's columns as they are written in questions: read once, however many ask."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.table = table
+        self._known: dict[str, tuple[Integers, Any]] = {}
+
+    def codes(self, field: str, values: Sequence[str]) -> Integers:
+        """Where each row's value stands among these; behind them: another one, and none at all."""
+        if field not in self._known:
+            self._known[field] = _factors(column(self.table, field), field)
+        return _among(*self._known[field], values)
+
+    def entries(self, field: str, values: Sequence[str]) -> tuple[Integers, Integers]:
+        """The same of every entry of lists: the rows that they stand in, and their codes."""
+        series = several(column(self.table, field))
+        return series.index.to_numpy(), _among(*_factors(series, field), values)
+
+
+def _factors(series: Any, field: str) -> tuple[Integers, Any]:
+    """Numbers for what is written, -1 for nothing; of texts, for 1 and true are one to a hash."""
+    found, names = pd.factorize(_texts(series, field))
+    return np.asarray(found, np.int64), names
+
+
+def _among(found: Integers, names: Any, values: Sequence[str]) -> Integers:
+    known = pd.Index(values).get_indexer(names)
     known = np.where(known < 0, len(values), known)
-    return np.where(texts.isna().to_numpy(), len(values) + 1, known).astype(np.int64)
+    return np.append(known, len(values) + 1)[found].astype(np.int64)  # -1 is the last
 
 
 def several(series: Any) -> Any:

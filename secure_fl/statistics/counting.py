@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import DataError
 from secure_fl.statistics import columns
+from secure_fl.statistics.columns import Written
 from secure_fl.statistics.questions import (
     Categories,
     CrossTable,
@@ -63,16 +64,16 @@ def cells(question: Question) -> int:
             return 1
 
 
-def count(question: Question, table: Any, *, once: bool = False) -> Counted:
+def count(question: Question, written: Written, *, once: bool = False) -> Counted:
     """Count a site's records; `once`: one record of each patient, so that noise protects it."""
-    rows, at = place(question, table)
-    whose = columns.patients(table)[rows]
+    rows, at = place(question, written)
+    whose = columns.patients(written.table)[rows]
     if once:
         _, first = np.unique(whose, return_index=True)
         rows, at, whose = rows[first], at[first], whose[first]
     moments = np.zeros(0, np.int64)
     if isinstance(question, Histogram):
-        moments = _moments(question, table, rows[at < question.bins])
+        moments = _moments(question, written.table, rows[at < question.bins])
     return Counted(
         np.bincount(at, minlength=cells(question)), distinct(whose, at, cells(question)), moments
     )
@@ -84,26 +85,24 @@ def distinct(whose: Integers, at: Integers, size: int) -> Integers:
     return np.bincount(pairs[0], minlength=size)
 
 
-def place(question: Question, table: Any) -> Places:
+def place(question: Question, written: Written) -> Places:
     """The cell of each record that the question is about."""
-    chosen = selected(question, table)
+    chosen = selected(question, written)
     if isinstance(question, Categories):
-        column = columns.several(columns.column(table, question.field))
-        at = columns.codes(column, question.values, question.field)
-        rows, at = np.unique(np.stack([column.index.to_numpy(), at]), axis=1)  # once a record
+        rows, at = written.entries(question.field, question.values)
+        rows, at = np.unique(np.stack([rows, at]), axis=1)  # once a record
         return Places(rows[chosen[rows]], at[chosen[rows]])
     rows = np.flatnonzero(chosen)
-    find: Callable[[Any, Any], Integers] = CELLS.get(type(question), _one)
-    return Places(rows, find(question, table)[rows])
+    find: Callable[[Any, Written], Integers] = CELLS.get(type(question), _one)
+    return Places(rows, find(question, written)[rows])
 
 
-def selected(question: Question, table: Any) -> NDArray[np.bool_]:
+def selected(question: Question, written: Written) -> NDArray[np.bool_]:
     """Which records satisfy the question's conditions."""
-    chosen = np.ones(len(table), bool)
+    chosen = np.ones(len(written.table), bool)
     for field, values in question.where.items():
         wanted = (values,) if isinstance(values, str) else values
-        found = columns.codes(columns.column(table, field), wanted, field)
-        chosen &= found < len(wanted)
+        chosen &= written.codes(field, wanted) < len(wanted)
     return chosen
 
 
@@ -116,15 +115,15 @@ def grain(question: Histogram) -> float:
     return float(min(1.0, 10.0 ** (np.floor(np.log10((high - low) / question.bins)) - 2)))
 
 
-def _one(question: Question, table: Any) -> Integers:
+def _one(question: Question, written: Written) -> Integers:
     """Everything in one cell; what is asked for must be there nevertheless."""
     for field in question.fields:
-        columns.column(table, field)
-    return np.zeros(len(table), np.int64)
+        columns.column(written.table, field)
+    return np.zeros(len(written.table), np.int64)
 
 
-def _binned(question: Histogram, table: Any) -> Integers:
-    values = _values(question, table)
+def _binned(question: Histogram, written: Written) -> Integers:
+    values = _values(question, written.table)
     low, high = question.edges
     edges = np.linspace(low, high, question.bins + 1)
     at = np.searchsorted(edges, values, side="right") - 1
@@ -146,30 +145,27 @@ def _moments(question: Histogram, table: Any, rows: Integers) -> Integers:
     return np.array([whole.sum(), whole @ whole])
 
 
-def _crossed(question: CrossTable, table: Any) -> Integers:
+def _crossed(question: CrossTable, written: Written) -> Integers:
     sides = []
     for field, values in (
         (question.rows, question.row_values),
         (question.columns, question.column_values),
     ):
-        found = columns.codes(columns.column(table, field), values, field)
+        found = written.codes(field, values)
         sides.append(np.minimum(found, len(values)))  # others and missing ones together
     return sides[0] * (len(question.column_values) + 1) + sides[1]
 
 
-def _survived(question: Survival, table: Any) -> Integers:
+def _survived(question: Survival, written: Written) -> Integers:
     """Group, time and whether it happened; in the last cell, records that lack one of them."""
-    times = columns.numbers(columns.column(table, question.time), question.time)
-    happened = columns.codes(
-        columns.column(table, question.event), ("0", "1", "false", "true"), question.event
-    )
+    times = columns.numbers(columns.column(written.table, question.time), question.time)
+    happened = written.codes(question.event, ("0", "1", "false", "true"))
     if ((happened == 4) | (times < 0)).any():
         what = "an event is neither 0 nor 1 (false, true), or a time is below 0"
         raise DataError(what, fix="correct these records", field=question.event)
-    group = np.zeros(len(table), np.int64)
+    group = np.zeros(len(times), np.int64)
     if question.group is not None:
-        column = columns.column(table, question.group)
-        group = columns.codes(column, question.groups, question.group)
+        group = written.codes(question.group, question.groups)
     late = times > question.horizon
     known = ~(np.isnan(times) | (happened > 3) | (group >= len(question.groups)))
     at = np.ceil(np.where(late | np.isnan(times), question.horizon, times) / question.step - 1e-9)
@@ -178,6 +174,6 @@ def _survived(question: Survival, table: Any) -> Integers:
     return np.where(known, place, cells(question) - 1).astype(np.int64)
 
 
-CELLS: Mapping[type[Question], Callable[[Any, Any], Integers]] = MappingProxyType(
+CELLS: Mapping[type[Question], Callable[[Any, Written], Integers]] = MappingProxyType(
     {Histogram: _binned, CrossTable: _crossed, Survival: _survived}
 )

@@ -154,7 +154,7 @@ async def _sketch(
     """The sums of sketches, for questions that have one; None: somebody left."""
     if not isinstance(question, Vocabulary | Duplicates):
         return {}
-    text = column(site.table, "text")[selected(question, site.table)]
+    text = column(site.table, "text")[selected(question, site.written)]
     if isinstance(question, Vocabulary):
         buckets = hashing.buckets_of(hashing.words_of(text), question.buckets, terms.key)
         own = {"words": hashing.bitmap(buckets, question.buckets)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from secure_fl.errors import BudgetError, DataError, QuestionRefused, SecureFLError
 from secure_fl.statistics.answers import Answer
-from secure_fl.statistics.columns import patients
+from secure_fl.statistics.columns import Written, patients
 from secure_fl.statistics.counting import Counted, Places, count, place
 from secure_fl.statistics.noise import NoiseBudget, release_of, unit_of
 from secure_fl.statistics.note import Note
@@ -37,6 +37,7 @@ class StatisticsSite:
     refusals: dict[str, SecureFLError] = field(default_factory=dict)  # by question; they stay here
 
     def __post_init__(self) -> None:
+        self.written = Written(self.table)
         self._places: dict[str, Places] = {}
 
     @property
@@ -54,7 +55,7 @@ class StatisticsSite:
         try:
             self.note.require_hospitals(hospitals)
             self.rules.require_allowed(question, self.note.asked_today())
-            counted = count(question, self.table, once=question.epsilon is not None)
+            counted = count(question, self.written, once=question.epsilon is not None)
             if question.epsilon is not None:
                 self._reserve(question)
         except (QuestionRefused, DataError, BudgetError) as error:
@@ -67,7 +68,7 @@ class StatisticsSite:
         """The cell of each record, worked out once for each question."""
         key = question.model_dump_json(exclude={"name"})
         if key not in self._places:
-            self._places[key] = place(question, self.table)
+            self._places[key] = place(question, self.written)
         return self._places[key]
 
     def _reserve(self, question: Question) -> None:

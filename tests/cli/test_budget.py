@@ -36,6 +36,29 @@ def test_the_designs_example() -> None:
     assert facts["std_all_present"] == pytest.approx(facts["std"] * math.sqrt(5 / 3))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--parties 5", "give one of --epsilon and --noise-std"),
+        ("--parties 5 --epsilon 8 --noise-std 1", "give one of --epsilon and --noise-std"),
+        ("--records 9 --batch 10 --epsilon 8", "--batch 10 is more than all, which are 9"),
+        ("--parties 5 --epsilon 1e300", "--epsilon: found 1e300; allowed: a number above 0"),
+        ("--parties 5 --noise-std -1", "--noise-std: found -1; allowed: a number above 0"),
+        ("--parties 5 --examples 0", "--examples: found 0; allowed: a whole number from 1"),
+    ],
+)
+def test_a_plan_that_is_none_is_refused(arguments: str, said: str) -> None:
+    assert said in run(*arguments.split(), code=2).stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = run("--parties", "5", "--epsilon", "8").output
+    assert max(map(len, text.splitlines())) <= columns
+    assert "when all are present" in " ".join(text.split())
+
+
 def test_advice_is_useful() -> None:
     plan = Predictions(5, 2, 1000, 1000, 1, 1, 1e-5, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)

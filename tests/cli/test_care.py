@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
+from secure_fl.cli.numbers import Real, Whole
 from tests.support.stories import STUDY, written
 
 
@@ -25,7 +29,7 @@ def run(*arguments: object) -> Result:
         (("predic",), "'predict'"),
         (("doctr",), "'doctor'"),
         (("data", "descibe"), "'describe'"),
-        (("settings", "trainin"), "did you mean training?"),
+        (("settings", "trainin"), "did you mean training? allowed: run, task, data, data.columns"),
         (("init", "--task", "nerr"), "did you mean ner?"),
         (("init", "--algorithm", "fedavgg"), "did you mean fedavg?"),
     ],
@@ -111,3 +115,79 @@ def test_runs_are_removed_but_not_what_is_needed(tmp_path: Path) -> None:
     assert run("runs", "rm", two, "--checkpoints", "--yes").exit_code == 0
     assert not rounds.exists() and (rounds.parent / "opened.jsonl").exists()
     assert run("runs", "rm", tmp_path / "none", "--yes").exit_code == 4
+
+
+def test_a_section_is_found_by_its_last_word_and_a_command_behind_a_folder() -> None:
+    found = run("settings", "dp")
+    assert found.exit_code == 0 and "[training.dp]" in found.stdout and "[site.dp]" in found.stdout
+    assert run("settings", "data.party").exit_code == 0
+    assert "did you mean secure-fl runs show?" in run("runs", "shw").stderr
+
+
+def test_python_m_is_the_command() -> None:
+    command = [sys.executable, "-m", "secure_fl", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == run("--version").stdout
+
+
+def every_number() -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every option that is a number: of which command, and how it is called."""
+    for path in every_command(main):
+        command = of_path(path)
+        for option in command.params:
+            if isinstance(option.type, click.types.IntParamType | click.types.FloatParamType):
+                assert isinstance(option.type, Whole | Real), (path, option)
+                yield path, option.opts[0]
+
+
+def test_no_number_may_be_odd() -> None:
+    tried = 0
+    for path, option in every_number():
+        for odd in ("nan", "inf", "-inf", "-1", "x", "1e999", "0x10"):
+            found = run(*path, f"{option}={odd}")
+            assert found.exit_code == 2, (path, option, odd, found.output)
+            assert f"{option}: found {odd}; allowed: a " in found.stderr, (path, found.stderr)
+            assert all(len(line) <= 80 for line in found.stderr.splitlines()), found.stderr
+            tried += 1
+    assert tried > 200
+
+
+def test_a_question_without_a_terminal_says_so() -> None:
+    found = run("site", "init", "north")
+    assert found.exit_code == 2 and "answer by options" in found.stderr
+    found = run("site", "init", "bad name")
+    assert found.exit_code == 2 and "NAME: found 'bad name'; allowed" in found.stderr
+
+
+def of_path(path: tuple[str, ...]) -> click.Command:
+    context, command = click.Context(main), cast(click.Command, main)
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = cast(click.Command, command.get_command(context, name))
+    return command
+
+
+def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from every_command(inner, (*path, name))
+
+
+FILE = ("bash-completion/completions",)  # one path that cannot be shorter
+
+
+def test_every_help_fits_80_columns_says_all_and_explains_each_option() -> None:
+    for path in every_command(main):
+        command = of_path(path)
+        unexplained = [p.opts for p in command.params if isinstance(p, click.Option) and not p.help]
+        assert not unexplained, (path, unexplained)
+        done = CliRunner().invoke(main, [*path, "--help"], terminal_width=80)
+        assert done.exit_code == 0, path
+        long = [one for one in done.output.splitlines() if len(one) > 80]
+        assert not [one for one in long if not any(part in one for part in FILE)], (path, long)
+        listed = done.output.partition("Commands:")[2].partition("\n\n")[0]
+        assert "..." not in listed, path

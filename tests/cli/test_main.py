@@ -80,7 +80,7 @@ def test_the_version_is_the_package_s() -> None:
 def test_wrong_command_lines_exit_with_2(arguments: list[str]) -> None:
     found = run(*arguments)
     assert found.exit_code == 2
-    assert "Usage:" in found.output
+    assert found.stderr.startswith("error: ") and "--help explains it" in found.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -69,6 +69,8 @@ def test_wrong_values_are_explained(study: Path, line: str, wanted: str) -> None
 def test_several_faults_are_listed_together(study: Path) -> None:
     error = refused(replaced(study, "batch_size = 8", "batch_sise = 8\nprecision = 'half'"))
     require(error, "line 7, training.batch_sise", "line 8, training.precision", '"half"')
+    error = refused(replaced(study, "batch_size = 8", "batch_size = nan\noptimizer = 'adamv'"))
+    require(error, "line 7, training.batch_size: found nan", "did you mean adamw?")
 
 
 def test_broken_toml_names_the_line(study: Path) -> None:

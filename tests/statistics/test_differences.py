@@ -13,6 +13,7 @@ import pytest
 from secure_fl.statistics import atoms, differences
 from secure_fl.statistics.asking import ask
 from secure_fl.statistics.atoms import Release
+from secure_fl.statistics.columns import Written
 from secure_fl.statistics.counting import cells, place
 from secure_fl.statistics.differencing import groups_found, random_questions
 from secure_fl.statistics.questions import Categories, Count, CrossTable, Question
@@ -60,7 +61,7 @@ def test_more_atoms_than_there_is_room_for_are_no_answer() -> None:
 
 
 def site_table(table: pd.DataFrame, releases: list[Release]) -> Any:
-    places = [place(one.question, table) for one in releases]
+    places = [place(one.question, Written(table)) for one in releases]
     return atoms.summed(releases, places, np.arange(len(table)))
 
 
