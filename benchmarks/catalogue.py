@@ -124,6 +124,11 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "How long audits take. --quick leaves the full one out.",
             {"full": False, "words": 3_000, "turns": 1},
         ),
+        "quick-audit": Benchmark(
+            "benchmarks.federations.quick_audit",
+            "How long quick audits take. --quick leaves out the checkpoint of six layers.",
+            {"large": False},
+        ),
         "leakage": Benchmark(
             "benchmarks.federations.leakage",
             "Membership attacks on runs of different ε, as a curve.",

@@ -31,6 +31,7 @@ class Run(NamedTuple):
     links: dict[str, str]  # a trial's id to its anchor
     contradictions: list[str]
     plots: dict[str, plots.Plot | None]
+    alone: bool  # one point is known, and no other to hold it against
     trained: Markup = Markup("")  # how it learned and what it cost
 
 
@@ -82,14 +83,25 @@ def _run(document: AuditDocument, place: int, anchors: list[str]) -> Run:
         links.setdefault(trial.id, anchor)
     limits = [part.budget for part in document.privacy if part.budget is not None]
     name = f"run{place}"
+    known = [p for p in document.points if None not in (p.accuracy, p.leakage)]
     drawn = {
-        "accuracy": plots.accuracy_leakage(document.points, f"{name}-accuracy"),
+        "accuracy": plots.accuracy_leakage(known, f"{name}-accuracy") if len(known) > 1 else None,
         "roc": plots.roc(document.roc, f"{name}-roc"),
         "budget": plots.budget(document.budget, limits, f"{name}-budget"),
         "traffic": plots.traffic(document.traffic, f"{name}-traffic"),
         "spectra": plots.spectra(document.spectra, f"{name}-spectra"),
     }
-    return Run(document, place, roles, rows, anchors, links, contradictions(document), drawn)
+    return Run(
+        document,
+        place,
+        roles,
+        rows,
+        anchors,
+        links,
+        contradictions(document),
+        drawn,
+        len(known) == 1,
+    )
 
 
 def _environment() -> Environment:

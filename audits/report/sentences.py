@@ -47,6 +47,7 @@ OVER_EPSILON = (
 NO_CURVE = (
     "No membership attack came to a verdict on a run that promises an ε, so there is no plot."
 )
+ALONE = "One run is one point: a report of several draws them."
 WITHOUT = {
     "accuracy": "Accuracy and leakage were not measured together, so there is no plot.",
     "asked": "This audit asked nothing: it left out what does not depend on the run.",
@@ -69,8 +70,10 @@ def in_short(document: AuditDocument) -> str:
 
 def measured(document: AuditDocument) -> str:
     """What accuracy and leakage are, wherever they stand side by side."""
+    metric = document.run.metric
+    accuracy = "" if metric == "accuracy" else f"Accuracy is {metric} here. "
     return (
-        f"Accuracy is {document.run.metric} on test records. Leakage is how much the best attack "
+        f"{accuracy}Scores are on test records. Leakage is how much the best attack "
         "recovers, from 0 to 1; the table says of what."
     )
 

@@ -168,7 +168,7 @@ def volumes(document: AuditDocument) -> Table:
 def scores(document: AuditDocument) -> Table:
     """The run's accuracy, as its result has it."""
     rows = [(name, number(score)) for name, score in ordered(document.accuracy)]
-    return Table(f"Accuracy ({document.run.metric})", ("Of", "Value"), rows, True)
+    return Table("Scores of the run", ("Of", "Value"), rows, True)
 
 
 def facts(caption: str, items: Mapping[str, Any]) -> Table:

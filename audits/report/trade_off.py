@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from html import escape
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -11,11 +12,12 @@ from matplotlib.ticker import FuncFormatter
 
 from secure_fl.audits.document import AuditDocument, TrialPart
 from secure_fl.audits.report.plots import Plot
-from secure_fl.audits.report.sentences import verdict
+from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
 from secure_fl.audits.report.svg import MARKS, SOFT, look, short, svg
 from secure_fl.audits.report.tables import Table
 from secure_fl.audits.report.words import VERDICTS, epsilon, number
 from secure_fl.audits.roles import PUBLIC
+from secure_fl.display import html
 
 KIND = "membership"  # attacks that ask whether a record was trained on
 UNITS = ("record", "patient")  # a promise for a hospital as a whole bounds no record's membership
@@ -49,18 +51,19 @@ def largest_auc(epsilon: float, delta: float) -> float:
     return 1 - (1 - delta) ** 2 / (1 + math.exp(min(epsilon, 700.0)))
 
 
-def successes(documents: Sequence[AuditDocument]) -> list[Success]:
-    """Every membership attack on every run, by ε."""
+def successes(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> list[Success]:
+    """Every membership attack on every run, by ε; `names`: of the runs, in their order."""
+    names = names or [f"{place}. {one.run.name}" for place, one in enumerate(documents, start=1)]
     found = [
         Success(
-            f"{place}. {document.run.name}",
+            name,
             trial.attack,
             *_promised(document),
             trial.deployed.value if trial.deployed else None,
             trial.deployed.interval if trial.deployed else None,
             verdict(trial),
         )
-        for place, document in enumerate(documents, start=1)
+        for name, document in zip(names, documents, strict=True)
         for trial in _asking(document)
     ]
     return sorted(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
@@ -92,12 +95,27 @@ class Curve(NamedTuple):
     table: Table
 
 
-def curve(documents: Sequence[AuditDocument], name: str) -> Curve | None:
+def curve(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()) -> Curve | None:
     """Plot and table; None: these runs have nothing to compare."""
-    return Curve(plot(documents, name), table(documents)) if comparable(documents) else None
+    if not comparable(documents):
+        return None
+    return Curve(plot(documents, name, names), table(documents, names))
 
 
-def table(documents: Sequence[AuditDocument]) -> Table:
+def shown(curve: Curve, name: str) -> str:
+    """The curve as a section of a page that compares trainings."""
+    body = html.paragraph(OVER_EPSILON)
+    if curve.plot is None:
+        body += html.paragraph(NO_CURVE)
+    else:
+        said = f'<figcaption id="{name}-alternative">{escape(curve.plot.alternative)}</figcaption>'
+        body += f'<figure>\n<div class="plot">{curve.plot.svg}</div>\n{said}\n</figure>\n'
+    laid = curve.table
+    body += html.table(laid.caption, laid.header, laid.rows, figures=laid.figures)
+    return html.section(name, laid.caption, body)
+
+
+def table(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> Table:
     """A line for each attack on each run."""
     rows = [
         (
@@ -108,7 +126,7 @@ def table(documents: Sequence[AuditDocument]) -> Table:
             "1" if one.epsilon is None else number(one.allowed),
             VERDICTS[one.verdict].word,
         )
-        for one in successes(documents)
+        for one in successes(documents, names)
     ]
     header = ("Run", "ε", "Attack", "AUC [95 %]", "Most that ε allows", "Verdict")
     return Table("Attack success over ε", header, rows)
@@ -121,9 +139,10 @@ def _value(one: Success) -> str:
     return number(one.value) + interval
 
 
-def plot(documents: Sequence[AuditDocument], name: str) -> Plot | None:
+def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()) -> Plot | None:
     """AUC over ε with intervals, below what ε allows; None: nothing came to a verdict."""
-    known = [s for s in successes(documents) if s.value is not None and s.verdict in DRAWN]
+    every = successes(documents, names)
+    known = [s for s in every if s.value is not None and s.verdict in DRAWN]
     bounded = sorted({s.epsilon for s in known if s.epsilon is not None})
     if not bounded or not comparable(documents):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from math import ceil, floor, log10
 from typing import NamedTuple, TypeAlias
 
 Point: TypeAlias = tuple[float, float]
@@ -17,6 +18,7 @@ WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 100, 14, 12, 40
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 3", "12 4")
 MOST, FEW = 200, 50  # points of a curve, and of one of many; more are thinned out
+STEPS = 5  # between lines across, at most
 NAMED = 6  # curves that have a colour of their own
 
 
@@ -46,10 +48,12 @@ def chart(
     keys = [_key(curve.label, _ink(k), DASHES[k % len(DASHES)]) for k, curve in enumerate(named)]
     if faint:
         keys.append(_key(f"each of {len(faint)} hospitals", "var(--line)", ""))
-    said = escape(_sentence(up, named or faint[:1], say))
+    said = escape(_sentence(named or faint[:1], say))
     return (
-        f'<figure class="chart"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-labelledby="{name}-says">{_axes(box, across, up, say)}{"".join(drawn)}</svg>'
+        f'<figure class="chart"><p class="over" id="{name}-over">{escape(up)}</p>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-labelledby="{name}-over {name}-says">'
+        f"{_axes(box, across, up, say)}{''.join(drawn)}</svg>"
         f'<p class="keys">{" ".join(keys)}</p>'
         f'<figcaption id="{name}-says">{said}</figcaption>'
         "</figure>"
@@ -63,15 +67,19 @@ class _Box(NamedTuple):
     east: float
     south: float
     north: float
+    step: float  # between lines across, which stand at its multiples
 
     @classmethod
     def around(cls, points: Sequence[Point], from_zero: bool) -> _Box:
         across, up = [x for x, _ in points], [y for _, y in points]
         low, high = min(up), max(up)
-        pad = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+        pad = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
         south = 0.0 if from_zero or 0 <= low < high - low else low - pad
+        step = _step((high + pad - south) / STEPS)
         east = max(across) if max(across) > min(across) else min(across) + 1
-        return cls(min(across), east, south, high + pad)
+        return cls(
+            min(across), east, step * floor(south / step), step * ceil((high + pad) / step), step
+        )
 
     def x(self, value: float) -> float:
         share = (value - self.west) / (self.east - self.west)
@@ -80,6 +88,12 @@ class _Box(NamedTuple):
     def y(self, value: float) -> float:
         share = (value - self.south) / (self.north - self.south)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _step(least: float) -> float:
+    """1, 2 or 5 times a power of ten, as readers count; no smaller than this."""
+    power = 10.0 ** floor(log10(least))
+    return next(power * k for k in (1, 2, 5, 10) if power * k >= least * (1 - 1e-9))
 
 
 def _thinned(curve: Curve) -> Curve:
@@ -114,9 +128,9 @@ def _key(label: str, ink: str, dash: str) -> str:
 
 
 def _axes(box: _Box, across: str, up: str, say: Say) -> str:
-    floor, parts = HEIGHT - BOTTOM, []
-    for k in range(5):
-        value = box.south + (box.north - box.south) * k / 4
+    bottom, parts = HEIGHT - BOTTOM, []
+    for k in range(round((box.north - box.south) / box.step) + 1):
+        value = box.south + box.step * k
         y = box.y(value)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" class="rule"/>')
         parts.append(
@@ -125,16 +139,18 @@ def _axes(box: _Box, across: str, up: str, say: Say) -> str:
     whole = box.east - box.west
     step = max(1, round(whole / 8))
     for tick in range(round(box.west), round(box.east) + 1, step):
-        parts.append(f'<text x="{box.x(tick)}" y="{floor + 18}" text-anchor="middle">{tick}</text>')
+        parts.append(
+            f'<text x="{box.x(tick)}" y="{bottom + 18}" text-anchor="middle">{tick}</text>'
+        )
     parts.append(
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">{escape(across)}</text>'
     )
     return f'<g class="axes">{"".join(parts)}</g><title>{escape(up)}</title>'
 
 
-def _sentence(up: str, curves: Sequence[Curve], say: Say) -> str:
+def _sentence(curves: Sequence[Curve], say: Say) -> str:
     said = [
         f"{curve.label}: {say(curve.points[0][1])} first, {say(curve.points[-1][1])} last"
         for curve in curves
     ]
-    return f"{up}. {'; '.join(said)}."
+    return f"{'; '.join(said)}."

@@ -97,14 +97,14 @@ def settings_apart(stories: Sequence[Story]) -> list[list[str]]:
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
-def comparison_page(stories: Sequence[Story], *, shared: bool = False) -> str:
-    """Runs on one page: side by side first, then each by itself."""
-    names = [_name(stories, place) for place in range(len(stories))]
-    body = section("compared", "Side by side", comparison(stories), 2)
+def comparison_page(stories: Sequence[Story], *, shared: bool = False, audited: str = "") -> str:
+    """Runs on one page: side by side first, then each by itself; `audited`: of their audits."""
+    names = names_of(stories)
+    body = section("compared", "Side by side", comparison(stories) + audited, 2)
     for place, (name, story) in enumerate(zip(names, stories, strict=True), start=1):
         body += section(f"run{place}", name, article(story, f"run{place}", shared=shared), 2)
     links = {"compared": "Side by side"} | {f"run{k}": name for k, name in enumerate(names, 1)}
-    return page(" and ".join(names), "Federated training runs, compared", links, body)
+    return page(listed(names), "Federated training runs, compared", links, body)
 
 
 def comparison(stories: Sequence[Story]) -> str:
@@ -117,7 +117,7 @@ def comparison(stories: Sequence[Story]) -> str:
             Curve(name, story.curve(split) or story.mean(split))
             for name, story in zip(names, stories, strict=True)
         ]
-        title = f"{stories[0].metric} over all {split} records, by round"
+        title = f"{stories[0].metric.capitalize()} over all {split} records, by round"
         body += chart(f"compared-{split}", curves, "round", title, number)
     heads = ["field", *names]
     return body + table("Settings that differ", heads, settings_apart(stories), figures=False)
@@ -129,6 +129,17 @@ def _tested(story: Story) -> str:
     intervals = story.document.get("metrics", {}).get("last", {}).get("intervals", {})
     found = intervals.get("test", {}).get(story.metric)
     return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
+
+
+def names_of(stories: Sequence[Story]) -> list[str]:
+    """The runs' names, with their numbers where several are called so."""
+    return [_name(stories, place) for place in range(len(stories))]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as one says them; what holds commas itself is told apart by semicolons."""
+    mark = "; " if any("," in name for name in names) else ", "
+    return " and ".join(filter(None, (mark.join(names[:-1]), names[-1])))
 
 
 def _name(stories: Sequence[Story], place: int) -> str:

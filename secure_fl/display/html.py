@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 STYLE = Path(__file__).parent / "style.css"
+COMMAND = re.compile(r"`([^`]+)`")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
@@ -75,9 +77,10 @@ def table(
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """A paragraph, escaped; nothing where there is nothing to say."""
+    """A paragraph, escaped; nothing where there is nothing to say. `Commands` are set as such."""
     mark = f' class="{kind}"' if kind else ""
-    return f"<p{mark}>{escape(text)}</p>\n" if text else ""
+    said = COMMAND.sub(r"<code>\1</code>", escape(text))
+    return f"<p{mark}>{said}</p>\n" if text else ""
 
 
 def folded(title: str, body: str) -> str:

@@ -107,19 +107,24 @@ def _short(story: Story) -> str:
     if not document:
         said.append(paragraph("The run goes on, or was stopped; this page is written as it goes."))
         return "".join(said)
-    last, best = (document.get("metrics", {}).get(which, {}) for which in ("last", "best"))
-    score, other = (metric_of(document, which, "test") for which in ("last", "best"))
-    if score is not None:
-        over = "all hospitals' test records" if last.get("pooled") else "the hospitals' mean"
-        said.append(
-            paragraph(
-                f"test {metric} {number(score)} after round {last['round']} ({over}); after round "
-                f"{best['round']}, whose dev score was best, {number(other)}. {_which(document)}"
-            )
-        )
-        said.append(paragraph(score_line(document) or ""))
+    said.append(paragraph(_reached(document, metric)))
     said.append(paragraph(str(document.get("protection", {}).get("statement", ""))))
     return "".join(said)
+
+
+def _reached(document: Mapping[str, Any], metric: str) -> str:
+    """The scores of the last round, and of the one whose dev score was best."""
+    last, best = (document.get("metrics", {}).get(which, {}) for which in ("last", "best"))
+    score, other = (metric_of(document, which, "test") for which in ("last", "best"))
+    if score is None:
+        return ""
+    over = "all records" if last.get("pooled") else "the hospitals' mean"
+    said = score_line(document) or f"test {metric} {number(score)} ({over})"
+    same = best["round"] == last["round"]
+    best_one = "no round's dev score was better"
+    if not same:
+        best_one = f"after round {best['round']}, whose dev score was best, {number(other)}"
+    return f"After round {last['round']}: {said}; {best_one}. {_which(document)}"
 
 
 def _which(document: Mapping[str, Any]) -> str:
@@ -159,8 +164,8 @@ def _rates(story: Story) -> str:
     rate = "by each model's width" if rate in (None, "none") else rate
     warmup = training.get("warmup", "none")
     warmup = (0.1 if schedule == "linear" else 0.0) if warmup == "none" else float(warmup)
-    how = "then linearly down to 0 at the run's end" if schedule == "linear" else "then constant"
-    rise = f"rising over the first {100 * warmup:g} % of the run, " if warmup else ""
+    how = "linearly down to 0 at the run's end" if schedule == "linear" else "constant"
+    rise = f"rising over the first {100 * warmup:g} % of the run, then " if warmup else ""
     epochs = story.settings.get("algorithm", {}).get("epochs", 1)
     return (
         f"Learning rate {rate} ({training.get('optimizer')}), {rise}{how}; batches of "
@@ -248,8 +253,12 @@ def cost_beside_float32(document: Mapping[str, Any]) -> str:
     plain = FLOAT32 * values * parties * last
     return (
         f"Hospitals sent {size(up)} in {last} rounds. FedAvg of all {values:,} trained values in "
-        f"float32, unprotected, would have sent {size(plain)}: this is {100 * up / plain:.0f} %."
+        f"float32, unprotected, would have sent {size(plain)}: this is {_percent(up / plain)}."
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share > 0.01 else "less than 1 %"
 
 
 def _figure(value: float | None) -> str:

@@ -121,8 +121,10 @@ def read_story(folder: Path) -> Story:
 def _round(story: Story, event: Mapping[str, Any]) -> None:
     number = int(event["round"])
     story.round = max(story.round, min(number, story.rounds or number))
-    if "at" in event:
+    if "at" in event and event.get("party") == COORDINATOR:
         story.began[number] = float(event["at"])
+    elif "at" in event:  # a hospital tells a round as it is over
+        story.began.setdefault(number + 1, float(event["at"]))
     if number <= (story.rounds or number):
         story.here[number] = len(event.get("members", ()))
 

@@ -157,12 +157,21 @@ class Result:
         return Drawing(chart("plot", curves, "round", f"{name} over rounds", number))
 
     def to_frame(self) -> Any:
-        """Every measurement as a line of a pandas data frame: party, round, split, metrics."""
+        """Every measurement as a line of a pandas data frame: party, round, split, pooled, metrics.
+
+        `pooled`: it is over the records of all hospitals, and each of them has the same.
+        """
         import pandas
 
         hidden = ("counts",)
         lines = [
-            {name: value for name, value in line.items() if name not in hidden}
+            {
+                "party": line["party"],
+                "round": line["round"],
+                "split": line["split"],
+                "pooled": False,
+            }
+            | {name: value for name, value in line.items() if name not in hidden}
             for line in self.document["history"]
         ]
         return pandas.DataFrame(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks.membership import LIRA
-from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.document import AuditDocument, encode
 from secure_fl.audits.report import markdown, render, trade_off
 from secure_fl.audits.roles import PUBLIC
+from secure_fl.cli.main import main
 from tests.support.documents import document, finding, privacy, trial
+from tests.support.stories import written
 
 RATE: dict[str, Any] = {"n": 400, "threshold": 0.6, "measure": "AUC of members against outsiders"}
 
@@ -66,3 +69,20 @@ def test_there_is_no_curve_of_one_promise_or_of_none() -> None:
     hospital = msgspec.structs.replace(privacy()[0], unit="hospital")
     whole = msgspec.structs.replace(of(1.0, 0.5), privacy=(hospital,))
     assert [one.epsilon for one in trade_off.successes([whole])] == [None]  # bounds no record
+
+
+def test_compare_shows_the_curve_of_runs_that_were_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [written(tmp_path / name) for name in ("strict", "loose", "plain", "not-audited")]
+    for run, audited in zip(runs, [of(1.0, 0.55), of(8.0, 0.7), of(None, 0.8)], strict=False):
+        (run / "audit.json").write_bytes(encode(audited))
+    out = tmp_path / "page"
+    main(["compare", *map(str, runs), "--out", str(out)], standalone_mode=False)
+    told, page = capsys.readouterr().out, (out / "report.html").read_text("utf-8")
+    for shown in (told, page):
+        assert "Attack success over ε" in shown and "0.550 [0.530, 0.570]" in shown
+    assert page.count('id="epsilon-alternative"') == 1 and "most that ε allows" in page
+    assert "strict, membership (LiRA): 0.550" in page and "1. of" not in page
+    main(["compare", str(runs[0]), str(runs[3])], standalone_mode=False)
+    assert "over ε" not in capsys.readouterr().out

@@ -96,6 +96,23 @@ def test_a_training_run_writes_its_page(tmp_path: Path) -> None:
     assert len(read_story(tmp_path / "run").seconds) == 2
 
 
+def test_a_round_takes_from_one_begin_to_the_next_whoever_tells_of_it(tmp_path: Path) -> None:
+    def told(*events: tuple[str, int, float]) -> list[tuple[float, float]]:
+        folder = written(tmp_path / str(len(list(tmp_path.iterdir()))))
+        lines = (
+            json.dumps({"event": "round", "party": p, "round": n, "members": ["a"], "at": at})
+            for p, n, at in events
+        )
+        (folder / "events.jsonl").write_text("\n".join(lines))
+        return read_story(folder).seconds
+
+    # The coordinator tells that a round begins, a hospital that one is over.
+    both = [("coordinator", 1, 0.0), ("coordinator", 2, 4.0), ("a", 1, 4.5), ("b", 1, 6.0)]
+    both += [("coordinator", 3, 9.0), ("a", 2, 9.5), ("b", 2, 9.9)]
+    assert told(*both) == [(1.0, 4.0), (2.0, 5.0)]
+    assert told(("a", 1, 4.5), ("a", 2, 9.5)) == [(2.0, 5.0)]  # at a hospital
+
+
 def test_a_confusion_follows_from_counts() -> None:
     counts = {"truly ade": [6, 2], "truly no-ade": [4, 12]}
     document = {"metrics": {"last": {"round": 1, "counts": {"test": counts}}}}

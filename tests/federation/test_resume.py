@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,33 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
+from secure_fl.settings import ModelSettings
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.limits import lifted_after, limit_files
 from tests.support.raising import raises
+from tests.support.saved_models import dropping
 from tests.support.stateless import Stateless
+
+__all__ = ["dropping"]  # a fixture
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
-def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any) -> None:
-    whole = small(FedAdam(rounds=3), mode, folder=tmp_path / "whole").run()
+def test_resume_is_bit_for_bit(tmp_path: Path, mode: Any, dropping: str) -> None:
+    """A model with dropout draws numbers of its own, which must go on where they were, too."""
+    run = partial(small, FedAdam(rounds=3), mode, model=ModelSettings(name=dropping, layers=1))
+    whole = run(folder=tmp_path / "whole").run()
     for moment in (3, 40, 75, 110, 140):
         folder = tmp_path / f"killed-{moment}"
         try:
             stop = kill_when(at_event(moment))
-            small(FedAdam(rounds=3), mode, folder=folder, listener=stop).run()
+            run(folder=folder, listener=stop).run()
             continue  # it ended before
         except Killed:
             pass
-        resumed = small(FedAdam(rounds=3), mode, folder=folder, resume=True).run()
+        resumed = run(folder=folder, resume=True).run()
         assert equal(weights(whole), weights(resumed)), moment
         assert whole.document["metrics"] == resumed.document["metrics"]
         assert whole.document["history"] == resumed.document["history"]
