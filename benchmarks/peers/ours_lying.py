@@ -22,7 +22,7 @@ from secure_fl.coordinator import step, steps
 from secure_fl.coordinator.step import Reply, SumStep
 from secure_fl.crypto import secret
 from secure_fl.crypto.masking import public_key
-from secure_fl.crypto.public import to_parts
+from secure_fl.crypto.raw import to_parts
 from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.learning.models import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
@@ -103,8 +103,8 @@ def open_alone() -> None:
         if part.layout.values > SMALL and key is not None:
             for file in sorted(set((job.out / UPLOADS).iterdir()) - seen):
                 seen.add(file)
-                parts = to_parts(file.read_bytes())
-                slots = secret.open(key, parts, part.layout.slots + 1, 1)[:-1]
+                count = part.layout.slots + 1
+                slots = secret.open(key, to_parts(file.read_bytes(), count), count, 1)[:-1]
                 values, _ = part.layout.decode(slots, 1)
                 values.pop("records", None)
                 folder = job.out / f"{TAPPED}-with-a-site"

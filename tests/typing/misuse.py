@@ -46,9 +46,9 @@ def clear_values_on_the_wire(link: Link, values: Slots) -> None:
 
 
 def keys_at_a_coordinator(key: SecretKey, context: PublicContext) -> None:
-    Sum(context)
-    Sum(key)  # expect: error
-    SealedInts(key, 3)  # expect: error
+    Sum(context, 9)
+    Sum(key, 9)  # expect: error
+    SealedInts(key, 3, 9)  # expect: error
     public.load(key.public())
     public.load(key)  # expect: error
 
