@@ -222,6 +222,7 @@ def turned_away(log: Logger) -> Callable[[SecureFLError], None]:
 
 
 def _show(event: dict[str, Any], log: Logger) -> None:
+    from secure_fl.display.watch import warning
     from secure_fl.pilot.progress import vote_told
 
     match event["event"]:
@@ -240,6 +241,8 @@ def _show(event: dict[str, Any], log: Logger) -> None:
             log.error(f"a sum was spoiled by {whom}: see evidence/ in this run's folder")
         case "guard" if event["refused"]:
             log.warning(vote_told(event))
+        case "warning":
+            log.warning(warning(event))
         case "metrics" | "pooled":
             scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
             whose = ", all hospitals" * (event["event"] == "pooled")

@@ -185,6 +185,7 @@ class ClearSumUnderWay:
             segments.append(Segment(segment_key(group, rule, at), len(part), len(part) // 4))
         self.upload = Upload(tuple(segments), b"".join(parts))
         self.layouts = (None,) * len(groups)
+        self.unscaled: tuple[str, ...] = ()  # nothing has a scale here
         self._groups, self._opened = groups, False
 
     def settle(self, lists: Unmask) -> Confirm | None:

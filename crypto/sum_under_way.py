@@ -87,6 +87,7 @@ class SumUnderWay:
         self._context, self._index, self._keys, self._rule = context, index, keys, rule
         self._parts: list[_Part] = []
         self._opened = False
+        self.unscaled: list[str] = []  # names whose scales could not be taken from this sum
         sealed = [self._seal(group, at) for group in groups]
         segments = tuple(segment for segment, _ in sealed)
         masked = 0 if keys is None else index
@@ -235,7 +236,7 @@ class SumUnderWay:
             readers = (*sent.group.owners, *sent.group.readers)
             audience = audience_of(readers, alive - {context.host or ""})
             transcript.seen.note(audience, "\n".join(survivors).encode(), slots.tobytes())
-        transcript.scales.opened(sent.layout, norms, len(owners), rule)
+        self.unscaled += transcript.scales.opened(sent.layout, norms, len(owners), rule)
         return values
 
     def _check(

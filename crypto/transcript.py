@@ -269,16 +269,26 @@ class Scales:
             self.leftovers.pop(name, None)
         self.leftovers |= leftovers
 
-    def opened(self, layout: Layout, norms: Mapping[str, float], owners: int, rule: Rule) -> None:
-        """Take the next scales from the norms that came with a sum over so many, or just before."""
+    def opened(
+        self, layout: Layout, norms: Mapping[str, float], owners: int, rule: Rule
+    ) -> list[str]:
+        """Take the next scales from the norms that came with a sum over so many, or just before.
+
+        A party may send any norm. Where their sum cannot be one, all keep the scale that they have,
+        by which the sum itself was sealed; returns the names of which that is so.
+        """
+        kept = []
         for field in layout.packed:
             if rule.carry and field.clip is not None and not field.norm:
                 self.rms[field.name] = field.clip / CLIP_IN_RMS[self._bits]
+            elif norms.get(field.name, 0.0) < 0 and rule.carry and field.name in self.rms:
+                kept.append(field.name)
             elif field.name in norms:
                 norm = _squared(field.name, norms[field.name])
                 self.rms[field.name] = sqrt(norm / (owners * field.size))
             if rule.carry and field.name in self.rms:
                 self.grid[field.name] = self.rms[field.name] ** 2 * field.size
+        return kept
 
     def common(self) -> Mapping[str, Any]:
         """What all parties have alike, in one order: whoever opened the sums knows these."""

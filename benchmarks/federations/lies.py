@@ -17,9 +17,10 @@ from msgspec import structs
 
 from secure_fl.coordinator.step import SumStep
 from secure_fl.coordinator.steps import ReadyStep
-from secure_fl.crypto import segments, sharing, transcript
+from secure_fl.crypto import packing, sharing, transcript
 from secure_fl.crypto.blind_sum import ProtectedTotal
 from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.segments import HUGE, Layout
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.party.session import Session
@@ -100,8 +101,8 @@ def lying(liar: Liar) -> Iterator[None]:
 
 
 def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
-    masked, reveal, norm = SumUnderWay._masked, StepKeys.reveal, segments.squared_norm
-    answer, examine = Session._answer, Session._examine
+    masked, reveal, norm = SumUnderWay._masked, StepKeys.reveal, transcript.squared_norm
+    answer, examine, encode = Session._answer, Session._examine, Layout.encode
 
     def wrong_tag(sum: SumUnderWay, *what: Any) -> Any:
         slots = masked(sum, *what)
@@ -128,6 +129,17 @@ def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
     def false_norm(vector: Any) -> float:
         return SMALLER if liar.lies(liar.speaking, "negative norm") else norm(vector)
 
+    def with_norms(layout: Layout, *what: Any) -> Any:
+        """What honest programs cannot: they encode no norm below zero."""
+        slots, leftovers = encode(layout, *what)
+        normed = any(field.norm for field in layout.packed)
+        if normed and liar.lies(liar.speaking, "negative norm"):
+            end = packing.WIDE_LIMBS * layout.scalars
+            numbers = packing.decode_wide(slots[:end], 1)
+            numbers[-2] = SMALLER / HUGE  # of the last vector, in large units
+            slots[:end] = packing.encode_wide(numbers)
+        return slots, leftovers
+
     def said(session: Session, message: Any, frame: Any) -> Any:
         liar.speaking = session.party
         found, bulk = answer(session, message, frame)
@@ -152,7 +164,7 @@ def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
     yield Session, "_examine", hidden
     yield StepKeys, "reveal", false_share
     yield Session, "_answer", said
-    yield segments, "squared_norm", false_norm
+    yield Layout, "encode", with_norms
     yield transcript, "squared_norm", false_norm
 
 

@@ -195,6 +195,8 @@ class Summing:
         with self._recorder.phase("open"):
             if admitted:
                 opened = under_way.open(cut(data, total.sizes), total.survivors, total.lost)
+                if count := len(under_way.unscaled):
+                    self._recorder.event("warning", code="impossible norms", count=count)
             self._sums.accept(total.offers, total.members)
         return opened
 

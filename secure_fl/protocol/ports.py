@@ -93,6 +93,10 @@ class SumUnderWay(Protocol):
     def layouts(self) -> Sequence[Layout | None]:
         """How each segment lies in slots, equal at all parties; None in the clear."""
 
+    @property
+    def unscaled(self) -> Sequence[str]:
+        """The names whose norms, opened with the sum, cannot be norms: their scale stays."""
+
     def settle(self, lists: Unmask) -> Confirm | None:
         """A signature under lists that name somebody as dropped; None where nobody is."""
 

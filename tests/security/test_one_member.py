@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto import blind_sum, sharing, step_keys, transcript
+from secure_fl.crypto import blind_sum, packing, sharing, step_keys, transcript
 from secure_fl.crypto.blind_sum import ProtectedTotal
 from secure_fl.crypto.evidence import FalseShare
 from secure_fl.crypto.identity import Identity, PublicIdentity
+from secure_fl.crypto.segments import Layout
 from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.crypto.transcript import Scales
 from secure_fl.errors import CohortError, CryptoError, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
-from secure_fl.protocol.messages import Ready, UnmaskShares
+from secure_fl.protocol.messages import Ready, SumId, UnmaskShares
 from secure_fl.protocol.ports import Group, Rule
 from secure_fl.testing.harness import Federated, federate
 from tests.support.attacker import NAMES, Wiretap, summing
@@ -58,6 +61,59 @@ def test_a_negative_norm_is_an_error_that_says_what_it_is(monkeypatch: pytest.Mo
     error = out.sessions["east"].error
     assert isinstance(error, CohortError)
     require(error, "'x'", party="east", field="norm")
+
+
+def with_a_negative_norm_later(monkeypatch: pytest.MonkeyPatch) -> Federated:
+    """Sums that carry their norms; in the second of three, the liar's is below nothing."""
+    seal, encode = SumUnderWay._seal, Layout.encode
+    speaking: list[tuple[str, int]] = []
+
+    def sealing(sum: SumUnderWay, group: Group, at: SumId) -> object:
+        speaking.append((sum._context.me, at[1]))
+        return seal(sum, group, at)
+
+    def encoding(layout: Layout, *what: Any) -> Any:
+        slots, leftovers = encode(layout, *what)
+        if speaking[-1] == (LIAR, 3):  # the first was of norms
+            end = packing.WIDE_LIMBS * layout.scalars
+            large, small = packing.decode_wide(slots[:end], 1)
+            slots[:end] = packing.encode_wide(np.array([large - 1e6, small]))
+        return slots, leftovers
+
+    monkeypatch.setattr(SumUnderWay, "_seal", sealing)
+    monkeypatch.setattr(Layout, "encode", encoding)
+    programs = {name: summing(VALUES, times=3, carry=True) for name in NAMES}
+    return federate(programs, mode="he+secagg", catch=True, min_cohort=3)
+
+
+def test_a_norm_that_came_with_a_sum_ended_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: whatever norms were opened had to be norms."""
+    honest = Scales.opened
+
+    def opened(
+        scales: Scales, layout: Layout, norms: Mapping[str, float], owners: int, rule: Rule
+    ) -> list[str]:
+        for name, value in norms.items():
+            transcript._squared(name, value)
+        return honest(scales, layout, norms, owners, rule)
+
+    monkeypatch.setattr(Scales, "opened", opened)
+    out = with_a_negative_norm_later(monkeypatch)
+    assert out.results == {}
+    errors = [session.error for session in out.sessions.values() if session.error]
+    assert "norm" in {error.where.get("field") for error in errors}
+
+
+def test_a_negative_norm_that_comes_with_a_sum_leaves_the_grid_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = with_a_negative_norm_later(monkeypatch)
+    assert set(out.results) == set(NAMES)
+    for sums in out.results.values():
+        for found in sums:
+            np.testing.assert_allclose(found["x"], len(NAMES) * VALUES["x"], atol=0.2)
+    told = {event["party"] for event in out.events if event.get("code") == "impossible norms"}
+    assert told == set(NAMES)
 
 
 def with_false_shares(monkeypatch: pytest.MonkeyPatch) -> Federated:
