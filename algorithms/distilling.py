@@ -65,9 +65,41 @@ class Distilling(Algorithm):
         """One model at each member."""
         return (model,)
 
+    @property
+    def exchanging(self) -> int:
+        """How many rounds have an exchange."""
+        return self.rounds
+
     def releases(self, public: int, batch: int) -> tuple[int, int]:
-        """One sum over all public records in each round."""
-        return public, self.rounds
+        """One sum over all public records in each round that has an exchange."""
+        return public, self.exchanging
+
+
+class Teaching(Distilling):
+    """Every member has a model of its own for the whole run, and all teach it from round to round.
+
+    A fresh model answers alike to all records for its first hundred steps. Who is taught that by
+    all others, as often as it learns from its own records, never leaves it.
+    """
+
+    epochs: Positive = 3  # predictions travel, however long all trained before: FedID's own E
+    alone: Annotated[int, Field(ge=0)] | None = None  # rounds before the first exchange, in which
+    # members learn from their own records; None: three of ten. Papers have none
+
+    @model_validator(mode="after")
+    def _teaches_at_last(self) -> Self:
+        if not self.exchanging > 0:
+            raise ValueError("alone = below rounds: nobody would learn from anybody")
+        return self
+
+    @property
+    def exchanging(self) -> int:
+        """All rounds but those that members begin alone."""
+        return self.rounds - (3 * self.rounds // 10 if self.alone is None else self.alone)
+
+    def teaches(self, round: int) -> bool:
+        """Whether this round has an exchange."""
+        return round > self.rounds - self.exchanging
 
 
 def rate_of(site: Site, cfg: Distilling) -> float | None:
@@ -150,12 +182,20 @@ def ensemble_of(
         cohort,
         site,
         (examples, records.classes),
-        sums // cfg.rounds,
-        cfg.rounds,
+        sums // cfg.exchanging,
+        cfg.exchanging,
         counted=cfg.counted,
         share=cfg.sample,
         bound=bound,
     )
+
+
+def learn_alone(site: Site, cfg: Teaching, learner: Learner, round: Round, drawn: bool) -> None:
+    """A round without an exchange: who is drawn, and a host that learns labels, trains."""
+    host = site.silo.role == "host"
+    if cfg.labelled if host else drawn:
+        site.fit(learner.model, cfg.epochs, round, optimizer=learner.own)
+    site.score(learner.model, round.number, "" if host else "local")
 
 
 def distil(

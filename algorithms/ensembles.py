@@ -58,22 +58,27 @@ class Ensemble:
         """What all members must have alike of the noise, for `agree`."""
         return "" if self._noise is None else f"{self._noise.scale:.6g} {self._noise.reach:.6g}"
 
-    async def begin(self, round: int) -> bool:
-        """Draw a round's parties, weigh them, and enter its noise; whether this one is drawn."""
-        cohort, me = self._cohort, self._cohort.me
+    def draw(self, round: int) -> bool:
+        """Draw a round's parties; whether this one is drawn."""
+        cohort = self._cohort
         # Whoever may yet drop out is drawn on top: of the drawn ones, a sum's worth always remains.
         at_least = cohort.min_cohort + len(cohort.parties) - cohort.threshold
         self._drawn = sampled(self._site.seed, round, cohort.parties, self._share, at_least)
+        return cohort.me in self._drawn
+
+    async def begin(self, round: int) -> bool:
+        """Draw a round's parties, weigh them, and enter its noise; whether this one is drawn."""
+        cohort, drawn = self._cohort, self.draw(round)
         if self._noise is not None and not cohort.is_host:
             cohort.reserve(self._noise, self._sums)
-        mine = self._site.records if me in self._drawn else 0.0
+        mine = self._site.records if drawn else 0.0
         if self._alike:
-            self.weight = float(me in self._drawn) / len(self._drawn)
+            self.weight = float(drawn) / len(self._drawn)
         else:
             told = await cohort.sum({} if cohort.is_host else {RECORDS: mine})
             total = math.inf if cohort.is_host else float(told[RECORDS])
             self.weight = mine / _some(total)
-        return me in self._drawn
+        return drawn
 
     async def send(self, y: Tensor) -> None:
         """Put this party's predictions into the sum; not drawn, it sends zeros without weight.

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from secure_fl.algorithms import feedback
 from secure_fl.algorithms.base import Demands
 from secure_fl.algorithms.distilling import (
-    Distilling,
     Learner,
     OwnShares,
+    Teaching,
     agree_on_ground,
     ensemble_of,
+    learn_alone,
     optimizer_of,
     predicted,
 )
@@ -43,7 +44,7 @@ from secure_fl.settings import Positive, TrainingSettings
 FEW = 64  # labelled records that all judge every step, unless the settings name a number
 
 
-class FedID(Distilling):
+class FedID(Teaching):
     """The host's labelled records tell the parties which of their predictions helped."""
 
     name: Literal["fedid"] = "fedid"
@@ -100,7 +101,7 @@ class FedID(Distilling):
         batch = min(self.public_batch or batch, public)
         batches = public // batch
         together = min(self.batches_per_exchange or batches, batches)
-        return together * batch, self.rounds * self.distill_epochs * (batches // together)
+        return together * batch, self.exchanging * self.distill_epochs * (batches // together)
 
 
 async def fedid(cohort: Cohort, site: Site, cfg: FedID) -> None:
@@ -127,6 +128,9 @@ async def party(
     learner = Learner.of(site, cfg, model)
     rules = Rules(cfg.distill, cfg.feedback, cfg.feedback_scale, cfg.feedback_weight)
     async for round in cohort.rounds(cfg.rounds, keep=learner.keep):  # line 3
+        if not cfg.teaches(round.number):
+            learn_alone(site, cfg, learner, round, ensemble.draw(round.number))
+            continue
         drawn = await ensemble.begin(round.number)  # lines 4, 5
         if drawn:
             site.fit(model, cfg.epochs, round, optimizer=learner.own)  # line 7, Eq. 4
@@ -160,6 +164,9 @@ async def host(
     model = site.model(attention="eager" if cfg.feedback == "exact" else "sdpa")  # line 2
     learner, drift = Learner.of(site, cfg, model), Drift(len(records))
     async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
+        if not cfg.teaches(round.number):
+            learn_alone(site, cfg, learner, round, ensemble.draw(round.number))
+            continue
         await ensemble.begin(round.number)
         labelled, units = endless(site, size) if size else None, Units(cfg.feedback_scale)
         for rows, progress in passes(records, cfg, round):  # lines 9, 10

@@ -14,11 +14,12 @@ from pydantic import Field
 from torch import Tensor
 
 from secure_fl.algorithms.distilling import (
-    Distilling,
     Learner,
+    Teaching,
     agree_on_ground,
     distil,
     ensemble_of,
+    learn_alone,
     predicted,
 )
 from secure_fl.algorithms.ensembles import as_shares
@@ -27,7 +28,7 @@ from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class DSFL(Distilling):
+class DSFL(Teaching):
     """One-way distillation to the host and to the parties, from an average of low entropy."""
 
     name: Literal["dsfl"] = "dsfl"
@@ -42,6 +43,9 @@ async def dsfl(cohort: Cohort, site: Site, cfg: DSFL) -> None:
     model, host = site.model(), cohort.is_host
     learner = Learner.of(site, cfg, model)
     async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
+        if not cfg.teaches(round.number):
+            learn_alone(site, cfg, learner, round, ensemble.draw(round.number))
+            continue
         drawn = await ensemble.begin(round.number)
         if host:
             y = sharpened(as_shares(await ensemble.open()), cfg.temperature)

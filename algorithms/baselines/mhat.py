@@ -12,11 +12,12 @@ from typing import Literal
 import torch
 
 from secure_fl.algorithms.distilling import (
-    Distilling,
     Learner,
+    Teaching,
     agree_on_ground,
     distil,
     ensemble_of,
+    learn_alone,
     predicted,
 )
 from secure_fl.algorithms.ensembles import as_shares
@@ -25,7 +26,7 @@ from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 
-class MHAT(Distilling):
+class MHAT(Teaching):
     """Votes train the central model; its own predictions train the parties."""
 
     name: Literal["mhat"] = "mhat"
@@ -40,6 +41,9 @@ async def mhat(cohort: Cohort, site: Site, cfg: MHAT) -> None:
     model, host = site.model(), cohort.is_host
     learner = Learner.of(site, cfg, model)
     async for round in cohort.rounds(cfg.rounds, keep=learner.keep):
+        if not cfg.teaches(round.number):
+            learn_alone(site, cfg, learner, round, ensemble.draw(round.number))
+            continue
         drawn = await ensemble.begin(round.number)
         if host:
             votes = as_shares(await ensemble.open())

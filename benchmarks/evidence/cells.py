@@ -24,6 +24,7 @@ from benchmarks.evidence.sketch import sketch
 from benchmarks.evidence.spectra import spectra
 from benchmarks.report import processor
 from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.distilling import Teaching
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
 from secure_fl.federation.federation import Federation
@@ -121,6 +122,8 @@ def key_of(cell: Cell, place: Place) -> str:
     everything["protection"] |= {"host_sums": "masks"}
     if algorithm.name == "inclusivefl":
         everything["algorithm"] |= {"mix": "tiers"}
+    if isinstance(algorithm, Teaching) and algorithm.exchanging == algorithm.rounds:
+        everything["algorithm"].pop("alone")
     if everything["task"].get("score_range", ...) is None:
         everything["task"].pop("score_range")
     if not cell.spread.each_tier:

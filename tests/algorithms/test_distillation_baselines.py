@@ -54,7 +54,7 @@ METHODS: dict[str, Any] = {
 
 
 def short(name: str, **fields: Any) -> Any:
-    return METHODS[name](**{} if name == "gong" else {"rounds": 1}, **fields)
+    return METHODS[name](**{"epochs": 1} | ({} if name == "gong" else {"rounds": 1}) | fields)
 
 
 # --- by hand --------------------------------------------------------------------------------------

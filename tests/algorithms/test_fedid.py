@@ -44,7 +44,7 @@ def by_hand(
         for k in parties:
             for _ in range(cfg.epochs):
                 k.descend(k.own_loss())  # line 7
-        for epoch in range(cfg.distill_epochs):
+        for epoch in range(cfg.distill_epochs if t > (cfg.alone or 0) else 0):
             drawn = order(t, epoch, len(silos[0].public), BATCH)
             while drawn:  # line 9
                 together = cfg.batches_per_exchange or len(drawn)
@@ -97,6 +97,7 @@ def learned(
 
 WAYS: dict[str, dict[str, Any]] = {
     "as it is": {"rounds": 2, "distill_epochs": 2},
+    "each alone at first": {"rounds": 3, "epochs": 1, "alone": 1},
     "with feedback": {
         "rounds": 2,
         "feedback": "scalar",
@@ -137,6 +138,7 @@ def test_exact_feedback_moves_parties_along_the_derivative() -> None:
         **AS_PRINTED
         | {"feedback": "exact", "batches_per_exchange": None, "host_learning_rate": RATE},
         rounds=1,
+        epochs=1,
         distill=False,
         feedback_weight=1e4,
         public_batch=16,
@@ -218,7 +220,7 @@ def test_what_the_hosts_labels_change(
         if isinstance(e, Text)
     ]
     others = [*silos[:3], replace(host, train=turned)]
-    cfg = FedID(rounds=2, feedback=feedback, labelled=labelled, targets="hard")
+    cfg = FedID(rounds=2, epochs=1, feedback=feedback, labelled=labelled, targets="hard")
     one, two = (hosted(cfg, silos=each).run() for each in (silos, others))
     found = (equal(weights(one, name), weights(two, name)) for name in (LOCAL[0], "model"))
     assert tuple(found) == alike

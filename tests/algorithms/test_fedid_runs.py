@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from secure_fl import corpora
+from secure_fl.algorithms.baselines.dsfl import DSFL
+from secure_fl.algorithms.baselines.mhat import MHAT
 from secure_fl.algorithms.fedid import FedID, fedid
 from secure_fl.algorithms.public_records import PublicRecords, lots
 from secure_fl.data.silo import Silo
@@ -67,6 +69,23 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
     assert cfg.releases(22, 8) == (batches // exchanges * 4, len(found))
     for name in (*NAMES, HOST):
         assert steps.count((name, 1)) == steps.count((name, 2)) == 2 * batches
+
+
+@pytest.mark.parametrize("method", [FedID, DSFL, MHAT])
+def test_members_learn_alone_before_they_teach(method: Any) -> None:
+    """Three of ten rounds by default: no sum, no noise and no step on public records in them."""
+    assert [method(rounds=n).exchanging for n in (1, 3, 4, 10, 20)] == [1, 3, 3, 7, 14]
+    events: list[Event] = []
+    cfg = method(rounds=3, alone=2, epochs=1)
+    hosted(cfg, silos=members(), listener=events.append).run()
+    assert len(sums_of(events)) == cfg.exchanging == cfg.releases(22, 8)[1] == 1
+    assert {e["round"] for e in events if e["event"] == "metrics" and e["party"] == HOST} == {
+        1,
+        2,
+        3,
+    }
+    with pytest.raises(ValueError, match="nobody would learn from anybody"):
+        method(rounds=2, alone=2)
 
 
 def test_lots_are_of_one_size() -> None:

@@ -87,7 +87,7 @@ def test_tiers_from_depths_or_widths() -> None:
 
 
 def pair(site: Site, size: int) -> tuple[nn.Module, nn.Module, dict[str, Any]]:
-    wide, narrow = site.model(), narrow_model(site, size)
+    wide, (narrow, _) = site.model(), narrow_model(site, size, "training")
     return wide, narrow, places(wide, narrow)
 
 
@@ -158,17 +158,23 @@ def test_the_narrow_model_computes_what_the_wide_one_does_in_its_slice(
     assert not torch.allclose(found, shorter, rtol=1e-2)
 
 
-def test_activations_are_divided_in_training_only() -> None:
+@pytest.mark.parametrize("scaled", ["always", "training"])
+def test_activations_are_divided_and_in_the_end_the_weights(scaled: Any) -> None:
     site = site_of(ModelSettings(layers=1))
-    model = narrow_model(site, 8)
+    model, scaler = narrow_model(site, 8, scaled)
     x = torch.ones(1, 32)
-    query = model.get_submodule("bert.encoder.layer.0.attention.self.query")
-    used, straight = query(x), nn.functional.linear(x, query.weight, query.bias)  # type: ignore[arg-type]
-    assert torch.equal(used, straight)
+    query: Any = model.get_submodule("bert.encoder.layer.0.attention.self.query")
+    straight = nn.functional.linear(x, query.weight, query.bias)
+    assert torch.equal(query(x), straight / (0.5 if scaled == "always" else 1.0))
     model.train()
     assert torch.equal(query(x), straight / 0.5)
-    last = model.get_submodule("classifier")
-    assert torch.equal(last(x), nn.functional.linear(x, last.weight, last.bias))  # type: ignore[arg-type]
+    last: Any = model.get_submodule("classifier")
+    assert torch.equal(last(x), nn.functional.linear(x, last.weight, last.bias))
+    tokens = {"input_ids": torch.tensor([[2, 7, 9, 3]])}
+    measured = model.eval()(**tokens).logits
+    scaler.fold()
+    torch.testing.assert_close(model(**tokens).logits, measured)
+    assert not query._forward_hooks
 
 
 def test_what_cannot_be_narrowed_is_refused(tmp_path: Path) -> None:

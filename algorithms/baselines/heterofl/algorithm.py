@@ -19,6 +19,7 @@ from torch import Tensor
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.baselines.heterofl.narrow import narrow_model, places, shapes
 from secure_fl.algorithms.baselines.heterofl.regions import Regions
+from secure_fl.algorithms.baselines.heterofl.scaler import Scaled
 from secure_fl.algorithms.baselines.heterofl.widths import (
     at_width,
     head_size,
@@ -47,6 +48,7 @@ class HeteroFL(Algorithm):
     steps: Positive | None = None  # local steps in each round, in place of epochs
     weights: Weights = "users"  # what a mean counts; records stay private
     mix: Literal["tiers", "wide"] = "tiers"  # wide: parts that too few own stay at home
+    scaler: Scaled = "always"  # training: as printed, and a narrow model is measured without it
 
     @model_validator(mode="after")
     def _one_of_two(self) -> HeteroFL:
@@ -156,7 +158,8 @@ async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
     config = wide_config(site)
     sizes = head_sizes(cfg, config, site.model_settings.layers or config.num_hidden_layers)
     tier = tier_of(cohort, site, list(sizes), cfg.shares)
-    model, regions = narrow_model(site, sizes[tier]), regions_of(site, tier, sizes)
+    model, scaler = narrow_model(site, sizes[tier], cfg.scaler)
+    regions = regions_of(site, tier, sizes)
     weight = 1.0 if cfg.weights == "users" else site.records
     await cohort.agree(site.fingerprint(), "task")
     async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
@@ -172,6 +175,7 @@ async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
     together = all(owned[t] >= cohort.min_cohort for t in regions.tiers) and not site.local_head
     widest = max((t for t in sizes if owned[t]), key=list(sizes).index)
     name = f"model-{tier}" if together and tier != widest else "model"
+    scaler.fold()
     site.deliver(model, name, shared=together)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers.utils import cached_file
 
+from secure_fl.algorithms.baselines.heterofl.scaler import Scaled, Scaler
 from secure_fl.algorithms.baselines.heterofl.widths import at_width, head_size, square, wide_config
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
@@ -96,28 +96,25 @@ def taken(whole: Tensor, at: Places) -> Tensor:
     return whole
 
 
-def narrow_model(site: Site, size: int) -> nn.Module:
-    """The site's model with heads of this size: slices of the weights `site.model()` would have.
-
-    In training, activations are divided by the share of the width that is left; not in evaluation.
-    """
+def narrow_model(site: Site, size: int, scaled: Scaled = "always") -> tuple[nn.Module, Scaler]:
+    """The site's model with heads of this size: slices of the weights `site.model()` would have."""
     spec, config = site.model_settings, wide_config(site)
+    scaler = Scaler(size / head_size(config), scaled)
     if size == head_size(config):
-        whole: nn.Module = site.model()
-        return whole
+        return site.model(), scaler
     wide = shapes(config, site.task, spec)
     with site.recorder.phase("load model"):
         with seeded(site.seed):
             model = skeleton(at_width(config, size), site.task, spec)
         at = places(wide, model)
         fill(model, wide, at, Tensors.of(spec, body_of(wide).base_model_prefix), site.seed)
-        scale(model, at, wide, size / head_size(config))
+        scaler.attach(model, at, wide)
         if spec.freeze_embeddings:
             freeze_embeddings(model)
         require_savable(model, site.tokenizer)
         if site.training.checkpointing:
             recompute(model)
-    return model.eval().to(site.device)
+    return model.eval().to(site.device), scaler
 
 
 @torch.no_grad()
@@ -149,20 +146,6 @@ def fill(
         parameter.copy_(taken(builtin.bell(shape, key, std), at[name]))
         if name in padding:
             parameter[padding[name]].zero_()
-
-
-def scale(model: nn.Module, at: Mapping[str, Places], wide: nn.Module, rate: float) -> None:
-    """Divide what each narrower layer gives by the rate, in training (HeteroFL's scaler)."""
-    for name, module in model.named_modules():
-        axis = {nn.Linear: 0, nn.Embedding: 1}.get(type(module))
-        if axis is not None:
-            weight = f"{name}.weight"
-            if len(at[weight][axis]) < wide.get_parameter(weight).shape[axis]:
-                module.register_forward_hook(partial(_divide, rate))
-
-
-def _divide(rate: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-    return output / rate if module.training else output
 
 
 WHOLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
