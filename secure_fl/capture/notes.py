@@ -163,6 +163,11 @@ class WatchedSumUnderWay:
         self.upload, self.layouts = inner.upload, inner.layouts
         self.settle, self.shares = inner.settle, inner.shares
 
+    @property
+    def unscaled(self) -> Sequence[str]:
+        """What could not be scaled by this sum, once it is opened."""
+        return self._inner.unscaled
+
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
     ) -> dict[str, NDArray[np.float64]]:
