@@ -34,6 +34,7 @@ OwnShares = Literal["kept", "divided"]
 class Distilling(Algorithm):
     """Parties predict public records; the host opens the mean, and its central model learns."""
 
+    epochs: Positive = 3  # predictions travel, however long all trained before: FedID's own E
     distill_epochs: Positive = 1  # passes over the public records in each round
     counted: Counted = "records"  # what the mean counts; under noise only "parties"
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # ε: share of parties in each round
@@ -82,9 +83,8 @@ class Teaching(Distilling):
     all others, as often as it learns from its own records, never leaves it.
     """
 
-    epochs: Positive = 3  # predictions travel, however long all trained before: FedID's own E
     alone: Annotated[int, Field(ge=0)] | None = None  # rounds before the first exchange, in which
-    # members learn from their own records; None: three of ten. Papers have none
+    # members learn from their own records; None: half of four or more. Papers have none
 
     @model_validator(mode="after")
     def _teaches_at_last(self) -> Self:
@@ -95,7 +95,8 @@ class Teaching(Distilling):
     @property
     def exchanging(self) -> int:
         """All rounds but those that members begin alone."""
-        return self.rounds - (3 * self.rounds // 10 if self.alone is None else self.alone)
+        usual = self.rounds // 2 if self.rounds >= 4 else 0
+        return self.rounds - (usual if self.alone is None else self.alone)
 
     def teaches(self, round: int) -> bool:
         """Whether this round has an exchange."""

@@ -24,13 +24,16 @@ from secure_fl.algorithms.distilling import (
 from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.settings import Positive
 
 
 class Gong(Distilling):
     """Parties train alone, then the host learns the mean of their logits."""
 
     name: Literal["gong"] = "gong"
-    rounds: Literal[1] = 1  # one shot
+    rounds: Literal[1] = 1  # one shot,
+    epochs: Positive = 30  # with as many passes as others make in ten rounds
+    distill_epochs: Positive = 10
     distance: Literal["mse", "l1"] = "mse"  # of the host's logits from the mean
     logit_bound: Annotated[float, Field(gt=0)] = 20.0  # what is beyond is sent as this
 

@@ -122,6 +122,8 @@ def key_of(cell: Cell, place: Place) -> str:
     everything["protection"] |= {"host_sums": "masks"}
     if algorithm.name == "inclusivefl":
         everything["algorithm"] |= {"mix": "tiers"}
+    if everything["algorithm"].get("scaler") == "training":
+        everything["algorithm"].pop("scaler")
     if isinstance(algorithm, Teaching) and algorithm.exchanging == algorithm.rounds:
         everything["algorithm"].pop("alone")
     if everything["task"].get("score_range", ...) is None:

@@ -54,7 +54,7 @@ METHODS: dict[str, Any] = {
 
 
 def short(name: str, **fields: Any) -> Any:
-    return METHODS[name](**{"epochs": 1} | ({} if name == "gong" else {"rounds": 1}) | fields)
+    return METHODS[name](**{"rounds": 1, "epochs": 1, "distill_epochs": 1} | fields)
 
 
 # --- by hand --------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_round_by_hand(name: str) -> None:
 
 def test_gong_may_take_the_absolute_distance() -> None:
     silos, spec = members(size=SIZES), ModelSettings(layers=1)
-    cfg = Gong(distance="l1")
+    cfg = Gong(epochs=1, distill_epochs=1, distance="l1")
     result = hosted(cfg, silos=silos, model=spec, training=sgd()).run()
     r = Round(silos, spec)
     gong_by_hand(r, 1)
@@ -290,7 +290,7 @@ def test_all_members_end_a_round_with_the_hosts_model(name: str, mode: Any, tmp_
 def test_without_distillation_feddf_is_fedavg() -> None:
     silos = members(size=SIZES)
     training = sgd(batch_size=8)
-    cfg = FedDF(rounds=1, labelled=False, host_learning_rate=1e-30)
+    cfg = FedDF(rounds=1, epochs=1, labelled=False, host_learning_rate=1e-30)
     mean = weights(
         small(FedAvg(rounds=1), silos=[replaced(s) for s in silos[:3]], training=training).run()
     )
@@ -299,7 +299,7 @@ def test_without_distillation_feddf_is_fedavg() -> None:
         found = weights(hosted(cfg, mode, silos=silos, training=training).run())
         for name, weight in mean.items():
             torch.testing.assert_close(found[name], weight, atol=bound, rtol=1e-5)
-    cfg = FedDF(rounds=1, labelled=False)
+    cfg = FedDF(rounds=1, epochs=1, labelled=False)
     other = weights(hosted(cfg, silos=silos, training=training).run())
     assert max(float((other[n] - mean[n]).abs().max()) for n in mean) > 2e-5
 

@@ -73,8 +73,8 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
 
 @pytest.mark.parametrize("method", [FedID, DSFL, MHAT])
 def test_members_learn_alone_before_they_teach(method: Any) -> None:
-    """Three of ten rounds by default: no sum, no noise and no step on public records in them."""
-    assert [method(rounds=n).exchanging for n in (1, 3, 4, 10, 20)] == [1, 3, 3, 7, 14]
+    """Half of the rounds by default: no sum, no noise and no step on public records in them."""
+    assert [method(rounds=n).exchanging for n in (1, 3, 4, 5, 10)] == [1, 3, 2, 3, 5]
     events: list[Event] = []
     cfg = method(rounds=3, alone=2, epochs=1)
     hosted(cfg, silos=members(), listener=events.append).run()

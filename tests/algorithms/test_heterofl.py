@@ -145,7 +145,8 @@ def test_models_stay_nested_bit_for_bit(
         "protection": open_sums(mode),
         "folder": tmp_path / "run",
     }
-    result = small(HeteroFL(rounds=2), **options).run()
+    # The scaler is folded into what is delivered, unless it is for training alone.
+    result = small(HeteroFL(rounds=2, scaler="training"), **options).run()
     assert set(result.models) == {"model", "model-medium", "model-weak"}
     exported, _, _ = load_exported(tmp_path / "run" / "model-weak")
     require_slices(exported, result.models["model-weak"], places(exported, exported))
@@ -169,8 +170,13 @@ def test_a_round_is_the_mean_by_count_of_what_parties_trained() -> None:
     for name, tier in zip(NAMES, TIERS, strict=True):
         one = [s for s in tiered(*TIERS) if s.name == name]
         protection = ProtectionSettings(mode="none", min_cohort=1, threshold=1)
-        alone[tier] = small(HeteroFL(rounds=1), silos=one, protection=protection).run().model
-    together = small(HeteroFL(rounds=1), silos=tiered(*TIERS), protection=open_sums("none")).run()
+        alone[tier] = (
+            small(HeteroFL(rounds=1, scaler="training"), silos=one, protection=protection)
+            .run()
+            .model
+        )
+    cfg = HeteroFL(rounds=1, scaler="training")  # what is delivered is as it was averaged
+    together = small(cfg, silos=tiered(*TIERS), protection=open_sums("none")).run()
     wide, last = together.model, "encoder.layer.0.output.dense.weight"
     name = next(n for n, _ in wide.named_parameters() if n.endswith(last))
     total, count = np.zeros((64, 128)), np.zeros((64, 128))
@@ -219,13 +225,16 @@ def test_parts_of_too_few_are_refused_or_stay_at_home(sent: dict[str, set[str]])
     with raises(TooFewParties, "2", "3", party="hospital-1", round=1, field="algorithm.mix"):
         small(HeteroFL(rounds=1), silos=tiered(*TIERS)).run()
     assert not sent  # before anything of the model was offered
-    result = small(HeteroFL(rounds=1, mix="wide"), "he+secagg", silos=tiered(*TIERS)).run()
+    result = small(
+        HeteroFL(rounds=1, mix="wide", scaler="training"), "he+secagg", silos=tiered(*TIERS)
+    ).run()
     assert {n.rpartition("#")[2] for names in sent.values() for n in names} == {"weak"}
     assert set(result.models) == {"model-weak", "hospital-2/model", "hospital-3/model"}
     weak, strong = result.models["model-weak"], result.models["hospital-3/model"]
     require_slices(strong, weak, places(strong, weak))
     only = ProtectionSettings(mode="none", min_cohort=1, threshold=1)
-    alone = small(HeteroFL(rounds=1), silos=tiered(*TIERS)[2:], protection=only).run().model
+    cfg = HeteroFL(rounds=1, scaler="training")
+    alone = small(cfg, silos=tiered(*TIERS)[2:], protection=only).run().model
     name = next(n for n in trainable(strong) if n.endswith("output.dense.weight"))
     trained, kept = alone.get_parameter(name), strong.get_parameter(name)
     torch.testing.assert_close(kept[32:], trained[32:], atol=1e-7, rtol=0)  # as it was trained
@@ -238,7 +247,9 @@ def test_heads_of_different_labels_stay_at_home(sent: dict[str, set[str]]) -> No
         Silo(n, s.train, s.dev, s.test, tier=t)
         for n, s, t in zip(NAMES, splits, TIERS, strict=True)
     ]
-    result = ner(HeteroFL(rounds=1, mix="wide"), "he+secagg", silos=parties).run()
+    result = ner(
+        HeteroFL(rounds=1, mix="wide", scaler="training"), "he+secagg", silos=parties
+    ).run()
     assert set(result.models) == {f"{name}/model" for name in NAMES}
     assert not {n for names in sent.values() for n in names if n.partition("#")[0] in HEAD}
 

@@ -76,7 +76,10 @@ SUMMING: dict[str, dict[str, Any]] = {
     "alllarge": {"algorithm": "alllarge"} | TIERS | {"parties": 3},
     "allsmall": {"algorithm": "allsmall"} | TIERS | {"parties": 3},
     "exclusivefl": {"algorithm": "exclusivefl"} | TIERS,
-    **{n: {"algorithm": n} | HOST for n in ("fedid", "feddf", "feded", "gong", "dsfl", "mhat")},
+    **{
+        n: {"algorithm": n, "more": "epochs = 1"} | HOST
+        for n in ("fedid", "feddf", "feded", "gong", "dsfl", "mhat")
+    },
     "ner": {"kind": "ner", "corpus": "ner"},
     "regression": {"kind": "regression", "corpus": "similarity"},
     "ranking": {"kind": "ranking", "corpus": "news"},

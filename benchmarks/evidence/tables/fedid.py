@@ -115,6 +115,8 @@ def _cell(
     alpha: float = ALPHA,
 ) -> Cell:
     size, name = scale.sets[data], algorithm["name"]
+    if name in ("dsfl", "mhat"):
+        algorithm = {"alone": 0} | algorithm  # as in their papers
     if name == "fedid":
         algorithm = {**PRINTED, "feedback_batch": scale.batch} | algorithm
     epochs, rates = {"rounds": scale.rounds, "epochs": scale.epochs}, {}

@@ -43,16 +43,16 @@ CONTROLS: Mapping[str, tuple[Control, Method]] = {
     "Mean prediction": ("mean prediction", {"name": "local"}),
 }
 METHODS: Mapping[str, Method] = {
-    "FedID, our default": {"name": "fedid"},
-    "DS-FL": {"name": "dsfl"},
-    "MHAT": {"name": "mhat"},
+    "FedID, our default": {"name": "fedid", "alone": 0},  # two rounds have no time for that
+    "DS-FL": {"name": "dsfl", "alone": 0},
+    "MHAT": {"name": "mhat", "alone": 0},
     "FedKD (Gong)": {"name": "gong"},
 }
 BESIDE: Mapping[str, Method] = {  # in the first setting only
-    "FedID, our default, host without labels": {"name": "fedid", "labelled": False},
+    "FedID, our default, host without labels": {"name": "fedid", "alone": 0, "labelled": False},
     "FedID, as printed": {"name": "fedid", **PRINTED, "feedback_batch": BATCH},
-    "DS-FL, own shares divided": {"name": "dsfl", "own_shares": "divided"},
-    "MHAT, own shares divided": {"name": "mhat", "own_shares": "divided"},
+    "DS-FL, own shares divided": {"name": "dsfl", "alone": 0, "own_shares": "divided"},
+    "MHAT, own shares divided": {"name": "mhat", "alone": 0, "own_shares": "divided"},
 }
 
 

@@ -50,7 +50,7 @@ def tiered(name: str, **settings: Any) -> Method:
 
 METHODS: Mapping[str, Method] = {
     "AllSmall": tiered("allsmall"),
-    "HeteroFL": {"name": "heterofl", "tiers": DEPTHS},
+    "HeteroFL": {"name": "heterofl", "tiers": DEPTHS, "scaler": "training"},
     "AllLarge": tiered("alllarge"),
     "InclusiveFL": tiered("inclusivefl"),
 }
@@ -105,7 +105,7 @@ def _cell(group: str, data: str, method: str, algorithm: Method, budget: Budget,
 
 def _attacked(method: str) -> Cell:
     """A run as it was when it was attacked: at a rate that never falls."""
-    wide = {"name": "heterofl", "tiers": DEPTHS, "mix": "wide"}
+    wide = {"name": "heterofl", "tiers": DEPTHS, "mix": "wide", "scaler": "training"}
     old = {"server_learning_rate": 1e-2}  # the default then
     return Cell(
         "ner trio",
