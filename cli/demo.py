@@ -17,13 +17,14 @@ from secure_fl.cli.numbers import Whole
 if TYPE_CHECKING:
     from rich.console import Console
 
-INTRO = """\
-Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes
-in a style of its own, and may not show them to anybody. First each learns alone; then they learn
-together: in the clear, so that the machine in the middle could read what each hospital sent; and
-once more, sealed: encrypted and masked, so that only the sum over all of them can be opened. FedKD
-then keeps a teacher at each hospital, and sends a student's update in its place, sealed as well.
-"""
+INTRO = (  # without line breaks: terminals have many widths
+    "Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes "
+    "in a style of its own, and may not show them to anybody. First each learns alone; then they "
+    "learn together: in the clear, so that the machine in the middle could read what each hospital "
+    "sent; and once more, sealed: encrypted and masked, so that only the sum over all of them can "
+    "be opened. FedKD then keeps a teacher at each hospital, and sends a student's update in its "
+    "place, sealed as well.\n"
+)
 WHO_COULD_LOOK = "Who could look? What the coordinator carried was recorded, and is attacked now."
 
 
@@ -167,7 +168,7 @@ def _print(summary: Mapping[str, Any], out: Path) -> None:
         style="bold green" if margin >= 0 else "bold red",
     )
     console.print(
-        f"Sealed or in the clear makes {100 * price:+.1f} points, and took "
+        f"Sealing changed that score by {100 * price:+.1f} points, and took "
         f"{100 * summary['privacy_share']:.1f} % of the rounds' time. Each hospital sent "
         f"{show.size(sent)} and received {show.size(received)} in {summary['rounds']} rounds.\n"
         f"{summary['protection']['statement']}\n"
@@ -205,13 +206,7 @@ def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
     """Lay out what the coordinator got from each federation."""
     from secure_fl.cli import show
 
-    columns = [
-        "what the coordinator got",
-        "words of the notes",
-        "a hospital's update",
-        "the sum",
-        "audit",
-    ]
+    columns = ["", "words of notes", "one update", "the sum", "audit"]
     rows = [
         [
             entry["name"],
@@ -222,8 +217,8 @@ def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
         ]
         for entry in entries
     ]
-    return show.grid("", columns, rows)
+    return show.grid("what the coordinator got, with its correlation to the truth", columns, rows)
 
 
 def _how_read(value: float) -> str:
-    return f"read (correlation {value:.2f})" if value >= 0.5 else f"noise (correlation {value:.2f})"
+    return f"{'read' if value >= 0.5 else 'noise'} ({value:.2f})"

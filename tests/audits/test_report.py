@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from secure_fl.audits.document import AuditDocument, json_schema
 from secure_fl.audits.report import markdown, render
+from secure_fl.audits.report.matrix import compared
 from secure_fl.audits.report.sentences import (
     NO_PRIVACY,
     NO_TRIALS,
@@ -139,6 +141,25 @@ def test_compared_fields_that_differ_are_marked() -> None:
     assert markdown(documents).count("≠ differs") == wanted
     same = Page(render([documents[0]] * 2))
     assert not same.all("td", "differs")
+
+
+def test_what_one_audit_alone_has_is_not_compared() -> None:
+    first, second, third = three()
+    alone = replace(third.matrix[0], what="one hospital's counts in a question")
+    cut = replace(first.matrix[0], cells=first.matrix[0].cells[:-1])
+    documents = [
+        replace(first, matrix=(cut, *first.matrix[1:])),
+        second,
+        replace(third, matrix=(*third.matrix, alone)),
+    ]
+    page = Page(render(documents))
+    table = next(e for e in page.all("table") if e.attributes.get("id") == "all-matrix")
+    text = " ".join(e.text for e in page.within(table))
+    assert "counts in a question" not in text and "not stated" in text
+    assert render(documents).count("counts in a question") == 1  # in its own section
+    last = [line[-1] for line in compared(documents, first.matrix[0].what)]
+    assert [cell.term.word for cell in last] == ["not stated", "not tested", "not tested"]
+    assert not any(cell.differs for cell in last)
 
 
 def test_compared_runs_have_a_line_each(several: Page) -> None:

@@ -13,10 +13,10 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import CORPORA
 from secure_fl.cli.main import main
-from secure_fl.cli.show import WITHOUT_SUMS
 from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
+from secure_fl.display.figures import WITHOUT_SUMS
 from secure_fl.federation.federation import Federation
 
 ROOT = Path(__file__).parents[2]
