@@ -118,13 +118,9 @@ def _seed(
 ) -> dict[str, Mapping[str, Any]]:
     """Run one seed in every way; the first seed's are recorded, to be attacked."""
     with console.status("loading torch ..."):
-        import torch
-
         from secure_fl.audits.demonstration import ALONE, together
         from secure_fl.cli.train import run
 
-    # One thread: the built-in model is too small for more, and sums then round alike everywhere.
-    torch.set_num_threads(1)
     documents: dict[str, Mapping[str, Any]] = {}
     for way in (ALONE, *together(algorithm)):
         settings = way.settings(seed, rounds, record=record and seed == 0 and way is not ALONE)
@@ -182,15 +178,15 @@ def _conclude(summary: Mapping[str, Any], out: Path, page: Path) -> None:
     console = show.out()
     if entries := summary.get("audit"):
         console.print(audit_table(entries))
-    console.print(
-        f"\n{show.duration(summary['seconds']['total'])} for everything. Use the model, or repeat "
-        "with other notes:\n"
-        f'  secure-fl predict {out}/seed-0/sealed "Rash settled after stopping velodorin."\n'
-        "  secure-fl demo --seeds 3\n"
-    )
-    console.print(
-        f"All runs on one page, with pictures: {page}", soft_wrap=True
-    )  # to be clicked on
+    console.print(f"\n{show.duration(summary['seconds']['total'])} for everything.")
+    note = '"Rash settled after stopping velodorin."'
+    again = [
+        "Use the model, or repeat with other notes:",
+        f"  secure-fl predict {out}/seed-0/sealed {note}",
+        "  secure-fl demo --seeds 3\n",
+        f"All runs on one page, with pictures: {page}",
+    ]
+    console.print("\n".join(again), soft_wrap=True)  # to be copied, and clicked on
 
 
 def _free_folder(parent: Path, name: str) -> Path:
