@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from secure_fl.audits.document import AuditDocument, json_schema
+from secure_fl.audits.document import ENTITIES, AuditDocument, json_schema
 from secure_fl.audits.report import markdown, render
 from secure_fl.audits.report.matrix import compared
 from secure_fl.audits.report.sentences import (
@@ -117,6 +117,14 @@ def test_it_never_says_that_all_was_tested_where_something_was_not() -> None:
     held = tuple(one for one in found.trials if one.verdict == "holds")
     whole = msgspec.structs.replace(found, trials=held)
     assert standing(whole) == STATUS["within policy"].meaning
+
+
+def test_what_is_told_of_entities_is_told_by_type() -> None:
+    made = three()[0]
+    told = replace(made.trials[0].deployed, details={ENTITIES: {"Drug": 0.984, "Dose": 0.5}})
+    trials = (replace(made.trials[0], deployed=told), *made.trials[1:])
+    said = "Words of entities that it names, by type: Dose 50 %, Drug 98 %."
+    assert said in render([replace(made, trials=trials)]) and said not in render([made])
 
 
 def test_tables_are_labelled(several: Page) -> None:
