@@ -216,11 +216,11 @@ def _cost(story: Story, at: str, shared: bool) -> str:
     body = chart(
         f"{at}-bytes", curves, "round", "Bytes of all hospitals in a round", size, from_zero=True
     )
-    body += paragraph(cost_beside_float32(story.document))
     spent = [Curve("a round", story.seconds)]
     body += chart(
         f"{at}-seconds", spent, "round", "Seconds that a round took", duration, from_zero=True
     )
+    body += paragraph(cost_beside_float32(story.document))
     if not story.document:
         return body
     if not shared and "metrics" in story.document:

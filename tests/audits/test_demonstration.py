@@ -50,6 +50,8 @@ def test_one_page_has_the_audits_and_who_was_trained_beside_them(tmp_path: Path)
     for name in ("alone", "clear", "sealed", "fedkd"):
         assert f'<th scope="row">{name}</th>' in page[learned : page.index("all-matrix")]
     assert "How they learned, side by side" not in render(three())
+    assert "Bytes over rounds" not in page  # the training says it
+    assert render(three()).count("Bytes over rounds</h4>") == 3
 
 
 def test_what_an_audit_trains_beside_a_run_is_not_shown(

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
+from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.report import render
 from tests.support import browser
 from tests.support.documents import three
@@ -169,12 +171,30 @@ def test_pictures_are_not_empty_and_follow_the_scheme(shown: browser.Tab) -> Non
 
 def test_one_run_prints_on_eight_pages(shown: browser.Tab, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(render(three()[2:], [story(tmp_path / "study")]), encoding="utf-8")
+    file.write_text(render([long()], [story(tmp_path / "study")]), encoding="utf-8")
     shown.open(file)
     folded = shown.pdf()
     shown.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert folded.startswith(b"%PDF-")
     assert 0 < pages(folded) <= 8 and pages(folded) < pages(shown.pdf())  # what is open is printed
+
+
+def long() -> AuditDocument:
+    """As many trials, rows and reasons as audits of runs have that promise little."""
+    short = three()[2]
+    copies = [(k, one) for k in range(12) for one in short.trials]
+    return replace(
+        short,
+        trials=tuple(replace(one, id=f"{one.id}/{k}") for k, one in copies),
+        matrix=tuple(
+            replace(row, what=f"{row.what}, {k}", cells=tuple(
+                replace(cell, evidence=tuple(f"{name}/{k}" for name in cell.evidence))
+                for cell in row.cells
+            ))
+            for k in range(3) for row in short.matrix
+        ),
+        reasons=tuple(f"tampering: kind {k}: a party accepted it, nobody saw" for k in range(17)),
+    )  # fmt: skip
 
 
 def pages(pdf: bytes) -> int:
