@@ -65,6 +65,10 @@ class Drawing:
 
     html: str
 
+    def __repr__(self) -> str:
+        """In a line, where there is nothing to draw it."""
+        return "<Drawing: a notebook shows it, save(FILE) writes a page>"
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         return f"<style>{COLOURS}</style>{self.html}"
@@ -115,13 +119,7 @@ class Result:
         self, texts: Sequence[str], model: str = MODEL, *, pairs: Sequence[str] | None = None
     ) -> list[Prediction]:
         """Predictions for texts, or for texts and the ones that they are paired with."""
-        if isinstance(texts, str) or (pairs is not None and len(pairs) != len(texts)):
-            what = (
-                "one text"
-                if isinstance(texts, str)
-                else f"{len(texts)} texts, {len(pairs or ())} pairs"
-            )
-            raise DataError(f"found {what}", fix="give a list of texts, and as many pairs or none")
+        _require_texts(texts, pairs)
         seconds: Sequence[str | None] = pairs if pairs is not None else [None] * len(texts)
         both = enumerate(zip(texts, seconds, strict=True))
         return self.predict_records([Text(str(i), text, pair) for i, (text, pair) in both], model)
@@ -273,3 +271,16 @@ def _document(file: Path) -> dict[str, Any]:
             "there is no result to read here", fix=fix, file=file, reason="missing"
         ) from error
     return dict(found)
+
+
+def _require_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+    other = [one for one in (*texts, *(pairs or ())) if not isinstance(one, str)]
+    if isinstance(texts, str):
+        what = "one text"
+    elif other:
+        what = f"records of the type {type(other[0]).__name__}"
+    elif pairs is not None and len(pairs) != len(texts):
+        what = f"{len(texts)} texts, {len(pairs)} pairs"
+    else:
+        return
+    raise DataError(f"found {what}", fix="give a list of texts, and as many pairs or none")
