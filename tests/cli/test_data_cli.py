@@ -50,6 +50,10 @@ def test_describing_counts_and_quotes_nothing(notes: Path) -> None:
 def test_describing_tells_what_parts_share(notes: Path) -> None:
     found = run("data", "describe", notes, notes, *COLUMNS)
     assert "60 texts are in both train/dev" in found.stdout
+    other = notes.with_name("other.csv")
+    other.write_text(notes.read_text().replace("secret", "another"))
+    told = run("data", "describe", notes, other, *COLUMNS).stdout
+    assert "120" not in told and "memory" not in told  # ids are numbers of rows in both
 
 
 def test_splitting_loses_nothing_and_repeats(notes: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,14 @@ def test_eight_bits_under_encryption_cost_no_accuracy() -> None:
         made = [Federation.of(loads(settings), None).run() for settings in asked]
         accuracy[way.folder] = sum(one.pooled("test")["accuracy"] for one in made) / len(made)
     assert abs(accuracy["sealed"] - accuracy["clear"]) < 0.01
+
+
+@pytest.mark.slow
+def test_the_page_is_there_after_a_minute_and_a_half_of_one_core(tmp_path: Path) -> None:
+    """From nothing to pictures: processor seconds, for these tests do not have a machine alone."""
+    command = [sys.executable, "-m", "secure_fl", "demo", "--quiet", "--out", str(tmp_path / "d")]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert (tmp_path / "d" / "report.html").is_file() and spent < 90, spent
