@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -147,7 +148,10 @@ def test_every_file_that_init_writes_is_ready_to_run(
         assert not (tmp_path / "new").exists()
         return
     assert found.exit_code == 0, found.output
+    written = (tmp_path / "new" / "federation.toml").read_text().splitlines()
+    assert not [line for line in written[3:] if len(line) > 100 or re.search(r"[^ ]#", line)]
     settings = config.load(tmp_path / "new" / "federation.toml", ["data.size=12"])
+    assert settings.training.learning_rate is None  # which follows from the model's width
     assert settings.algorithm.name == algorithm
     assert settings.protection.mode == "he+secagg"
     made = Federation.of(settings)  # reads the data, checks the labels and the rules
