@@ -45,6 +45,15 @@ FAINT = """
   return found;
 })()
 """
+CUT = """
+[...document.querySelectorAll('.plot svg')].flatMap(svg => {
+  const box = svg.getBoundingClientRect();
+  const outside = r =>
+    r.right > box.right + 1 || r.bottom > box.bottom + 1 || r.left < box.left - 1;
+  return [...svg.querySelectorAll('text')].filter(t => outside(t.getBoundingClientRect()))
+    .map(t => t.textContent);
+})
+"""
 FOCUS = "(e => e.getAttribute('href') || e.tagName + (e.textContent || '').slice(0, 30))"
 
 
@@ -167,6 +176,23 @@ def test_pictures_are_not_empty_and_follow_the_scheme(shown: browser.Tab) -> Non
         assert pixels.shape == (900, 1200) and pixels.std() > 10
         means[scheme] = pixels.mean()
     assert means["light"] > 200 > 60 > means["dark"]
+
+
+def test_no_name_in_a_plot_is_cut(tab: browser.Tab, tmp_path: Path) -> None:
+    made = three()[2]
+    name = "bert.encoder.layer.10.intermediate.dense.weight"
+    spectra = tuple(replace(one, label=f"{name} {k}") for k, one in enumerate(made.spectra))
+    file = tmp_path / "report.html"
+    both = [replace(made, spectra=spectra)] * 2
+    named = [
+        replace(one, run=replace(one.run, name=f"all clinics of the north {k}"))
+        for k, one in enumerate(both)
+    ]
+    file.write_text(render(named), encoding="utf-8")
+    tab.show(1200)
+    tab.open(file)
+    assert tab.ask(CUT) == []
+    assert tab.ask("document.querySelectorAll('.plot svg text').length") > 20
 
 
 def test_one_run_prints_on_eight_pages(shown: browser.Tab, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from secure_fl.audits.demonstration import together
-from secure_fl.config.load import dump, loads
 from secure_fl.federation.federation import Federation
 
 
@@ -40,12 +39,14 @@ def test_together_is_better_than_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_eight_bits_under_encryption_cost_no_accuracy() -> None:
-    """Error feedback: the demo's runs in the clear and sealed at 8 bits end within a point."""
+    """Error feedback: the demo's runs in the clear and sealed at 8 bits end within a point.
+
+    Of one seed they are up to two points apart, either way: what was rounded takes another path.
+    """
     accuracy: dict[str, float] = {}
     for way in together()[:2]:
-        text = dump(way.settings(rounds=8)).replace("freeze_embeddings = false", "")
-        asked = [text.replace("seed = 0", f"seed = {seed}") for seed in (0, 1, 2)]
-        made = [Federation.of(loads(settings), None).run() for settings in asked]
+        asked = [way.settings(seed, rounds=8) for seed in range(8)]
+        made = [Federation.of(settings, progress=False).run() for settings in asked]
         accuracy[way.folder] = sum(one.pooled("test")["accuracy"] for one in made) / len(made)
     assert abs(accuracy["sealed"] - accuracy["clear"]) < 0.01
 
