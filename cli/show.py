@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.panel import Panel
 
+from secure_fl.display.figures import counted as counted
 from secure_fl.display.figures import duration as duration
 from secure_fl.display.figures import metric_of as metric_of
 from secure_fl.display.figures import number as number

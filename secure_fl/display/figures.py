@@ -27,6 +27,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 round", "3 rounds"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def number(value: float | None) -> str:
     """A metric."""
     return "-" if value is None else f"{value:.3f}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.figures import number, overall
+from secure_fl.display.figures import counted, number, overall
 from secure_fl.display.html import page
 from secure_fl.display.results import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
@@ -230,7 +230,7 @@ class Result:
         mode = d["protection"]["mode"]
         return (
             f"<Result of {d['algorithm']} over {len(d['parties'])} hospitals, "
-            f"{last.get('round', d['rounds'])} rounds, protection {mode}: {score}>"
+            f"{counted(last.get('round', d['rounds']), 'round')}, protection {mode}: {score}>"
         )
 
     def _repr_html_(self) -> str:
@@ -274,7 +274,8 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _require_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
-    other = [one for one in (*texts, *(pairs or ())) if not isinstance(one, str)]
+    given: tuple[object, ...] = (*texts, *(pairs or ()))  # whatever a program hands over
+    other = [one for one in given if not isinstance(one, str)]
     if isinstance(texts, str):
         what = "one text"
     elif other:

@@ -121,7 +121,7 @@ def test_it_never_says_that_all_was_tested_where_something_was_not() -> None:
 
 def test_what_is_told_of_entities_is_told_by_type() -> None:
     made = three()[0]
-    told = replace(made.trials[0].deployed, details={ENTITIES: {"Drug": 0.984, "Dose": 0.5}})
+    told = replace(finding(0.984), details={ENTITIES: {"Drug": 0.984, "Dose": 0.5}})
     trials = (replace(made.trials[0], deployed=told), *made.trials[1:])
     said = "Words of entities that it names, by type: Dose 50 %, Drug 98 %."
     assert said in render([replace(made, trials=trials)]) and said not in render([made])

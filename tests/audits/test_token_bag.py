@@ -158,7 +158,8 @@ def test_entities_that_a_plain_update_gives_away_are_told_by_type():
         for name, records in parties.items()
     ]
     found = token_bag(view_of(*moves), prior)
-    types = {t[2:] for one in parties.values() for e in one for t in e.tags or () if t != "O"}
+    types = {t[2:] for one in parties.values() for e in one if isinstance(e, Tagged)
+             for t in e.tags or () if t != "O"}  # fmt: skip
     assert set(found.details[ENTITIES]) == types and len(types) > 1
     assert all(share > 0.9 for share in found.details[ENTITIES].values())
     hidden = token_bag(permuted(view_of(*moves)), prior)

@@ -144,7 +144,7 @@ def test_wrong_values_of_all_sections_are_told_at_once() -> None:
 
 def test_a_result_is_short_and_tells_what_it_came_to(done: Result) -> None:
     assert re.fullmatch(
-        r"<Result of fedavg over 3 hospitals, 1 rounds, .* test accuracy 0\.\d+>", repr(done)
+        r"<Result of fedavg over 3 hospitals, 1 round, .* test accuracy 0\.\d+>", repr(done)
     )
     assert "<table>" in done._repr_html_() and len(done._repr_html_()) < 2000
 
