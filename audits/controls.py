@@ -78,7 +78,7 @@ def recorded(settings: Settings, folder: Path, *, until: int) -> RecordedRun:
     finished = (folder / "result.json").exists()
     if not finished or (folder / "settings.toml").read_text() != text:
         shutil.rmtree(folder, ignore_errors=True)
-        made = Federation.of(settings, folder)
+        made = Federation.of(settings, folder, progress=False)  # the audit tells how far it is
         made.until = until
         made.run()
     return RecordedRun(folder)

@@ -93,7 +93,7 @@ def demonstrate(seed: int, out: Path, tell: Tell = lambda now: None) -> list[Aud
     for way in together():
         tell(f"{way.title}: training")
         folders.append(out / way.folder)
-        Federation.of(way.settings(seed, record=True), folders[-1]).run()
+        Federation.of(way.settings(seed, record=True), folders[-1], progress=False).run()
     return attack(folders, out, tell=tell)
 
 

@@ -19,6 +19,8 @@ Status = Literal["within policy", "beyond policy", "inconclusive"]
 EXIT: dict[Status, int] = {"within policy": 0, "beyond policy": 3, "inconclusive": 4}
 Access = Literal["everything", "of a sum", "sizes", "nothing", "own", "not tested", "inconclusive"]
 
+ENTITIES = "of each entity type"  # among a finding's details: the share of its words
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The base of all parts."""

@@ -23,6 +23,7 @@ from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, within_bound
 from secure_fl.audits.session import Audit, Tell, steps_left_out, trials
 from secure_fl.audits.statements import statements
 from secure_fl.config.load import dump
+from secure_fl.learning.builtin import few_threads
 
 ABOUT = {
     reading.ONE: reading.ABOUT_ONE,
@@ -52,7 +53,8 @@ def audit(
     """
     session = Audit(folder, quick, code, work)
     session.run, session.result  # noqa: B018 - what is missing is said before anything is run
-    return build(session, trials(session, tell), ABOUT)
+    with few_threads(session.settings.model.name):
+        return build(session, trials(session, tell), ABOUT)
 
 
 WORDS = "words of records that the coordinator recovers (F1)"

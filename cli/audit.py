@@ -215,12 +215,17 @@ def matrix_table(document: AuditDocument) -> Any:
 
 
 def _conclude(document: AuditDocument, run: Path, seconds: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     from secure_fl.audits.report import PAGE
     from secure_fl.cli import show
 
     console = show.out()
     style = {"within policy": "bold green", "beyond policy": "bold red"}.get(document.status)
     console.print(f"\n{document.status}", style=style or "bold yellow")
+    reasons = Table.grid(padding=(0, 1))
     for reason in document.reasons:
-        console.print(f"  {reason}")
+        reasons.add_row("  -", Text(reason))
+    console.print(reasons)
     console.print(f"\n{seconds}; the report is {run / PAGE}")

@@ -76,7 +76,7 @@ def table(summary: Mapping[str, Any]) -> Grid:
     lines += [(name, [one["party"][name] for one in scores]) for name in summary["parties"]]
     rows = [[name, *map(_shown, found)] for name, found in lines]
     seeds = len(summary["seeds"])
-    title = f"test {summary['main_metric']}, {seeds} seed{'s' * (seeds > 1)}, last round"
+    title = f"test {summary['main_metric']} in %, {seeds} seed{'s' * (seeds > 1)}, last round"
     heads = ["hospital", "alone", "together, in the clear", "together, sealed", "FedKD, sealed"]
     return grid(title, heads, rows)
 

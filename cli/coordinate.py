@@ -154,8 +154,7 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
     if is_letters(run):
         show_ends(run, kit, as_json=as_json)
         return
-    from secure_fl.cli.coordinator_log import listed, until_told
-    from secure_fl.display.results import approved, convicted
+    from secure_fl.display.results import approved, convicted, listed, until_told
     from secure_fl.pilot.progress import progress
 
     found = progress(run)

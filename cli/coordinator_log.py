@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from logging import INFO, WARNING, Logger
 from threading import Lock
 from typing import Any
 
+from secure_fl.display.results import listed, until_told
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.standing import LeadStanding
 from secure_fl.engines.flare.hub import FlareHub
@@ -90,18 +90,6 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
         case "stopped":
             return _stopped(event)
     return None
-
-
-def listed(names: Sequence[str]) -> str:
-    """Name them, or say that all are there and some do not answer."""
-    return ", ".join(names) or "answers of those who are there"
-
-
-def until_told(waits: dict[str, Any]) -> str:
-    """Until when it is waited, if that was noted."""
-    if waits.get("until") is None:
-        return ""
-    return f" until {datetime.fromtimestamp(waits['until'], UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _awaited(event: dict[str, Any]) -> str:

@@ -278,7 +278,7 @@ def _print_description(found: Mapping[str, Any], files: Sequence[str]) -> None:
             console.print(show.grid("", ["label", "count", "share"], rows))
         if found["duplicate_texts"][part]:
             console.print(f"{found['duplicate_texts'][part]} texts occur twice", style="yellow")
-    for name in ("shared_texts", "shared_ids", "shared_patients"):
+    for name in ("shared_texts", "shared_patients"):  # ids may be no more than numbers of rows
         for pair, count in found.get(name, {}).items():
             if count:
                 text = f"{count} {name.removeprefix('shared_')} are in both {pair}"

@@ -17,13 +17,14 @@ from secure_fl.cli.numbers import Whole
 if TYPE_CHECKING:
     from rich.console import Console
 
-INTRO = """\
-Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes
-in a style of its own, and may not show them to anybody. First each learns alone; then they learn
-together: in the clear, so that the machine in the middle could read what each hospital sent; and
-once more, sealed: encrypted and masked, so that only the sum over all of them can be opened. FedKD
-then keeps a teacher at each hospital, and sends a student's update in its place, sealed as well.
-"""
+INTRO = (  # without line breaks: terminals have many widths
+    "Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes "
+    "in a style of its own, and may not show them to anybody. First each learns alone; then they "
+    "learn together: in the clear, so that the machine in the middle could read what each hospital "
+    "sent; and once more, sealed: encrypted and masked, so that only the sum over all of them can "
+    "be opened. FedKD then keeps a teacher at each hospital, and sends a student's update in its "
+    "place, sealed as well.\n"
+)
 WHO_COULD_LOOK = "Who could look? What the coordinator carried was recorded, and is attacked now."
 
 
@@ -117,13 +118,9 @@ def _seed(
 ) -> dict[str, Mapping[str, Any]]:
     """Run one seed in every way; the first seed's are recorded, to be attacked."""
     with console.status("loading torch ..."):
-        import torch
-
         from secure_fl.audits.demonstration import ALONE, together
         from secure_fl.cli.train import run
 
-    # One thread: the built-in model is too small for more, and sums then round alike everywhere.
-    torch.set_num_threads(1)
     documents: dict[str, Mapping[str, Any]] = {}
     for way in (ALONE, *together(algorithm)):
         settings = way.settings(seed, rounds, record=record and seed == 0 and way is not ALONE)
@@ -167,7 +164,7 @@ def _print(summary: Mapping[str, Any], out: Path) -> None:
         style="bold green" if margin >= 0 else "bold red",
     )
     console.print(
-        f"Sealed or in the clear makes {100 * price:+.1f} points, and took "
+        f"Sealing changed that score by {100 * price:+.1f} points, and took "
         f"{100 * summary['privacy_share']:.1f} % of the rounds' time. Each hospital sent "
         f"{show.size(sent)} and received {show.size(received)} in {summary['rounds']} rounds.\n"
         f"{summary['protection']['statement']}\n"
@@ -181,15 +178,15 @@ def _conclude(summary: Mapping[str, Any], out: Path, page: Path) -> None:
     console = show.out()
     if entries := summary.get("audit"):
         console.print(audit_table(entries))
-    console.print(
-        f"\n{show.duration(summary['seconds']['total'])} for everything. Use the model, or repeat "
-        "with other notes:\n"
-        f'  secure-fl predict {out}/seed-0/sealed "Rash settled after stopping velodorin."\n'
-        "  secure-fl demo --seeds 3\n"
-    )
-    console.print(
-        f"All runs on one page, with pictures: {page}", soft_wrap=True
-    )  # to be clicked on
+    console.print(f"\n{show.duration(summary['seconds']['total'])} for everything.")
+    note = '"Rash settled after stopping velodorin."'
+    again = [
+        "Use the model, or repeat with other notes:",
+        f"  secure-fl predict {out}/seed-0/sealed {note}",
+        "  secure-fl demo --seeds 3\n",
+        f"All runs on one page, with pictures: {page}",
+    ]
+    console.print("\n".join(again), soft_wrap=True)  # to be copied, and clicked on
 
 
 def _free_folder(parent: Path, name: str) -> Path:
@@ -205,13 +202,7 @@ def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
     """Lay out what the coordinator got from each federation."""
     from secure_fl.cli import show
 
-    columns = [
-        "what the coordinator got",
-        "words of the notes",
-        "a hospital's update",
-        "the sum",
-        "audit",
-    ]
+    columns = ["", "words of notes", "one update", "the sum", "audit"]
     rows = [
         [
             entry["name"],
@@ -222,8 +213,8 @@ def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
         ]
         for entry in entries
     ]
-    return show.grid("", columns, rows)
+    return show.grid("what the coordinator got, with its correlation to the truth", columns, rows)
 
 
 def _how_read(value: float) -> str:
-    return f"read (correlation {value:.2f})" if value >= 0.5 else f"noise (correlation {value:.2f})"
+    return f"{'read' if value >= 0.5 else 'noise'} ({value:.2f})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 
 import click
 
@@ -36,16 +37,16 @@ seed = 0                       # equal seeds give equal results, bit for bit
 # folder = "runs/first"        # where results go; left out: runs/ and this file's name
 
 [task]
-kind = "{task}"     # or pair, regression, ner, ranking, completion
+{kind:<31}# or {kinds}
 max_length = 64                # tokens; longer texts are cut
-{labels}       # for all hospitals; left out: read from their records
+{labels:<30} # for all; left out: read from their records
 # positive = "yes"             # the class whose F1 is reported
 """
 
 DATA = """
 # Whose records. One of three ways:
 [data]
-corpus = "{corpus}"                 # 1. built in: synthetic, different at each hospital
+{corpus:<31}# 1. built in: synthetic, different at each hospital
 parties = {parties}
 {public:<31}# records without labels that all hold, to distil over
 {labelled:<31}# records of the host, the member with the central model
@@ -74,7 +75,7 @@ freeze_embeddings = true       # their updates would tell which words a hospital
 
 [training]
 optimizer = "adamw"            # or "sgd"
-learning_rate = 2e-3           # for "tiny"; large pretrained models take 2e-5 to 5e-5
+# learning_rate = 2e-3         # left out: by the model's width; `secure-fl tune` tries others
 batch_size = 16
 device = "auto"                # or "cpu", "cuda", "mps"
 precision = "float32"          # or "bfloat16" on hardware that has it
@@ -82,7 +83,7 @@ precision = "float32"          # or "bfloat16" on hardware that has it
 [protection]
 mode = "he+secagg"             # "he", "secagg"; "none" shows updates in clear
 bits = 8                       # of each value of an update: 4, 6, 8, 12, 16 or 24
-min_cohort = {cohort}                 # no sum over fewer hospitals is ever opened
+{cohort:<31}# no sum over fewer hospitals is ever opened
 """
 
 
@@ -158,13 +159,14 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     unused = "" if listed(algorithm).has_host else "# "
     chosen = {
         "labels": labels,
-        "task": task,
-        "corpus": CORPORA[task],
+        "kind": f'kind = "{task}"',
+        "kinds": ", ".join(kind for kind in CORPORA if kind != task),
+        "corpus": f'corpus = "{CORPORA[task]}"',
         "parties": parties,
         "public": f"{unused}public = 240",
         "labelled": f"{unused}labelled = 60",
         "file": file,
-        "cohort": min(SUMMED, parties),
+        "cohort": f"min_cohort = {min(SUMMED, parties)}",
     }
     text = "".join(part.format(**chosen) for part in (HEAD, DATA, TAIL))
     return text + _algorithm(algorithm, parties)
@@ -183,4 +185,5 @@ def _algorithm(name: str, parties: int) -> str:
         values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
     others = ", ".join(other for other in names() if other not in (name, "evaluate"))
     lines = write(values, "algorithm.")
-    return f"\n[algorithm]                    # {entry.summary}; others: {others}\n{lines}"
+    told = fill(f"# others: {others}", 90, subsequent_indent="#   ")
+    return f"\n[algorithm]\n# {entry.summary}\n{told}\n{lines}"

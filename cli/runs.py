@@ -8,12 +8,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from secure_fl.cli.audit import compare
 from secure_fl.cli.group import Told
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEPTH = 3  # folders below the one that is listed
 AsJson = click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
@@ -119,6 +122,7 @@ def show_(run: Path, as_json: bool) -> None:
     console = show.out()
     console.print(f"{found.folder}: {found.status}, round {found.round} of {found.rounds}")
     if not document:
+        _so_far(run, console)
         console.print(f"go on with: secure-fl train CONFIG --out {run} --resume")
         return
     console.print(show.result_table(document, document["algorithm"]))
@@ -135,6 +139,18 @@ def show_(run: Path, as_json: bool) -> None:
     for line in (*convicted(document).splitlines(), *approved(document).splitlines()):
         console.print(line)
     console.print(versions, style="dim")
+
+
+def _so_far(run: Path, console: Console) -> None:
+    """The scores of the last round that has any, of a run that is not finished."""
+    from secure_fl.cli import show
+    from secure_fl.display.story import SPLITS, read_story
+
+    story = read_story(run)
+    for split in SPLITS:
+        for number, score in (story.curve(split) or story.mean(split))[-1:]:
+            said = f"{split} {story.metric} {show.number(score)} after round {number:.0f}"
+            console.print(f"{said}, over all hospitals")
 
 
 @runs.command("rm")

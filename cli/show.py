@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.panel import Panel
 
+from secure_fl.display.figures import counted as counted
 from secure_fl.display.figures import duration as duration
 from secure_fl.display.figures import metric_of as metric_of
 from secure_fl.display.figures import number as number
+from secure_fl.display.figures import protection as protection
 from secure_fl.display.figures import size as size
 from secure_fl.display.figures import traffic as traffic
 from secure_fl.display.grid import grid as grid
@@ -37,8 +37,6 @@ POOLED = (
     "This run puts ALL RECORDS OF ALL HOSPITALS IN ONE PLACE. It is a yardstick for records that "
     "already lie on one machine; nothing is protected."
 )
-# As the registry has it, which would load torch for a table of runs.
-WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 
 
 def out() -> Console:
@@ -60,11 +58,6 @@ def _console(terminal: bool, **options: Any) -> Console:
 def print_json(document: Any) -> None:
     """Print a document on stdout, and nothing else."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
-
-
-def protection(algorithm: str, mode: str) -> str:
-    """Say in a word what protects a run's sums; some algorithms form none."""
-    return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
 
 
 def warn_unprotected(console: Console, mode: str, algorithm: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from secure_fl.config.load import Settings
+    from secure_fl.data.silo import Silo
     from secure_fl.display.sinks import Listener
 
 
@@ -122,6 +123,7 @@ def run(
         from secure_fl.federation.federation import Federation
 
         made = Federation.of(settings, folder, resume=resume)
+    _warn_of_copies(made.hospitals, settings, console)
     metric = next(iter(made.tasks.values())).metric
     with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
         told: list[Listener] = [watch, *sinks]
@@ -132,6 +134,18 @@ def run(
 
         made.listener = tell
         return made.run().to_json()
+
+
+def _warn_of_copies(silos: Sequence[Silo], settings: Settings, console: Console) -> None:
+    """Say where a file was given to two hospitals: it can be seen only where all are at hand."""
+    from secure_fl.config.data import PartyData
+    from secure_fl.data.preflight import alike
+    from secure_fl.data.splits import Splits
+
+    if isinstance(settings.data, PartyData):
+        splits = {s.name: Splits(tuple(s.train), tuple(s.dev), tuple(s.test)) for s in silos}
+        for one in alike(splits):
+            console.print(f"warning: {one.party}: {one.what}\n  -> {one.fix}", style="yellow")
 
 
 def protection_line(document: dict[str, Any]) -> str:

@@ -75,10 +75,13 @@ def tune(
 
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
     values = dict(map(parsed, tries)) or None
+
+    def tell(trial: Trial) -> None:
+        console.print(line(trial))
+
     try:
-        found = tuning.tune(
-            settings, values, halving=not grid, tell=lambda trial: console.print(line(trial))
-        )
+        with console.status("training one trial after the other; each is told as it ends"):
+            found = tuning.tune(settings, values, halving=not grid, tell=tell, progress=False)
     except KeyboardInterrupt:
         stop(INTERRUPTED, "interrupted; nothing was written, but what trials spent stays spent")
     out.mkdir(parents=True, exist_ok=True)
@@ -116,9 +119,9 @@ def _value(text: str) -> Any:
 
 def line(trial: Trial) -> str:
     """A trial in a line."""
-    from secure_fl.cli.show import number
+    from secure_fl.cli.show import counted, number
 
-    return f"{trial.label}, {trial.rounds} rounds: {number(trial.score)}"
+    return f"{trial.label}, {counted(trial.rounds, 'round')}: {number(trial.score)}"
 
 
 def table(found: Tuning) -> Grid:

@@ -21,9 +21,12 @@ _WANTED: Mapping[str, str] = MappingProxyType(
     {
         "int_type": "a whole number",
         "int_from_float": "a whole number",
+        "int_parsing": "a whole number",
         "float_type": "a number",
+        "float_parsing": "a number",
         "string_type": 'text in quotes, as in "text"',
         "bool_type": "true or false",
+        "bool_parsing": "true or false",
         "tuple_type": "a list, as in [1, 2]",
         "model_type": "a table",
         "dict_type": "a table",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.audits.attacks.entities import shares
 from secure_fl.audits.attacks.inputs import Array, word_table
 from secure_fl.audits.attacks.words import (
     Score,
@@ -127,10 +128,11 @@ def _score(guess: frozenset[int], reading: Reading, prior: Prior, words: int) ->
     everything = f1(len(truth) / words, 1.0)
     public = f1(*set_scores(tokens(prior.outsiders, prior), truth))
     chance = max(everything, public)  # the better of two guesses that need no reading
-    details = {
+    details: dict[str, Any] = {
         "precision": precision,
         "recall": recall,
         "guessed": len(guess),
         "hits": len(guess & truth),
     }
+    details |= shares(guess, records_of(reading, prior), prior)
     return Score(f1(precision, recall), chance, len(truth), details)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from statistics import fmean
@@ -138,9 +138,7 @@ def finding(
     """One finding out of the scores of one reading each: means, the counts added up."""
     chance = fmean(score.chance for score in scores)
     samples = sum(score.samples for score in scores)
-    details = {
-        name: _merged([score.details[name] for score in scores]) for name in scores[0].details
-    }
+    details = _together([score.details for score in scores])
     interval = None
     if "hits" in details and samples:
         interval = clopper_pearson(details["hits"], samples)
@@ -169,8 +167,16 @@ def nothing(attack: str, role: str, measure: str, note: str) -> Finding:
     )  # fmt: skip
 
 
+def _together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of several readings under one name, of those that have it."""
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: _merged([one[name] for one in found if name in one]) for name in names}
+
+
 def _merged(values: Sequence[Any]) -> Any:
     """Counts add up, other figures are averaged, and what is no number is listed."""
+    if all(isinstance(value, Mapping) for value in values):
+        return _together(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return sum(values)
     if all(isinstance(value, float) for value in values):

@@ -59,7 +59,7 @@ def leakage(document: AuditDocument) -> str:
     if not known:
         return "not measured"
     value, measure = max(known)
-    return f"{number(value)} ({measure})"
+    return f"{number(value)}: {measure}"
 
 
 def largest_epsilon(document: AuditDocument) -> str:

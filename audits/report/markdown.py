@@ -71,7 +71,7 @@ def _compared(documents: Sequence[AuditDocument]) -> Iterable[str]:
     roles = matrix.roles(documents)
     rows = [
         (capital(what), f"{place}. {document.run.name}", *map(_cell, line))
-        for what in matrix.kinds(documents)
+        for what in matrix.comparable(documents)
         for place, (document, line) in enumerate(
             zip(documents, matrix.compared(documents, what), strict=True), start=1
         )

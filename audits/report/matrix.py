@@ -37,6 +37,12 @@ def kinds(documents: Iterable[AuditDocument]) -> list[str]:
     return _once(row.what for document in documents for row in document.matrix)
 
 
+def comparable(documents: Sequence[AuditDocument]) -> list[str]:
+    """The rows that more than one audit has; what one alone has stands in its own section."""
+    found = [row for document in documents for row in kinds([document])]
+    return [what for what in _once(found) if found.count(what) > 1]
+
+
 def line(document: AuditDocument, what: str, columns: Sequence[str]) -> list[Cell]:
     """One kind of information, for every role."""
     trials = {trial.id: trial for trial in reversed(document.trials)}
@@ -48,11 +54,16 @@ def compared(documents: Sequence[AuditDocument], what: str) -> list[list[Cell]]:
     """One kind of information, a line for each run; where runs differ, every field says so."""
     columns = roles(documents)
     lines = [line(document, what, columns) for document in documents]
-    differs = [len({one.term.word for one in column}) > 1 for column in zip(*lines, strict=True)]
+    differs = [_differ(column) for column in zip(*lines, strict=True)]
     return [
         [cell._replace(differs=mark) for cell, mark in zip(row, differs, strict=True)]
         for row in lines
     ]
+
+
+def _differ(column: Iterable[Cell]) -> bool:
+    """Whether runs differ, of those whose audit says anything."""
+    return len({cell.term.word for cell in column} - {ABSENT.word}) > 1
 
 
 def anchors(documents: Sequence[AuditDocument]) -> list[list[str]]:

@@ -65,7 +65,9 @@ def render(
         "runs": runs,
         "learned": Markup(learned(told)) if several and len(told) > 1 else None,  # noqa: S704
         "roles": matrix.roles(documents),
-        "compared": [(what, matrix.compared(documents, what)) for what in matrix.kinds(documents)],
+        "compared": [
+            (what, matrix.compared(documents, what)) for what in matrix.comparable(documents)
+        ],
         "compared_runs": comparison.runs(documents),
         "together": together,
         "plot": plots.accuracy_leakage(together, "all-accuracy") if several else None,

@@ -74,7 +74,7 @@ def _mark(ax: Axes, spot: Spot, height: float) -> None:
     here = (spot.accuracy, spot.leakage)
     ax.plot(*([x] for x in here), mark, ms=8, mfc=face, mec=INK, clip_on=False, zorder=3)
     ax.annotate(
-        short(spot.label),
+        short(spot.label, 34),
         here,
         (1.03, height),
         textcoords=ax.get_yaxis_transform(),

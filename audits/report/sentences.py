@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from secure_fl.audits.document import AuditDocument, FindingPart, PrivacyPart, TrialPart
+from secure_fl.audits.document import ENTITIES, AuditDocument, FindingPart, PrivacyPart, TrialPart
 from secure_fl.audits.report.words import STATUS, VERDICTS, count, listing, number
 
 MODES = {
@@ -141,8 +141,15 @@ def outcome(trial: TrialPart) -> str:
     side = "at or above" if here.succeeded else "below"
     return (
         f"Without protection {_reached(control)}. Here {_reached(here)}, {side} the threshold of "
-        f"{number(here.threshold)}; guessing gives {number(here.chance)}."
+        f"{number(here.threshold)}; guessing gives {number(here.chance)}.{_by_entity(here)}"
     )
+
+
+def _by_entity(finding: FindingPart) -> str:
+    """What it got of each entity type, where records hold entities."""
+    shares = finding.details.get(ENTITIES)
+    said = [f"{name} {100 * share:.0f} %" for name, share in sorted((shares or {}).items())]
+    return f" Words of entities that it names, by type: {', '.join(said)}." if said else ""
 
 
 def _reached(finding: FindingPart) -> str:

@@ -23,6 +23,7 @@ INK, SOFT, LINE = "#010101", "#020202", "#030303"
 INKS = ("#040404", "#050505", "#060606", "#070707", "#080808", "#090909")
 NAMES = {INK: "ink", SOFT: "soft", LINE: "line"} | {c: f"s{i}" for i, c in enumerate(INKS, 1)}
 DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (7, 2, 1, 2)), (0, (1, 1)), (0, (10, 3)))
+WIDTH, HEIGHT, KEY = 7.4, 3.3, 0.24  # inches; of a plot, and of a line of its legend
 MARKS = ("o", "s", "^", "D", "v", "P")
 WITHOUT: dict[str, None] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 RC: dict[Any, Any] = {
@@ -54,7 +55,7 @@ def look(place: int) -> dict[str, Any]:
     return {"color": INKS[place % len(INKS)], "ls": DASHES[place % len(DASHES)]}
 
 
-def short(text: str, longest: int = 44) -> str:
+def short(text: str, longest: int = 60) -> str:
     """A label on one line, which matplotlib takes as it is."""
     text = " ".join(text.split())
     text = text if len(text) <= longest else text[: longest - 1] + "…"
@@ -62,17 +63,22 @@ def short(text: str, longest: int = 44) -> str:
 
 
 def svg(draw: Callable[[Axes], None], name: str, sides: tuple[float, float] = (0.12, 0.62)) -> str:
-    """Draw on axes between these sides, with the legend, if any, at their right."""
+    """Draw on axes between these sides, with the legend, if any, below: names may be long."""
     # A reader's own matplotlib settings must not change the report.
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # the browser has the fonts that we lack
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC)
-        figure = Figure(figsize=(7.4, 3.3))
+        figure = Figure(figsize=(WIDTH, HEIGHT))
         ax = figure.add_axes((sides[0], 0.15, sides[1] - sides[0], 0.81))
         draw(ax)
-        if ax.get_legend_handles_labels()[0]:
-            ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.02))
+        lines, labels = ax.get_legend_handles_labels()
+        if lines:
+            whole = HEIGHT + KEY * len(lines)
+            figure.set_size_inches(WIDTH, whole)
+            top, tall = 1 - 0.04 * HEIGHT / whole, 0.81 * HEIGHT / whole
+            ax.set_position((sides[0], top - tall, 0.97 - sides[0], tall))
+            figure.legend(lines, labels, loc="lower left", bbox_to_anchor=(sides[0] - 0.02, 0))
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata=WITHOUT)
     return _inline(text.getvalue(), name)

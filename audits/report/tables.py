@@ -57,7 +57,7 @@ def trials(document: AuditDocument) -> Table:
 def _trial(trial: TrialPart) -> tuple[str, ...]:
     chance = trial.deployed or trial.control or trial.null
     said = map(value, _three(trial))
-    guess = number(chance.chance) if chance else "none"
+    guess = rate(chance.chance) if chance else "none"
     return (trial.attack, trial.role, VERDICTS[verdict(trial)].word, *said, guess)
 
 
@@ -80,7 +80,12 @@ def value(finding: FindingPart | None) -> str:
     """What a finding came to, as short as possible."""
     if finding is None:
         return "not run"
-    return "nothing to work on" if finding.value is None else number(finding.value)
+    return "nothing to work on" if finding.value is None else rate(finding.value)
+
+
+def rate(value: float) -> str:
+    """A figure below others in a column: most are from 0 to 1, and have three places."""
+    return f"{value:.3f}" if value == 0 or 0.001 <= abs(value) <= 1 else number(value)
 
 
 def findings(trial: TrialPart) -> Table:

@@ -176,9 +176,13 @@ def _gather(examples: Corpus, parts: Sequence[Indices], minimum: int) -> Parties
 
 
 def _enforce(sizes: Sequence[int], minimum: int) -> None:
+    if (all_of_them := sum(sizes)) < len(sizes) * minimum:
+        what = f"{len(sizes)} parties of {minimum} records or more cannot be made of {all_of_them}"
+        fix = "give more records, or take fewer parties or a smaller minimum"
+        raise DataError(what, fix=fix, field="minimum")
     for party, size in enumerate(sizes):
         if size < minimum:
-            what = f"would get {size} examples, the minimum is {minimum}"
+            what = f"the number of its records would be {size}, the minimum is {minimum}"
             fix = "take a larger alpha, fewer parties, more examples or a smaller minimum"
             raise DataError(what, fix=fix, party=party)
 

@@ -87,7 +87,11 @@ def required(row: Row, field: Field, columns: Columns) -> object:
 
 def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
     found = ", ".join(shown(name) for name in row.values) or "none"
-    fix = f"call it {' or '.join(wanted)}, or name yours with Columns({field}=...)"
+    fix = (
+        f"call it {' or '.join(wanted)}, or name yours: in a settings file below [data], "
+        f'columns = {{ {field} = "..." }}; --column {field}=... for `secure-fl data`; '
+        f"Columns({field}=...) in Python"
+    )
     return row.error(f"there is no such column; columns found: {found}", field=field, fix=fix)
 
 

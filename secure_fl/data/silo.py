@@ -24,7 +24,7 @@ Read: TypeAlias = Callable[[Any], Sequence[Example]]
 EXAMPLES = (Text, Tagged, Impression)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Silo:
     """One hospital: its name, its records, and what it brings to the federation."""
 
@@ -48,6 +48,12 @@ class Silo:
                 field="train",
             )
         object.__setattr__(self, "public", without_labels(self.public))
+
+    def __repr__(self) -> str:
+        """In a line, and no record in it: notebooks are handed on."""
+        parts = ("train", "dev", "test", "public")
+        counts = [f"{len(found)} {part}" for part in parts if (found := getattr(self, part))]
+        return f"<Silo {self.name}, {self.role}: {', '.join(counts)}>"
 
     @classmethod
     def _of(

@@ -61,7 +61,7 @@ def side_by_side(stories: Sequence[Story]) -> Grid:
             [
                 _name(stories, place),
                 story.algorithm,
-                str(story.settings.get("protection", {}).get("mode", "?")),
+                story.protection,
                 f"{story.round}/{story.rounds}",
                 number(metric_of(story.document, "last", "dev")),
                 _tested(story),
@@ -90,11 +90,15 @@ def explained(stories: Sequence[Story]) -> str:
 
 
 def settings_apart(stories: Sequence[Story]) -> list[list[str]]:
-    """The settings in which runs differ: a line each."""
+    """The settings in which runs differ: a line each; not those that one algorithm alone has."""
     flat = [dict(_flat(story.settings)) for story in stories]
-    names = sorted(set().union(*flat))
-    rows = [[name, *(found.get(name, "-") for found in flat)] for name in names]
-    return [row for row in rows if len(set(row[1:])) > 1]
+    rows = []
+    for name in sorted(set().union(*flat)):
+        known = [found[name] for found in flat if name in found]
+        lacking = len(known) < len(flat) and not name.startswith("algorithm.")
+        if lacking or len(set(known)) > 1:
+            rows.append([name, *(found.get(name, "-") for found in flat)])
+    return rows
 
 
 def comparison_page(stories: Sequence[Story], *, shared: bool = False, audited: str = "") -> str:

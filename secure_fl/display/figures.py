@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rich.filesize import decimal
 
+# As the registry has it, which would load torch for a table of runs.
+WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 LOCAL = "local/"  # before the splits of models that parties keep beside the run's
 
 
@@ -24,9 +27,19 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 round", "3 rounds"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def number(value: float | None) -> str:
     """A metric."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def protection(algorithm: str, mode: str) -> str:
+    """Say in a word what protects a run's sums; some algorithms form none."""
+    return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
 
 
 def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:

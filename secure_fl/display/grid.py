@@ -66,9 +66,13 @@ class Grid:
         return max(longest, min(name, SHORTEST))
 
     def _widths(self, room: int, slim: Sequence[int]) -> Sequence[int]:
-        """Widths with headings on one line if there is room for them, else the narrowest."""
-        full = [max(w, cell_len(c)) for w, c in zip(slim, self.columns[1:], strict=True)]
-        return full if sum(full) + GAP * len(full) <= room else slim
+        """Widths with headings on as few lines as there is room for."""
+        heads = self.columns[1:]
+        for lines in range(1, max((len(head.split()) for head in heads), default=0)):
+            wide = [_breaking(head, lines, w) for head, w in zip(heads, slim, strict=True)]
+            if sum(wide) + GAP * len(wide) <= room:
+                return wide
+        return slim
 
     def _table(self, widths: Sequence[int]) -> Table:
         table = _plain_table(self.columns, widths)
@@ -77,7 +81,8 @@ class Grid:
         return table
 
     def _named_above(self, widths: Sequence[int]) -> Iterator[RenderableType]:
-        yield Text(self.columns[0], style="bold")
+        if self.columns[0]:
+            yield Text(self.columns[0], style="bold")
         yield _indented(_plain_table(self.columns, [0, *widths], first=1))
         for name, *figures in self.rows:
             yield Text(name, style="bold", overflow="fold")
@@ -117,6 +122,15 @@ def _plain_table(
             overflow="fold",
         )
     return table
+
+
+def _breaking(head: str, lines: int, least: int) -> int:
+    """The narrowest column in which a heading takes so many lines at most."""
+    text, measure = Text(head), Console(width=1000)
+    widths = range(least, max(least, cell_len(head)))
+    return next(
+        (w for w in widths if len(text.wrap(measure, w)) <= lines), max(least, cell_len(head))
+    )
 
 
 def _indented(thing: RenderableType) -> Padding:

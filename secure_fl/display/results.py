@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from secure_fl.display.figures import LOCAL, duration, metric_of, number, size, traffic
@@ -120,3 +121,15 @@ def approved(document: Mapping[str, Any]) -> str:
     """Who at this site approved what, a line each."""
     line = "approved by {who} at {time}: plan {plan}, rules {rules}"
     return "\n".join(line.format(**one) for one in document.get("approvals", ()))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name whom a coordinator waits for, or say that all are there and some do not answer."""
+    return ", ".join(names) or "answers of those who are there"
+
+
+def until_told(waits: Mapping[str, Any]) -> str:
+    """Until when it is waited, if that was noted."""
+    if waits.get("until") is None:
+        return ""
+    return f" until {datetime.fromtimestamp(waits['until'], UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -31,6 +31,7 @@ PAGE = "report.html"
 FLOAT32 = 4  # bytes
 MANY = 6  # hospitals whose curves have names
 AGAIN = 10  # seconds between two readings of a page that still changes
+OTHERWISE = {"-": "nothing was shared", "POOLED": "all records in one place", "NONE": "unprotected"}
 
 
 def write_run_page(folder: Path, *, shared: bool = False) -> Path:
@@ -77,7 +78,7 @@ def run_page(story: Story, *, shared: bool = False) -> str:
 def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> str:
     """All that is said of one run."""
     parts = [
-        _short(story),
+        _short(story, alone=level == 3),
         paragraph(convicted({"convicted": story.convicted}), "alarm"),
         paragraph("" if shared else approved(story.document)),
         section(f"{at}-score", "How it learned", _learning(story, at, shared), level),
@@ -92,23 +93,25 @@ def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> s
     return "".join(parts)
 
 
-def _short(story: Story) -> str:
+def _short(story: Story, *, alone: bool) -> str:
+    """What ran; `alone`: no audit stands above it, which says how it was protected."""
     document, metric = story.document, story.metric
-    mode = story.settings.get("protection", {}).get("mode", "he+secagg")
     count = document.get("protection", {}).get("parties") or len(story.parties)
     who = f"{count} hospitals" if count else "hospitals"
     if document.get("roster") and len(story.parties) == 1:
         who += f", as {story.parties[0]} sees it"
-    lead = f"{story.algorithm} over {who}, {story.status}, protection {mode}."
-    said = [paragraph(lead, "lead")]
-    if mode == "none":
+    how = OTHERWISE.get(story.protection, f"protection {story.protection}")
+    said = [paragraph(f"{story.algorithm} over {who}, {story.status}, {how}.", "lead")]
+    clear = story.protection == "NONE"
+    if clear and alone:
         warn = "Unprotected: the coordinator could read every hospital's update."
         said.append(paragraph(warn, "alarm"))
     if not document:
         said.append(paragraph("The run goes on, or was stopped; this page is written as it goes."))
         return "".join(said)
     said.append(paragraph(_reached(document, metric)))
-    said.append(paragraph(str(document.get("protection", {}).get("statement", ""))))
+    if alone and not clear:
+        said.append(paragraph(str(document.get("protection", {}).get("statement", ""))))
     return "".join(said)
 
 
@@ -213,11 +216,11 @@ def _cost(story: Story, at: str, shared: bool) -> str:
     body = chart(
         f"{at}-bytes", curves, "round", "Bytes of all hospitals in a round", size, from_zero=True
     )
-    body += paragraph(cost_beside_float32(story.document))
     spent = [Curve("a round", story.seconds)]
     body += chart(
         f"{at}-seconds", spent, "round", "Seconds that a round took", duration, from_zero=True
     )
+    body += paragraph(cost_beside_float32(story.document))
     if not story.document:
         return body
     if not shared and "metrics" in story.document:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Point
+from secure_fl.display.figures import protection
 from secure_fl.errors import RunError
 
 COORDINATOR = "coordinator"
@@ -54,6 +55,12 @@ class Story:
     def algorithm(self) -> str:
         """The algorithm's name."""
         return str(self.settings.get("algorithm", {}).get("name", "?"))
+
+    @property
+    def protection(self) -> str:
+        """What protects its sums, in a word."""
+        mode = self.settings.get("protection", {}).get("mode", "he+secagg")
+        return protection(self.algorithm, str(mode))
 
     @property
     def rounds(self) -> int:

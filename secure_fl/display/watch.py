@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from secure_fl.display.cell import Cell
-from secure_fl.display.figures import duration, number, size
+from secure_fl.display.figures import counted, duration, number, size
 from secure_fl.display.grid import Grid
 from secure_fl.display.pace import MOST, Pace, bar, sparkline
 
@@ -155,7 +155,7 @@ class Watch:
     def _headline(self) -> str:
         done = f"round {min(self.round + 1, self._rounds)}/{self._rounds}"
         if self.round >= self._rounds:
-            done = f"{self._rounds} rounds done"
+            done = f"{counted(self._rounds, 'round')} done"
         return "  ".join([self._title, done, self._score(), self._time()])
 
     def _late(self) -> str:

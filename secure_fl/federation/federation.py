@@ -114,6 +114,7 @@ class Federation:
         *,
         resume: bool = False,
         listener: Listener | None = None,
+        progress: bool | None = None,
     ) -> Federation:
         """The federation that a settings file describes; to resume, they must be the run's own."""
         text = settings_to_resume(settings, folder) if resume and folder else dump(settings)
@@ -132,6 +133,7 @@ class Federation:
             settings=text,
             record=settings.run.record,
             keep_checkpoints=settings.run.keep_checkpoints,
+            progress=progress,
         )
 
     def run(self, engine: MakeEngine = LocalEngine) -> Result:

@@ -36,6 +36,13 @@ def statement(mode: str, sentence: str) -> str:
     return sentence
 
 
+def unshared(entry: Entry) -> str:
+    """What is to be said where no sum is ever formed; empty where there is one."""
+    if entry.pools_data:
+        return "All records lie in one place, and nothing is protected."
+    return "Nothing is shared, and no sum is formed." if entry.sums_nothing else ""
+
+
 def statement_of_some(mode: str, min_cohort: int) -> str:
     """What is weaker about sums over some parties only: who contributes is not proved."""
     if mode not in ("secagg", "he+secagg"):

@@ -11,7 +11,7 @@ from secure_fl.algorithms.public_coins import round_up
 from secure_fl.crypto.blind_sum import MASKED
 from secure_fl.crypto.noise_ledger import NoiseLedger
 from secure_fl.crypto.noise_ledger import document as noise_document
-from secure_fl.federation.ground_rules import statement, statement_of_some
+from secure_fl.federation.ground_rules import statement, statement_of_some, unshared
 from secure_fl.federation.result import Result
 from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
@@ -123,7 +123,7 @@ def protection_of(run: Outline) -> dict[str, Any]:
     mode, some = run.terms.protection.mode, run.terms.entry.partial_sums
     honest, lying, of_drawn = among_drawn(run, parties, bound)
     said = [
-        statement(mode, bound.sentence()),
+        unshared(run.terms.entry) or statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
         of_drawn if mode in MASKED else "",
         of_halves(run, parties) if mode in MASKED else "",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.figures import number, overall
+from secure_fl.display.figures import counted, number, overall
 from secure_fl.display.html import page
 from secure_fl.display.results import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
@@ -65,6 +65,10 @@ class Drawing:
 
     html: str
 
+    def __repr__(self) -> str:
+        """In a line, where there is nothing to draw it."""
+        return "<Drawing: a notebook shows it, save(FILE) writes a page>"
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         return f"<style>{COLOURS}</style>{self.html}"
@@ -115,13 +119,7 @@ class Result:
         self, texts: Sequence[str], model: str = MODEL, *, pairs: Sequence[str] | None = None
     ) -> list[Prediction]:
         """Predictions for texts, or for texts and the ones that they are paired with."""
-        if isinstance(texts, str) or (pairs is not None and len(pairs) != len(texts)):
-            what = (
-                "one text"
-                if isinstance(texts, str)
-                else f"{len(texts)} texts, {len(pairs or ())} pairs"
-            )
-            raise DataError(f"found {what}", fix="give a list of texts, and as many pairs or none")
+        _require_texts(texts, pairs)
         seconds: Sequence[str | None] = pairs if pairs is not None else [None] * len(texts)
         both = enumerate(zip(texts, seconds, strict=True))
         return self.predict_records([Text(str(i), text, pair) for i, (text, pair) in both], model)
@@ -232,7 +230,7 @@ class Result:
         mode = d["protection"]["mode"]
         return (
             f"<Result of {d['algorithm']} over {len(d['parties'])} hospitals, "
-            f"{last.get('round', d['rounds'])} rounds, protection {mode}: {score}>"
+            f"{counted(last.get('round', d['rounds']), 'round')}, protection {mode}: {score}>"
         )
 
     def _repr_html_(self) -> str:
@@ -273,3 +271,17 @@ def _document(file: Path) -> dict[str, Any]:
             "there is no result to read here", fix=fix, file=file, reason="missing"
         ) from error
     return dict(found)
+
+
+def _require_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+    given: tuple[object, ...] = (*texts, *(pairs or ()))  # whatever a program hands over
+    other = [one for one in given if not isinstance(one, str)]
+    if isinstance(texts, str):
+        what = "one text"
+    elif other:
+        what = f"records of the type {type(other[0]).__name__}"
+    elif pairs is not None and len(pairs) != len(texts):
+        what = f"{len(texts)} texts, {len(pairs)} pairs"
+    else:
+        return
+    raise DataError(f"found {what}", fix="give a list of texts, and as many pairs or none")

@@ -82,11 +82,13 @@ def tune(
     *,
     halving: bool = True,
     tell: Callable[[Trial], None] = lambda trial: None,
+    progress: bool | None = None,
 ) -> Tuning:
     """Try all combinations of values of these fields, and keep the best.
 
     `values`: None tries learning rates around the settings' own. `halving`: False trains every
-    combination for all rounds. `tell` hears of each trial as it ends. Whatever a trial spends of a
+    combination for all rounds. `tell` hears of each trial as it ends, and `progress` shows each as
+    `Federation` does. Whatever a trial spends of a
     privacy budget is entered into the hospitals' ledgers, like any run's.
     """
     require_lasting_ledgers(settings)
@@ -96,7 +98,7 @@ def tune(
     for count, rounds in rungs(len(choices), settings.algorithm.rounds, halving=halving):
         done: list[Trial] = []
         for choice in choices[:count]:
-            trial, metric = attempt(settings, choice, rounds)
+            trial, metric = attempt(settings, choice, rounds, progress=progress)
             tell(trial)
             done.append(trial)
         done.sort(key=lambda trial: trial.rank, reverse=True)
@@ -118,10 +120,13 @@ def rungs(points: int, rounds: int, *, halving: bool = True) -> Iterator[tuple[i
     yield points, rounds
 
 
-def attempt(settings: Settings, choice: Choice, rounds: int) -> tuple[Trial, str]:
+def attempt(
+    settings: Settings, choice: Choice, rounds: int, *, progress: bool | None = None
+) -> tuple[Trial, str]:
     """Train one combination for so many rounds; also the name of the score."""
     began = time.process_time()
-    federation = Federation.of(with_choice(settings, {**choice, "algorithm.rounds": rounds}))
+    chosen = with_choice(settings, {**choice, "algorithm.rounds": rounds})
+    federation = Federation.of(chosen, progress=progress)
     metric = next(iter(federation.tasks.values())).metric
     try:
         result = federation.run()

@@ -8,7 +8,8 @@ hospitals must start a federation from one model without sending it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -118,3 +119,17 @@ def bell(shape: torch.Size, key: str, std: float) -> Tensor:
     for _ in range(3):
         total += torch.randint(0, 1 << 16, shape, generator=generator, dtype=torch.int32)
     return (total.float() - 3 * 65535 / 2) * (2 * std / (1 << 16))
+
+
+@contextmanager
+def few_threads(model: str) -> Iterator[None]:
+    """One thread for the built-in model, which is too small for more; others as they are.
+
+    Where cores are busy, threads with little to do wait for each other most of the time.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if model == "tiny" else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -217,7 +217,13 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
                 model=name,
                 fix="it needs config.json, model.safetensors and tokenizer.json",
             ) from error
-    if name.count("/") > 1 or name[:1] in "./~" or not hub_answers():
+    if name.count("/") > 1 or name[:1] in "./~":
+        raise ModelError(
+            "there is no such folder",
+            model=name,
+            fix="check model.name: a path counts from where secure-fl is started",
+        )
+    if not hub_answers():
         raise ModelError(
             "the model is neither a folder nor in the local cache, and the hub cannot be asked",
             model=name,

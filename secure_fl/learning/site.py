@@ -16,6 +16,7 @@ from secure_fl.data.public import HOW, digest, overlap
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
 from secure_fl.events import EventLog
+from secure_fl.learning.builtin import few_threads
 from secure_fl.learning.randomness import Randomness
 from secure_fl.learning.scores import SPLITS, Metric, Scores
 from secure_fl.learning.shelf import Shelf
@@ -245,7 +246,7 @@ class Site:
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """Use this party's random state (dropout!) inside, and the process's own outside."""
-        with self._rng.active():
+        with self._rng.active(), few_threads(self.model_settings.name):
             yield
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from secure_fl.config import toml
+from secure_fl.display.story import EVENTS, RESULT, SETTINGS  # `runs` would load torch
 from secure_fl.errors import RunError
-from secure_fl.pilot.plan import read_proposal
-from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS
 
 NOTES = 8  # of the last events that are told
 
@@ -93,13 +93,19 @@ class _SoFar:
 def progress(folder: Path) -> dict[str, Any]:
     """Rounds, who takes part, bytes, and what happened last."""
     try:
-        plan = read_proposal((folder / SETTINGS).read_text())
+        plan = toml.parse((folder / SETTINGS).read_text(), str(folder / SETTINGS))
         lines = (folder / EVENTS).read_text().splitlines() if (folder / EVENTS).exists() else []
     except OSError as error:
         fix = "give the folder after --out of `secure-fl coordinate`"
         raise RunError(
             "there is no pilot's run here", fix=fix, file=folder, reason="missing"
         ) from error
+    if "data" in plan:  # no plan says whose records
+        fix = f"secure-fl runs show {folder}"
+        raise RunError(
+            "this run is one process's, and no pilot's", fix=fix, file=folder, reason="missing"
+        )
+    rounds = plan.get("algorithm", {}).get("rounds", 0)  # questions are asked in none
     so_far = _SoFar()
     for event in _events(lines):
         so_far.hear(event)
@@ -109,8 +115,8 @@ def progress(folder: Path) -> dict[str, Any]:
         so_far.state, so_far.waits = "finished", None
     return {
         "state": so_far.state,
-        "round": min(so_far.round, plan.rounds),
-        "rounds": plan.rounds,
+        "round": min(so_far.round, rounds),
+        "rounds": rounds,
         "members": dict(sorted(so_far.members.items())),
         "notes": so_far.notes[-NOTES:],
         "waits": so_far.waits,

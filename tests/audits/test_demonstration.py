@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from secure_fl.audits.attacks import reading
 from secure_fl.audits.base import Finding, Trial
+from secure_fl.audits.controls import recorded
 from secure_fl.audits.demonstration import ALONE, together
 from secure_fl.audits.report import render
 from secure_fl.audits.roles import COORDINATOR
 from secure_fl.audits.run import UPDATE, WORDS, _recovered
-from secure_fl.config.load import dump
+from secure_fl.config.load import dump, loads
+from secure_fl.testing.hospitals import silos, small
 from tests.support.documents import three
-from tests.support.stories import story
+from tests.support.stories import STUDY, story
 
 
 def trial(attack: str, deployed: float) -> Trial:
@@ -46,3 +50,17 @@ def test_one_page_has_the_audits_and_who_was_trained_beside_them(tmp_path: Path)
     for name in ("alone", "clear", "sealed", "fedkd"):
         assert f'<th scope="row">{name}</th>' in page[learned : page.index("all-matrix")]
     assert "How they learned, side by side" not in render(three())
+    assert "Bytes over rounds" not in page  # the training says it
+    assert render(three()).count("Bytes over rounds</h4>") == 3
+
+
+def test_what_an_audit_trains_beside_a_run_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each control drew a table of its own into the audit's line of progress."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
+    shown = small(silos=silos(size=16), progress=None)
+    shown.run()
+    assert "hospital-1" in capfd.readouterr().err
+    recorded(loads(f"run = {{record = true}}\n{STUDY}"), tmp_path / "control", until=1)
+    assert capfd.readouterr().err == ""

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from secure_fl.audits.document import AuditDocument, json_schema
+from secure_fl.audits.document import ENTITIES, AuditDocument, json_schema
 from secure_fl.audits.report import markdown, render
+from secure_fl.audits.report.matrix import compared
 from secure_fl.audits.report.sentences import (
     NO_PRIVACY,
     NO_TRIALS,
@@ -117,6 +119,14 @@ def test_it_never_says_that_all_was_tested_where_something_was_not() -> None:
     assert standing(whole) == STATUS["within policy"].meaning
 
 
+def test_what_is_told_of_entities_is_told_by_type() -> None:
+    made = three()[0]
+    told = replace(finding(0.984), details={ENTITIES: {"Drug": 0.984, "Dose": 0.5}})
+    trials = (replace(made.trials[0], deployed=told), *made.trials[1:])
+    said = "Words of entities that it names, by type: Dose 50 %, Drug 98 %."
+    assert said in render([replace(made, trials=trials)]) and said not in render([made])
+
+
 def test_tables_are_labelled(several: Page) -> None:
     for table in several.all("table"):
         inside = several.within(table)
@@ -139,6 +149,25 @@ def test_compared_fields_that_differ_are_marked() -> None:
     assert markdown(documents).count("≠ differs") == wanted
     same = Page(render([documents[0]] * 2))
     assert not same.all("td", "differs")
+
+
+def test_what_one_audit_alone_has_is_not_compared() -> None:
+    first, second, third = three()
+    alone = replace(third.matrix[0], what="one hospital's counts in a question")
+    cut = replace(first.matrix[0], cells=first.matrix[0].cells[:-1])
+    documents = [
+        replace(first, matrix=(cut, *first.matrix[1:])),
+        second,
+        replace(third, matrix=(*third.matrix, alone)),
+    ]
+    page = Page(render(documents))
+    table = next(e for e in page.all("table") if e.attributes.get("id") == "all-matrix")
+    text = " ".join(e.text for e in page.within(table))
+    assert "counts in a question" not in text and "not stated" in text
+    assert render(documents).count("counts in a question") == 1  # in its own section
+    last = [line[-1] for line in compared(documents, first.matrix[0].what)]
+    assert [cell.term.word for cell in last] == ["not stated", "not tested", "not tested"]
+    assert not any(cell.differs for cell in last)
 
 
 def test_compared_runs_have_a_line_each(several: Page) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
+from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.report import render
 from tests.support import browser
 from tests.support.documents import three
@@ -42,6 +44,15 @@ FAINT = """
   }
   return found;
 })()
+"""
+CUT = """
+[...document.querySelectorAll('.plot svg')].flatMap(svg => {
+  const box = svg.getBoundingClientRect();
+  const outside = r =>
+    r.right > box.right + 1 || r.bottom > box.bottom + 1 || r.left < box.left - 1;
+  return [...svg.querySelectorAll('text')].filter(t => outside(t.getBoundingClientRect()))
+    .map(t => t.textContent);
+})
 """
 FOCUS = "(e => e.getAttribute('href') || e.tagName + (e.textContent || '').slice(0, 30))"
 
@@ -167,14 +178,49 @@ def test_pictures_are_not_empty_and_follow_the_scheme(shown: browser.Tab) -> Non
     assert means["light"] > 200 > 60 > means["dark"]
 
 
+def test_no_name_in_a_plot_is_cut(tab: browser.Tab, tmp_path: Path) -> None:
+    made = three()[2]
+    name = "bert.encoder.layer.10.intermediate.dense.weight"
+    spectra = tuple(replace(one, label=f"{name} {k}") for k, one in enumerate(made.spectra))
+    file = tmp_path / "report.html"
+    both = [replace(made, spectra=spectra)] * 2
+    named = [
+        replace(one, run=replace(one.run, name=f"all clinics of the north {k}"))
+        for k, one in enumerate(both)
+    ]
+    file.write_text(render(named), encoding="utf-8")
+    tab.show(1200)
+    tab.open(file)
+    assert tab.ask(CUT) == []
+    assert tab.ask("document.querySelectorAll('.plot svg text').length") > 20
+
+
 def test_one_run_prints_on_eight_pages(shown: browser.Tab, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(render(three()[2:], [story(tmp_path / "study")]), encoding="utf-8")
+    file.write_text(render([long()], [story(tmp_path / "study")]), encoding="utf-8")
     shown.open(file)
     folded = shown.pdf()
     shown.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert folded.startswith(b"%PDF-")
     assert 0 < pages(folded) <= 8 and pages(folded) < pages(shown.pdf())  # what is open is printed
+
+
+def long() -> AuditDocument:
+    """As many trials, rows and reasons as audits of runs have that promise little."""
+    short = three()[2]
+    copies = [(k, one) for k in range(12) for one in short.trials]
+    return replace(
+        short,
+        trials=tuple(replace(one, id=f"{one.id}/{k}") for k, one in copies),
+        matrix=tuple(
+            replace(row, what=f"{row.what}, {k}", cells=tuple(
+                replace(cell, evidence=tuple(f"{name}/{k}" for name in cell.evidence))
+                for cell in row.cells
+            ))
+            for k in range(3) for row in short.matrix
+        ),
+        reasons=tuple(f"tampering: kind {k}: a party accepted it, nobody saw" for k in range(17)),
+    )  # fmt: skip
 
 
 def pages(pdf: bytes) -> int:

@@ -8,10 +8,25 @@ import torch
 
 from secure_fl.algorithms.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
+from secure_fl.audits.attacks.entities import entity_words, shares
 from secure_fl.audits.attacks.token_bag import guess_tokens, token_bag
 from secure_fl.audits.attacks.words import tokens
 from secure_fl.audits.base import Trial, Verdict
-from tests.support.readings import EMBEDDING, adamw, hospital, moved, permuted, prior_of, view_of
+from secure_fl.audits.document import ENTITIES
+from secure_fl.data.examples import Tagged
+from secure_fl.learning.tasks import make_task
+from secure_fl.settings import TaskSettings
+from tests.support.readings import (
+    EMBEDDING,
+    adamw,
+    hospital,
+    moved,
+    ner_task,
+    outsiders,
+    permuted,
+    prior_of,
+    view_of,
+)
 
 PARTIES = {f"hospital-{k}": hospital(k)[:16] for k in range(5)}
 PRIOR = prior_of(PARTIES, adamw(), frozen=False, epochs=2)
@@ -110,3 +125,42 @@ def test_the_gate_needs_a_working_attack_and_a_silent_null(moves, monkeypatch):
     broken = token_bag(seen, PRIOR)
     assert broken.value == 0.0
     assert Trial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_words_of_entities_are_counted_by_type():
+    """A word has several pieces, and its tag stands at the first; what is unlabelled has none."""
+    sentences = (
+        Tagged("a", ("Zyqwertol", "caused", "a", "rash"), ("B-Drug", "O", "O", "B-Effect")),
+        Tagged("b", ("dry", "mouth", "again"), ("B-Effect", "I-Effect", "O")),
+        Tagged("c", ("Aspirin",), None),
+    )
+    task = make_task(TaskSettings(kind="ner", labels=("Drug", "Effect"), max_length=32))
+    prior = prior_of({"a": sentences}, adamw(), task=task)
+
+    def pieces(text: str) -> set[int]:
+        return set(prior.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    drug, effect = pieces("Zyqwertol"), pieces("rash dry mouth")
+    assert len(drug) > 1
+    assert entity_words(sentences, prior) == {"Drug": drug, "Effect": effect}
+    guess = drug | pieces("rash caused")
+    share = len(pieces("rash")) / len(effect)
+    assert shares(guess, sentences, prior) == {ENTITIES: {"Drug": 1.0, "Effect": share}}
+    assert shares(guess, PARTIES["hospital-0"], PRIOR) == {}  # notes without entities
+
+
+def test_entities_that_a_plain_update_gives_away_are_told_by_type():
+    """Hospitals with types of their own; one that has a type counts for it, others do not."""
+    parties = {f"hospital-{k}": hospital(k, 16, "ner") for k in range(3)}
+    prior = prior_of(parties, adamw(), frozen=False, task=ner_task(), public=outsiders("ner"))
+    moves = [
+        ([name], {EMBEDDING: moved(prior, records, frozen=False)[EMBEDDING]})
+        for name, records in parties.items()
+    ]
+    found = token_bag(view_of(*moves), prior)
+    types = {t[2:] for one in parties.values() for e in one if isinstance(e, Tagged)
+             for t in e.tags or () if t != "O"}  # fmt: skip
+    assert set(found.details[ENTITIES]) == types and len(types) > 1
+    assert all(share > 0.9 for share in found.details[ENTITIES].values())
+    hidden = token_bag(permuted(view_of(*moves)), prior)
+    assert max(hidden.details[ENTITIES].values()) < 0.5

@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
 from secure_fl.cli.numbers import Real, Whole
+from secure_fl.pilot.plan import write_plan
+from secure_fl.testing.pilot import plan_of
 from tests.support.stories import STUDY, written
 
 
@@ -46,7 +48,8 @@ try:
     main(sys.argv[1:], standalone_mode=False)
 except Exception as error:
     print(error)
-heavy = {"torch", "transformers", "scipy", "pyarrow", "datasets", "matplotlib"} & set(sys.modules)
+heavy = {"torch", "transformers", "scipy", "pyarrow", "datasets", "matplotlib", "nvflare"}
+heavy &= set(sys.modules)
 print(" ".join(sorted(heavy)) or "none")
 """
 
@@ -63,6 +66,7 @@ print(" ".join(sorted(heavy)) or "none")
         ("runs",),
         ("runs", "show", "nosuch"),
         ("status", "nosuch"),
+        ("status", "pilot"),
         ("audit", "nosuch"),
         ("report", "nosuch"),
         ("compare", "nosuch", "neither"),
@@ -80,6 +84,8 @@ print(" ".join(sorted(heavy)) or "none")
 def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "syntax.toml").write_text("[algorithm\n")
+    (tmp_path / "pilot").mkdir()
+    (tmp_path / "pilot" / "settings.toml").write_text(write_plan(plan_of()))
     command = [sys.executable, "-c", LIGHT, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.splitlines()[-1] == "none", done.stdout
@@ -91,6 +97,7 @@ def test_a_start_that_fails_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     short = ("--set", "algorithm.rounds=1", "--quiet", "--out", out)
     broken = run("train", study, "--set", "model.name=./nomodel", *short)
     assert broken.exit_code != 0 and not out.exists()
+    assert "model ./nomodel: there is no such folder" in broken.stderr
     done = run("train", study, *short)
     assert done.exit_code == 0, done.output
     assert not list(out.glob("parties/*/checkpoints/round-*"))  # it is finished
@@ -191,3 +198,33 @@ def test_every_help_fits_80_columns_says_all_and_explains_each_option() -> None:
         assert not [one for one in long if not any(part in one for part in FILE)], (path, long)
         listed = done.output.partition("Commands:")[2].partition("\n\n")[0]
         assert "..." not in listed, path
+
+
+def test_columns_of_other_names_are_told_as_each_reader_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("note,code\nit hurts,yes\nall well,no\n")
+    found = run("data", "describe", tmp_path / "n.csv")
+    assert found.exit_code == 2 and "--column text=..." in found.stderr
+    named = ("--column", "text=note", "--column", "label=code")
+    assert run("data", "describe", tmp_path / "n.csv", *named).exit_code == 0
+    way = 'columns = { text = "..." }'
+    assert way in found.stderr
+    columns = way.replace('"..."', '"note", label = "code"')
+    (tmp_path / "study.toml").write_text(
+        f'[data]\nsource = "n.csv"\nparties = 3\n{columns}\n[algorithm]\nname = "fedavg"\n'
+    )
+    few = run("train", tmp_path / "study.toml")  # it reads them: there are too few
+    assert few.exit_code == 2
+    assert "3 parties of 10 records or more cannot be made of 2" in few.stderr
+    assert "alpha" not in few.stderr  # which plays no part
+
+
+def test_one_file_for_two_hospitals_is_told_before_they_train(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        own = f"{name} was here" if name == "c" else "it hurts"
+        rows = "".join(f"{own} {k},{'yes' if k % 2 else 'no'}\n" for k in range(20))
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + rows)
+    parties = "".join(f'[[data.party]]\nname = "{n}"\ntrain = "{n}.csv"\n' for n in "abc")
+    (tmp_path / "study.toml").write_text(f'{parties}[algorithm]\nname = "fedavg"\n')
+    started = run("train", tmp_path / "study.toml", "--set", "model.name=./nomodel")
+    assert "warning: a: its records are those of b" in started.stderr
+    assert started.stderr.count("warning: ") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import CORPORA
 from secure_fl.cli.main import main
-from secure_fl.cli.show import WITHOUT_SUMS
 from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
+from secure_fl.display.figures import WITHOUT_SUMS
 from secure_fl.federation.federation import Federation
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,10 @@ def test_describing_counts_and_quotes_nothing(notes: Path) -> None:
 def test_describing_tells_what_parts_share(notes: Path) -> None:
     found = run("data", "describe", notes, notes, *COLUMNS)
     assert "60 texts are in both train/dev" in found.stdout
+    other = notes.with_name("other.csv")
+    other.write_text(notes.read_text().replace("secret", "another"))
+    told = run("data", "describe", notes, other, *COLUMNS).stdout
+    assert "120" not in told and "memory" not in told  # ids are numbers of rows in both
 
 
 def test_splitting_loses_nothing_and_repeats(notes: Path, tmp_path: Path) -> None:
@@ -143,7 +148,10 @@ def test_every_file_that_init_writes_is_ready_to_run(
         assert not (tmp_path / "new").exists()
         return
     assert found.exit_code == 0, found.output
+    written = (tmp_path / "new" / "federation.toml").read_text().splitlines()
+    assert not [line for line in written[3:] if len(line) > 100 or re.search(r"[^ ]#", line)]
     settings = config.load(tmp_path / "new" / "federation.toml", ["data.size=12"])
+    assert settings.training.learning_rate is None  # which follows from the model's width
     assert settings.algorithm.name == algorithm
     assert settings.protection.mode == "he+secagg"
     made = Federation.of(settings)  # reads the data, checks the labels and the rules

@@ -16,6 +16,7 @@ from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.trial import make_trial
 from secure_fl.testing.pilot import plan_of
+from tests.support.stories import STUDY, written
 
 
 def status(folder: Path, *arguments: str) -> Result:
@@ -40,6 +41,13 @@ def test_before_anybody_is_there(tmp_path: Path) -> None:
         "west": "here",
     }
     assert "waits for north since 1970-01-01" in status(tmp_path, "run").output
+
+
+def test_a_run_of_train_is_shown_by_another_command(tmp_path: Path) -> None:
+    written(tmp_path / "run")
+    (tmp_path / "run" / "settings.toml").write_text(STUDY)
+    found = status(tmp_path, "run")
+    assert found.exit_code == 4 and "secure-fl runs show run" in found.stderr
 
 
 def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:

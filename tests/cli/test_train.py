@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from secure_fl.cli import show
 from secure_fl.cli.main import main
-from tests.support.stories import STUDY
+from tests.support.stories import STUDY, written
 
 
 def run(*arguments: object, **options: str) -> Result:
@@ -159,6 +159,12 @@ def test_an_unfinished_run_is_stopped_and_says_how_to_go_on(place: Path, tmp_pat
     assert "stopped, round 3 of 9" in found.stdout
     assert "--resume" in found.stdout
     assert json.loads(run("runs", "show", run_folder, "--json").stdout)["round"] == 3
+
+
+def test_a_stopped_run_tells_its_scores_so_far(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", rounds=6, done=False)
+    shown = run("runs", "show", folder).stdout
+    assert "test accuracy 0.820 after round 5, over all hospitals" in shown
 
 
 def test_a_run_is_shown(place: Path) -> None:

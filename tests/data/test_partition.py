@@ -148,12 +148,17 @@ def test_corpora_are_pooled_before_they_are_spread() -> None:
 
 
 def test_a_party_below_the_minimum_is_named() -> None:
-    with raises(DataError, "1", "2", party=1) as error:
-        iid(balanced(3, 1), 2, np.random.default_rng(0), minimum=2)
+    with raises(DataError, "0", "1", party=0) as error:
+        dirichlet_class(balanced(20, 2), 10, np.random.default_rng(0), alpha=0.01)
     for remedy in ("larger alpha", "fewer parties", "smaller minimum"):
         assert remedy in error.value.fix
-    with raises(DataError, "0", "1", party=0):
-        dirichlet_class(balanced(20, 2), 10, np.random.default_rng(0), alpha=0.01)
+
+
+@pytest.mark.parametrize("how", ["iid", "dirichlet_client", "dirichlet_class"])
+def test_too_few_records_for_all_parties_are_no_fault_of_alpha(how: str) -> None:
+    with raises(DataError, "2 parties of 2", "3", field="minimum") as error:
+        partition(how, [balanced(3, 1)], 2, np.random.default_rng(0), minimum=2)
+    assert "alpha" not in error.value.fix
 
 
 @pytest.mark.parametrize("how", PARTITIONERS)

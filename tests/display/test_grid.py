@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from secure_fl.cli import show
+from secure_fl.cli.demo import audit_table
 from secure_fl.display.grid import Grid
 from tests.support.screens import drawn, require_screen
 
@@ -98,3 +99,13 @@ def test_who_can_see_what() -> None:
         ["the sum of all updates", "nothing", "everything", "everything", "not tested"],
     ]
     require_screen("matrix", show.grid("who can see what", ["", *roles], rows))
+
+
+def test_what_the_demos_attacks_found() -> None:
+    found = {"words_recovered": 1.0, "update_read": 1.0, "sum_read": 0.996}
+    nothing = {"words_recovered": 0.0, "update_read": 0.03, "sum_read": -0.02}
+    entries = [
+        {"name": "FedAvg in the clear", "status": "beyond policy"} | found,
+        {"name": "FedAvg sealed", "status": "within policy"} | nothing,
+    ]
+    require_screen("attacked", audit_table(entries))

@@ -13,7 +13,7 @@ import pytest
 
 from secure_fl import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.display.comparing import comparison_page, difference, side_by_side
+from secure_fl.display.comparing import comparison_page, difference, settings_apart, side_by_side
 from secure_fl.display.run_page import PAGE, run_page
 from secure_fl.display.story import LEAD, by_class, confusion, read_story
 from secure_fl.errors import RunError
@@ -140,6 +140,34 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     outline = Outline()
     outline.feed(page)
     assert not outline.open and len(set(outline.ids)) == len(outline.ids)
+
+
+def test_settings_of_one_algorithm_alone_are_no_difference(tmp_path: Path) -> None:
+    one, other = story(tmp_path / "a"), story(tmp_path / "b", algorithm="fedkd")
+    kept = other.settings["algorithm"]
+    other.settings = dict(other.settings) | {"algorithm": kept | {"energy_end": 0.98, "epochs": 3}}
+    other.settings |= {"training": one.settings["training"] | {"dp": {"epsilon": 8.0}}}
+    assert settings_apart([one, other]) == [
+        ["algorithm.epochs", "2", "3"],
+        ["algorithm.name", "fedavg", "fedkd"],
+        ["training.dp.epsilon", "-", "8.0"],
+    ]
+
+
+def test_who_shares_nothing_has_no_protection_to_name(tmp_path: Path) -> None:
+    alone = story(tmp_path / "alone", algorithm="local")
+    assert side_by_side([alone, story(tmp_path / "b")]).rows[0][:3] == ["alone", "local", "-"]
+    assert "local over 3 hospitals, finished, nothing was shared." in run_page(alone)
+
+
+def test_that_nothing_is_protected_is_said_once(tmp_path: Path) -> None:
+    clear = story(tmp_path / "clear")
+    clear.settings = dict(clear.settings) | {"protection": {"mode": "none"}}
+    said = "UNPROTECTED: the coordinator can read every update."
+    clear.document = dict(clear.document) | {"protection": {"statement": said}}
+    page = run_page(clear)
+    assert "finished, unprotected." in page and said not in page
+    assert page.count("could read every hospital&#x27;s update") == 1
 
 
 def test_a_coordinators_page_tells_sizes_and_nothing_that_was_learned(tmp_path: Path) -> None:

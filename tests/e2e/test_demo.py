@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from secure_fl.audits.demonstration import together
-from secure_fl.config.load import dump, loads
 from secure_fl.federation.federation import Federation
 
 
@@ -39,11 +39,24 @@ def test_together_is_better_than_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_eight_bits_under_encryption_cost_no_accuracy() -> None:
-    """Error feedback: the demo's runs in the clear and sealed at 8 bits end within a point."""
+    """Error feedback: the demo's runs in the clear and sealed at 8 bits end within a point.
+
+    Of one seed they are up to two points apart, either way: what was rounded takes another path.
+    """
     accuracy: dict[str, float] = {}
     for way in together()[:2]:
-        text = dump(way.settings(rounds=8)).replace("freeze_embeddings = false", "")
-        asked = [text.replace("seed = 0", f"seed = {seed}") for seed in (0, 1, 2)]
-        made = [Federation.of(loads(settings), None).run() for settings in asked]
+        asked = [way.settings(seed, rounds=8) for seed in range(8)]
+        made = [Federation.of(settings, progress=False).run() for settings in asked]
         accuracy[way.folder] = sum(one.pooled("test")["accuracy"] for one in made) / len(made)
     assert abs(accuracy["sealed"] - accuracy["clear"]) < 0.01
+
+
+@pytest.mark.slow
+def test_the_page_is_there_after_a_minute_and_a_half_of_one_core(tmp_path: Path) -> None:
+    """From nothing to pictures: processor seconds, for these tests do not have a machine alone."""
+    command = [sys.executable, "-m", "secure_fl", "demo", "--quiet", "--out", str(tmp_path / "d")]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert (tmp_path / "d" / "report.html").is_file() and spent < 90, spent

@@ -121,3 +121,12 @@ def test_embeddings_are_frozen_and_never_sent() -> None:
 def test_the_collusion_bound_is_printed_with_every_run() -> None:
     statement = small(mode="he+secagg").run().document["protection"]["statement"]
     assert "3 of 3 parties are needed" in statement
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [(Local(rounds=1), "Nothing is shared"), (Centralized(rounds=1), "All records lie in one")],
+)
+def test_who_forms_no_sum_names_no_bound(algorithm: Algorithm, said: str) -> None:
+    statement = small(algorithm, "he+secagg").run().document["protection"]["statement"]
+    assert statement.startswith(said) and "parties are needed" not in statement

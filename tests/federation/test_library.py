@@ -13,6 +13,7 @@ import pandas
 import pytest
 
 from secure_fl import Columns, FedAvg, Federation, FedKD, Local, Result, Silo, Text
+from secure_fl.config.build import RunSettings
 from secure_fl.config.load import loads
 from secure_fl.display.sinks import to_csv
 from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
@@ -101,6 +102,8 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: FedAvg(rounds="one", epochs=0),  # type: ignore[arg-type]
     lambda s: FedKD(student_layers=0),
     lambda s: TrainingSettings(learning_rate=-1),
+    lambda s: TrainingSettings(learning_rate="fast", batch_size="x"),  # type: ignore[arg-type]
+    lambda s: RunSettings(record="maybe"),  # type: ignore[arg-type]
     lambda s: TrainingSettings(dp={"epsilom": 3}),  # type: ignore[arg-type]
 ]
 
@@ -110,7 +113,7 @@ def test_what_is_wrong_is_explained(wrong: Callable[[Any], object], hospitals: l
     with pytest.raises(SecureFLError) as caught:
         wrong(hospitals)
     assert caught.value.fix
-    assert "pydantic" not in str(caught.value)
+    assert not re.search("pydantic|[Ii]nput should", str(caught.value))
 
 
 def test_python_says_what_files_say() -> None:
@@ -141,9 +144,29 @@ def test_wrong_values_of_all_sections_are_told_at_once() -> None:
 
 def test_a_result_is_short_and_tells_what_it_came_to(done: Result) -> None:
     assert re.fullmatch(
-        r"<Result of fedavg over 3 hospitals, 1 rounds, .* test accuracy 0\.\d+>", repr(done)
+        r"<Result of fedavg over 3 hospitals, 1 round, .* test accuracy 0\.\d+>", repr(done)
     )
     assert "<table>" in done._repr_html_() and len(done._repr_html_()) < 2000
+
+
+def test_a_silo_and_a_drawing_are_short_and_quote_no_record(
+    done: Result, hospitals: list[Silo]
+) -> None:
+    silo = replace(hospitals[0], public=hospitals[1].test)
+    counts = [f"{len(getattr(silo, part))} {part}" for part in ("train", "dev", "test", "public")]
+    assert repr(silo) == f"<Silo {silo.name}, party: {', '.join(counts)}>"
+    assert len(repr(done.plot())) < 80
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs", "found"),
+    [("one", None, "one text"), ([1], None, "int"), (["a"], [], "0 pairs"), (["a"], [2], "int")],
+)
+def test_what_is_no_list_of_texts_is_not_predicted(
+    texts: Any, pairs: Any, found: str, done: Result
+) -> None:
+    with raises(DataError, found):
+        done.predict(texts, pairs=pairs)
 
 
 def chances(result: Result, model: str = "model") -> dict[str, float]:

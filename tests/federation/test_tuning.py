@@ -69,6 +69,16 @@ def test_halving_takes_a_third_of_a_grid() -> None:
         assert sum(n * r for n, r in rungs(12, rounds)) <= 12 * rounds / 3
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_trials_show_themselves_only_where_they_are_to(
+    shown: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At a terminal each left a table of all hospitals behind, `--quiet` or not."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    tune(study(rounds=1, size=16), {RATE: [1e-3]}, progress=shown)
+    assert ("hospital-1" in capfd.readouterr().err) is shown
+
+
 @pytest.mark.parametrize("name", ["fedavg", "local"])
 def test_what_cannot_learn_loses_to_what_can(name: str) -> None:
     """Dead rates against one that learns: where scores are equal, the loss decides."""

@@ -304,3 +304,21 @@ def test_layers_of_an_unknown_architecture_are_not_guessed() -> None:
 
     with pytest.raises(ModelError, match="cannot be told apart"):
         anatomy.encoder_layers(Odd())
+
+
+def test_the_built_in_model_trains_on_one_thread_and_others_as_the_process_does() -> None:
+    """On a busy machine of two cores a round took 25 times as long with two."""
+    before, seen = torch.get_num_threads(), set[int]()
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "train":
+            seen.add(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    try:
+        small(FedAvg(rounds=1), listener=listen).run()
+        assert seen == {1} and torch.get_num_threads() == 2
+        with builtin.few_threads("a/folder"):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
