@@ -56,6 +56,7 @@ class Turn:
     accuracy: float
     off: float  # the largest difference from the weights of the job done by hand
     rounds: int
+    load: float  # of the machine, on average of the last minute
 
 
 def measure(
@@ -73,12 +74,14 @@ def measure(
     names = names or (SIMULATED if simulated else NETWORKED)
     sites, records = sites or (100 if simulated else 4), records or (24 if simulated else 120)
     started, homes = time.perf_counter(), Path(environments).absolute()
-    sizes = Sizes(sites=sites, records=records, rounds=rounds, model=model)
+    size: dict[str, int] = {"sites": sites, "records": records, "rounds": rounds}
+    sizes = Sizes.of(model, real=data is not None, **size)
     taken: dict[str, list[Turn]] = {name: [] for name in names}
     errors: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(Path(folder, "job"), sizes, None if data is None else Path(data))
         reference = by_hand(Job(job))
+        values = sum(map(np.size, reference.values()))
         for turn in range(turns):
             for name in names:
                 if name in errors:
@@ -93,7 +96,7 @@ def measure(
     shown = [_shown(row) for row in rows.values()]
     return Report(
         "peers",
-        {**asdict(sizes), "turns": turns},
+        {**asdict(sizes), "turns": turns, "values": values},
         sizes.seed,
         {"rows": rows},
         [table(title, COLUMNS, shown)],
@@ -167,6 +170,7 @@ def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn:
         job.test(model),
         max(float(np.abs(weights[name] - values).max()) for name, values in reference.items()),
         rounds,
+        os.getloadavg()[0],
     )
 
 
