@@ -82,11 +82,14 @@ def still(model: nn.Module) -> Update:
 
 async def weighted_mean(cohort: Cohort, values: Mapping[str, Tensor], weight: float) -> Update:
     """Σₖ nₖ·xₖ / Σₖ nₖ over the parties; the weights nₖ stay as private as the values xₖ."""
-    weighted = {name: (weight * value).cpu() for name, value in values.items()}
-    sums = await cohort.sum({RECORDS: weight, **weighted}, carry=True)
+    # What was sent and what is divided goes at once: of a large model every copy counts.
+    sums = await cohort.sum(
+        {RECORDS: weight, **{name: (weight * value).cpu() for name, value in values.items()}},
+        carry=True,
+    )
     total = float(sums.pop(RECORDS))
     return {
-        name: torch.as_tensor(sums[name] / total, dtype=value.dtype, device=value.device)
+        name: torch.as_tensor(sums.pop(name) / total, dtype=value.dtype, device=value.device)
         for name, value in values.items()
     }
 
