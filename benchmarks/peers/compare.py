@@ -92,14 +92,14 @@ def measure(
                 else:
                     taken[name].append(found)
     rows = {name: _row(WAYS[name], taken[name], errors.get(name)) for name in names}
-    title = f"{sites} sites of {records} records, {rounds} rounds, {model}; median of {turns} turns"
+    title = f"{sites} sites of {records} records, {rounds} rounds, {sizes.label}"
     shown = [_shown(row) for row in rows.values()]
     return Report(
         "peers",
-        {**asdict(sizes), "turns": turns, "values": values},
+        {**asdict(sizes), "model": sizes.label, "turns": turns, "values": values},
         sizes.seed,
         {"rows": rows},
-        [table(title, COLUMNS, shown)],
+        [table(f"{title}; median of {turns} turns", COLUMNS, shown)],
         seconds=time.perf_counter() - started,
     )
 

@@ -15,6 +15,7 @@ from benchmarks.peers.inside.job import save
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import write
+from secure_fl.errors import ModelError
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.seeds import seed_for
@@ -39,6 +40,11 @@ class Sizes:
     model: str = checkpoint.BUILT_IN  # or a size of `larger`, or a checkpoint
     seed: int = 0
     set: str = BUILT_IN  # of `collection.SETS`
+
+    @property
+    def label(self) -> str:
+        """The model, without the place where a checkpoint lies."""
+        return checkpoint.find(self.model).label
 
     @classmethod
     def of(cls, model: str, *, real: bool, **more: int) -> Sizes:
@@ -96,8 +102,11 @@ def _model(folder: Path, sizes: Sizes) -> str:
     """What the job's model is made from."""
     if sizes.model in larger.SHAPES:
         return larger.write(folder / "body", sizes.model, sizes.seed)
-    installed = sizes.model == checkpoint.PACKAGE
-    return checkpoint.find(None if installed else sizes.model).name
+    if sizes.model != checkpoint.PACKAGE:
+        return checkpoint.find(sizes.model).name
+    if (installed := checkpoint.installed()) is None:  # nothing else may stand in its row
+        raise ModelError(f"{checkpoint.PACKAGE} is not installed here", fix="install it by pip")
+    return str(installed)
 
 
 def _write_model(folder: Path, model: ModelSettings, task: Task, tokenizer: Any, seed: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+from benchmarks import checkpoint
 from benchmarks.peers import environments, larger, outcomes, page
 from benchmarks.peers.breaking import CALM, learnt
 from benchmarks.peers.breaking import measure as break_runs
@@ -20,7 +21,7 @@ from benchmarks.peers.inside.job import Job, trained
 from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.ways import ROOT, WAYS
 from benchmarks.peers.wire import Wire
-from secure_fl.errors import DataError
+from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 
 PORT = 8002
@@ -81,7 +82,16 @@ def test_a_job_is_made_of_a_larger_model_and_of_real_records(tmp_path: Path) -> 
     assert all(job.records(site) == 4 for site in job.sites)
     with pytest.raises(DataError):
         prepare(tmp_path / "real", Sizes.of("tiny", real=True), tmp_path)
+    assert Sizes.of(str(tmp_path), real=True).label == tmp_path.name
     assert Sizes.of("some/checkpoint", real=True).learning_rate < Sizes().learning_rate
+
+
+def test_another_model_never_stands_in_for_a_checkpoint_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "installed", lambda: None)
+    with pytest.raises(ModelError):
+        prepare(tmp_path / "job", Sizes.of(checkpoint.PACKAGE, real=False))
 
 
 def test_a_system_may_ask_for_an_edition_of_its_own() -> None:
