@@ -30,6 +30,7 @@ from benchmarks.report import Report, table
 
 SIMULATED = tuple(name for name, way in WAYS.items() if way.server == NO_SERVER)
 NETWORKED = tuple(name for name in WAYS if name not in {*SIMULATED, WITHOUT_MASKS})
+FEWEST = 3  # rounds: the first is left out, and a round ends when another begins
 COLUMNS = (
     "system",
     "protected",
@@ -144,14 +145,16 @@ def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, A
     return _turn(Job(job), out, reference)
 
 
-def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn:
-    """Read what a run left."""
+def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn | str:
+    """Read what a run left; or why it is too little."""
     said = json.loads((out / SAID).read_text())
     begins: dict[int, float] = {}
     for line in (out / TRAINED).read_text().splitlines():
         one = json.loads(line)
         begins[one["round"]] = min(one["began"], begins.get(one["round"], one["began"]))
     ordered = sorted(begins.values())
+    if len(ordered) < FEWEST:
+        return f"{len(ordered)} rounds began, and {FEWEST} are needed to measure one"
     ticks = np.array(said["ticks"])
     cpu, up, down = (np.interp(ordered[1:], ticks[:, 0], ticks[:, at]) for at in (1, 2, 3))
     rounds = len(ordered) - 2

@@ -62,7 +62,8 @@ def prepare(folder: Path, sizes: Sizes, data: Path | None = None) -> Path:
     spread = Spread((name,), sizes.sites, sizes.records * sizes.sites, test=sizes.test)
     parties = silos(spread, found, sizes.seed)
     task = make_task(TaskSettings(labels=collection.SETS[name].labels, max_length=LENGTH))
-    model = ModelSettings(name=_model(folder, sizes))
+    # transformers' own head, which every system can read
+    model = ModelSettings(name=_model(folder, sizes), pooling="cls")
     tokenizer = load_tokenizer(model)
     _write_model(folder / "model", model, task, tokenizer, sizes.seed)
     (folder / "sites").mkdir()
