@@ -66,17 +66,12 @@ def common_and_own(site: Site, model: nn.Module) -> tuple[Weights, Weights]:
 
 def moved(model: nn.Module, train: Callable[[], object], own: Collection[str] = ()) -> Update:
     """Train, and return how the model's weights moved; they are put back, all but the `own`."""
-    before = {
-        name: weight.detach().clone()
-        for name, weight in trainable(model).items()
-        if name not in own
-    }
+    weights = {name: w.detach() for name, w in trainable(model).items() if name not in own}
+    before = {name: weight.clone() for name, weight in weights.items()}
     train()
-    with torch.no_grad():
-        after = trainable(model)
-        Δ = {name: after[name] - before[name] for name in before}
-        for name, weight in before.items():
-            after[name].copy_(weight)
+    Δ = {name: weight - before[name] for name, weight in weights.items()}
+    for name, weight in weights.items():
+        weight.copy_(before[name])
     return Δ
 
 
@@ -87,11 +82,14 @@ def still(model: nn.Module) -> Update:
 
 async def weighted_mean(cohort: Cohort, values: Mapping[str, Tensor], weight: float) -> Update:
     """Σₖ nₖ·xₖ / Σₖ nₖ over the parties; the weights nₖ stay as private as the values xₖ."""
-    weighted = {name: (weight * value).cpu() for name, value in values.items()}
-    sums = await cohort.sum({RECORDS: weight, **weighted}, carry=True)
+    # What was sent and what is divided goes at once: of a large model every copy counts.
+    sums = await cohort.sum(
+        {RECORDS: weight, **{name: (weight * value).cpu() for name, value in values.items()}},
+        carry=True,
+    )
     total = float(sums.pop(RECORDS))
     return {
-        name: torch.as_tensor(sums[name] / total, dtype=value.dtype, device=value.device)
+        name: torch.as_tensor(sums.pop(name) / total, dtype=value.dtype, device=value.device)
         for name, value in values.items()
     }
 

@@ -217,6 +217,28 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                     type=click.IntRange(min=3),
                     help="[default: 4; simulated: 100]",
                 ),
+                click.Option(
+                    ["--records"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=1),
+                    help="Of each site. [default: 120; simulated: 24]",
+                ),
+                click.Option(
+                    ["--rounds"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=3),
+                    help="[default: 4]",
+                ),
+                click.Option(
+                    ["--model"],
+                    metavar="NAME",
+                    help="tiny, 1M, 10M or 100M values, or a checkpoint. [default: tiny]",
+                ),
+                click.Option(
+                    ["--data"],
+                    metavar="FOLDER",
+                    help="Data sets, of which ade_cls is taken. [default: built-in notes]",
+                ),
                 click.Option(["--simulated"], is_flag=True, help="Many clients in one process."),
             ),
         ),

@@ -7,6 +7,7 @@ Integer accumulators make a total independent of the order in which parties answ
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ class ClearSumUnderWay:
                 check_bound(group, rule.bound)
             part = b""
             if me in group.owners:
-                part = b"".join(v.astype("<f4").tobytes() for v in group.vectors.values())
+                part = b"".join(v.astype("<f4", copy=False).data for v in group.vectors.values())
             parts.append(part)
             segments.append(Segment(segment_key(group, rule, at), len(part), len(part) // 4))
         self.upload = Upload(tuple(segments), b"".join(parts))
@@ -211,6 +212,12 @@ class ClearSumUnderWay:
         return opened
 
 
+@lru_cache(maxsize=1 << 14)
+def _fingerprint(data: bytes, context: bytes) -> bytes:
+    """Made once for all parties of a process: each compares it for each, and it has no key."""
+    return digest_of(b"secure-fl agree", context, data)
+
+
 class ClearEnvelopes:
     """Values that are passed on, in the clear, and proofs that prove nothing: nobody has keys."""
 
@@ -227,7 +234,7 @@ class ClearEnvelopes:
 
     def fingerprint(self, data: bytes, context: bytes) -> bytes:
         """A plain digest."""
-        return digest_of(b"secure-fl agree", context, data)
+        return _fingerprint(data, context)
 
     def vouch(self, statement: bytes) -> bytes:
         """Name this party; anybody could."""

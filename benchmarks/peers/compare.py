@@ -30,6 +30,7 @@ from benchmarks.report import Report, table
 
 SIMULATED = tuple(name for name, way in WAYS.items() if way.server == NO_SERVER)
 NETWORKED = tuple(name for name in WAYS if name not in {*SIMULATED, WITHOUT_MASKS})
+FEWEST = 3  # rounds: the first is left out, and a round ends when another begins
 COLUMNS = (
     "system",
     "protected",
@@ -56,6 +57,7 @@ class Turn:
     accuracy: float
     off: float  # the largest difference from the weights of the job done by hand
     rounds: int
+    load: float  # of the machine, on average of the last minute
 
 
 def measure(
@@ -73,12 +75,14 @@ def measure(
     names = names or (SIMULATED if simulated else NETWORKED)
     sites, records = sites or (100 if simulated else 4), records or (24 if simulated else 120)
     started, homes = time.perf_counter(), Path(environments).absolute()
-    sizes = Sizes(sites=sites, records=records, rounds=rounds, model=model)
+    size: dict[str, int] = {"sites": sites, "records": records, "rounds": rounds}
+    sizes = Sizes.of(model, real=data is not None, **size)
     taken: dict[str, list[Turn]] = {name: [] for name in names}
     errors: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(Path(folder, "job"), sizes, None if data is None else Path(data))
         reference = by_hand(Job(job))
+        values = sum(map(np.size, reference.values()))
         for turn in range(turns):
             for name in names:
                 if name in errors:
@@ -89,14 +93,14 @@ def measure(
                 else:
                     taken[name].append(found)
     rows = {name: _row(WAYS[name], taken[name], errors.get(name)) for name in names}
-    title = f"{sites} sites of {records} records, {rounds} rounds, {model}; median of {turns} turns"
+    title = f"{sites} sites of {records} records, {rounds} rounds, {sizes.label}"
     shown = [_shown(row) for row in rows.values()]
     return Report(
         "peers",
-        {**asdict(sizes), "turns": turns},
+        {**asdict(sizes), "model": sizes.label, "turns": turns, "values": values},
         sizes.seed,
         {"rows": rows},
-        [table(title, COLUMNS, shown)],
+        [table(f"{title}; median of {turns} turns", COLUMNS, shown)],
         seconds=time.perf_counter() - started,
     )
 
@@ -141,14 +145,16 @@ def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, A
     return _turn(Job(job), out, reference)
 
 
-def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn:
-    """Read what a run left."""
+def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn | str:
+    """Read what a run left; or why it is too little."""
     said = json.loads((out / SAID).read_text())
     begins: dict[int, float] = {}
     for line in (out / TRAINED).read_text().splitlines():
         one = json.loads(line)
         begins[one["round"]] = min(one["began"], begins.get(one["round"], one["began"]))
     ordered = sorted(begins.values())
+    if len(ordered) < FEWEST:
+        return f"{len(ordered)} rounds began, and {FEWEST} are needed to measure one"
     ticks = np.array(said["ticks"])
     cpu, up, down = (np.interp(ordered[1:], ticks[:, 0], ticks[:, at]) for at in (1, 2, 3))
     rounds = len(ordered) - 2
@@ -167,6 +173,7 @@ def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn:
         job.test(model),
         max(float(np.abs(weights[name] - values).max()) for name, values in reference.items()),
         rounds,
+        os.getloadavg()[0],
     )
 
 

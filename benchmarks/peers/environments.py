@@ -17,6 +17,8 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "flwr": ("flwr[simulation]==1.41.0",),  # 1.42 asks for a certifi that is not out yet
         "nvflare": ("nvflare[HE]==2.9.0",),
+        # torchvision, which it needs, is built for torch with CUDA alone
+        "fedbiomed": ("torch===2.13.0", "fedbiomed[researcher,node]==6.4.1"),
         "pfl": ("pfl[pytorch]==0.6.0",),
         "substra": ("substrafl==1.0.0",),
     }
@@ -31,11 +33,17 @@ def install(folder: Path) -> None:
         if home.exists() and not (home / ERROR).exists():
             continue
         subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
-        pip: list[str | Path] = [home / "bin" / "pip", "install", "--quiet", *TORCH, *packages]
+        pip: list[str | Path] = [home / "bin" / "pip", "install", "--quiet", *asked(packages)]
         done = subprocess.run(pip, capture_output=True, text=True, check=False)
         if done.returncode:
             (home / ERROR).write_text(done.stderr[-600:])
         print(system, "is not installed" if done.returncode else "is installed")
+
+
+def asked(packages: tuple[str, ...]) -> list[str]:
+    """A system's packages, and what all need where it does not ask for another edition."""
+    named = {package.partition("=")[0] for package in packages}
+    return [*(p for p in TORCH if p.partition("=")[0] not in named), *packages]
 
 
 def missing(folder: Path, system: str) -> str | None:

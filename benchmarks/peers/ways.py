@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ from benchmarks.peers.stage import PORT, Place
 from secure_fl.pilot.trial import HUB
 from secure_fl.settings import Protection
 
+HOST = "localhost"
 HERE = f"127.0.0.1:{PORT}"
 ROOT = Path(__file__).parents[2]
 OWN = {"PYTHONPATH": str(ROOT)}
@@ -98,6 +100,26 @@ def flare(mode: str) -> Callable[[Place], None]:
             place.do("open", ("python", str(place.inside / "nvflare_open.py"), str(place.out)))
 
     return run
+
+
+def fedbiomed(place: Place) -> None:
+    """A researcher's gRPC server over TLS, and a node for each site, which has its own dataset."""
+    at = {"FBM_SERVER_HOST": HOST, "FBM_SERVER_PORT": str(PORT)}
+    at |= {"FBM_RESEARCHER_IP": HOST, "FBM_RESEARCHER_PORT": str(PORT), "HOME": str(place.out)}
+    lead = place.out / "researcher"
+    create = ("fedbiomed", "component", "create", "-p")
+    place.do("create", (*create, str(lead), "-c", "RESEARCHER"), at)
+    for site in place.sites:
+        home, about = place.out / "nodes" / site, place.out / f"{site}.json"
+        place.do("create", (*create, str(home), "-c", "NODE", "-n", site), at)
+        records = {"path": str(place.job / "sites" / f"{site}.npz"), "tags": "#records"}
+        records |= {"name": site, "data_type": "custom", "description": "the records of the job"}
+        about.write_text(json.dumps(records))
+        node = ("fedbiomed", "node", "-p", str(home))
+        place.do("create", (*node, "dataset", "add", "-fl", str(about)), at)
+        place.start(site, (*node, "start"), at)
+    own = {**at, "FBM_RESEARCHER_COMPONENT_ROOT": str(lead)}
+    place.do("server", ("python", str(place.inside / "fedbiomed_run.py")), own)
 
 
 def simulated_by_substra(place: Place) -> None:
@@ -202,6 +224,14 @@ WAYS: Mapping[str, Way] = MappingProxyType(
             FLARE_SERVER,
             ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
             start_flare,
+        ),
+        "fedbiomed": Way(
+            "fedbiomed",
+            "Fed-BioMed, TLS",
+            False,
+            fedbiomed,
+            "fedbiomed_run",
+            ("fedbiomed_plan.py", "fedbiomed_run.py"),
         ),
         "flower": Way(
             "flwr",

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import BertForSequenceClassification
 
-from benchmarks.peers import outcomes, page
+from benchmarks import checkpoint
+from benchmarks.peers import environments, larger, outcomes, page
 from benchmarks.peers.breaking import CALM, learnt
 from benchmarks.peers.breaking import measure as break_runs
 from benchmarks.peers.compare import measure
+from benchmarks.peers.inside.job import Job, trained
+from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.ways import ROOT, WAYS
 from benchmarks.peers.wire import Wire
+from secure_fl.errors import DataError, ModelError
+from secure_fl.learning.anatomy import freeze_embeddings, trainable
 
 PORT = 8002
 
@@ -56,6 +64,39 @@ def test_a_system_that_is_not_there_is_a_row_with_its_error(tmp_path: Path) -> N
     row = report.document()["rows"]["flower"]
     assert row["turns"] == 0
     assert "not installed" in row["error"]
+
+
+@pytest.mark.parametrize(
+    ("size", "values"), [("1M", 927_170), ("10M", 9_720_834), ("100M", 101_821_442)]
+)
+def test_a_model_has_the_values_of_its_size(size: str, values: int) -> None:
+    with torch.device("meta"):
+        model = BertForSequenceClassification(larger.config_of(size, 700))
+    freeze_embeddings(model)
+    assert sum(weight.numel() for weight in trainable(model).values()) == values
+
+
+def test_a_job_is_made_of_a_larger_model_and_of_real_records(tmp_path: Path) -> None:
+    job = Job(prepare(tmp_path / "job", replace(Sizes.of("1M", real=False), records=4, test=8)))
+    assert sum(map(np.size, trained(job.model()).values())) == 927_170
+    assert all(job.records(site) == 4 for site in job.sites)
+    with pytest.raises(DataError):
+        prepare(tmp_path / "real", Sizes.of("tiny", real=True), tmp_path)
+    assert Sizes.of(str(tmp_path), real=True).label == tmp_path.name
+    assert Sizes.of("some/checkpoint", real=True).learning_rate < Sizes().learning_rate
+
+
+def test_another_model_never_stands_in_for_a_checkpoint_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "installed", lambda: None)
+    with pytest.raises(ModelError):
+        prepare(tmp_path / "job", Sizes.of(checkpoint.PACKAGE, real=False))
+
+
+def test_a_system_may_ask_for_an_edition_of_its_own() -> None:
+    asked = environments.asked(("torch===1.0", "other==2"))
+    assert asked == [environments.TORCH[1], "torch===1.0", "other==2"]
 
 
 @pytest.mark.slow

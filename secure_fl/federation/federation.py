@@ -37,6 +37,7 @@ from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
 from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.tasks import Task, settings_of
+from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result import crossed, spent
@@ -71,7 +72,9 @@ class Federation:
         keep_checkpoints: bool = True,
         progress: bool | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        together: bool = False,
     ) -> None:
+        """`together`: train sites as one batch: quicker where many are small, equal to rounding."""
         require_silos(silos)
         own = task if isinstance(task, Task) else None  # a task of the program's own
         self.terms = Terms(
@@ -93,6 +96,7 @@ class Federation:
         self.until: int | None = None  # the round to end with, if not the last
         self._record = record  # every role's view, for an audit: needs a folder
         self._keep_checkpoints = keep_checkpoints  # when the run is finished
+        self._together = together
         self._progress = progress  # None: shown to whoever looks, unless a listener is there
         self._settings = settings or self.terms.describe()
         self.rules = rules_of(self.silos, self.terms.protection, entry)
@@ -193,7 +197,7 @@ class Federation:
         listen: Listener,
     ) -> Stretch:
         """Prepare these parties."""
-        shelf = Shelf(len(silos))
+        shelf, together = Shelf(len(silos)), Together() if self._together else None
         parties = {
             silo.name: prepare(
                 self.terms,
@@ -205,6 +209,7 @@ class Federation:
                 hospitals=self.hospitals if self.terms.entry.pools_data else None,
                 local_head=self.local_heads,
                 shelf=shelf,
+                together=together,
             )
             for silo in silos
         }

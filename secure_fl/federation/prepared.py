@@ -25,6 +25,7 @@ from secure_fl.learning.judging import DevRecords
 from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
+from secure_fl.learning.together import Together
 from secure_fl.party.guard import Guard
 from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.pooling import Pooling
@@ -115,6 +116,7 @@ def prepare(
     questions: OpenedQuestions | None = None,
     opened: Path | None = None,
     shelf: Shelf | None = None,
+    together: Together | None = None,
     share_scores: bool = False,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
@@ -145,6 +147,7 @@ def prepare(
         max_batch=max_batch,
         metrics=terms.metrics,
         shelf=shelf,
+        together=together,
         share_scores=share_scores,
     )
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)

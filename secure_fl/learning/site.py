@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from secure_fl.learning.dp.account import DpAccount
     from secure_fl.learning.models import Attention
     from secure_fl.learning.tasks import Encoded, Task
+    from secure_fl.learning.together import Together
     from secure_fl.learning.training import Objective
 
 AT_ONCE = 64  # records that a model only looks at: evaluated or predicted together
@@ -66,6 +67,7 @@ class Site:
         max_batch: int | None = None,
         metrics: Mapping[str, Metric] | None = None,
         shelf: Shelf | None = None,
+        together: Together | None = None,
         share_scores: bool = False,
     ) -> None:
         from secure_fl.learning.training import pick_device
@@ -82,6 +84,9 @@ class Site:
         self.delivered: dict[str, Delivery] = {}
         self.findings: dict[str, Any] = {}  # what a program found beside scores, equal at all
         self.scored: dict[str, torch.nn.Module] = {}  # by label, as they were scored last
+        self._together = together  # trains other sites of this process beside; None: by itself
+        if together is not None:
+            together.join(self)
         self._shelf = shelf or Shelf()  # what other sites in this process begin with, too
         self._rng = Randomness(seed_for(seed, silo.name), self.device)
         self.scores = Scores(task, recorder, by_label=not local_head, metrics=metrics)
@@ -177,6 +182,10 @@ class Site:
 
         with self.recorder.phase("train"):
             if self.training.dp is None:
+                if self._together is not None and objective is None and optimizer is None:
+                    loss = self._together.fit(self, model, epochs, round, steps)
+                    if loss is not None:
+                        return loss
                 return fit(self, model, epochs, round, objective, steps, optimizer)
             return fit_privately(self, model, epochs, round, objective, steps, optimizer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,11 @@ def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
         }
         for part, rate in parts
     ]
+    return optimizer_of(groups, settings)
+
+
+def optimizer_of(groups: list[dict[str, Any]], settings: TrainingSettings) -> Optimizer:
+    """The optimiser of the settings over these groups of parameters."""
     make = torch.optim.SGD if settings.optimizer == "sgd" else torch.optim.AdamW
     # One kernel over all of a tensor: a quarter of the time of AdamW's steps apart.
     return make(groups, weight_decay=settings.weight_decay, fused=True)
@@ -87,24 +92,35 @@ def fit(
     """
     settings, objective = site.training, objective or task_loss(site)
     optimizer = optimizer or make_optimizer(model, settings)
-    batches = epochs * -(-len(site.train) // settings.batch_size)
-    planned = steps or -(-batches // settings.accumulate)
-    stream = islice(endless(site), (steps and steps * settings.accumulate) or batches)
-    report_every = max(1, planned // REPORTS_PER_ROUND)
+    planned, batches = extent(site, epochs, steps)
+    stream = islice(endless(site), batches)
     total = torch.zeros((), device=site.device)
     model.train()
     for done, lot in enumerate(lots(stream, settings.accumulate), 1):
         pace(optimizer, settings, round.at(done - 1, planned))
         total += step(site, model, optimizer, lot, objective)
-        if done % report_every == 0:
-            loss = float(total) / done
-            _require_finite(loss, done)
-            site.recorder.event(
-                "train", round=site.recorder.round, step=done, steps=planned, loss=loss
-            )
-    loss = float(total) / planned
-    _require_finite(loss, planned)
-    return loss
+        if reports(done, planned):
+            report(site, float(total) / done, done, planned)
+    return sound(float(total) / planned, planned)
+
+
+def extent(site: Site, epochs: int, steps: int | None = None) -> tuple[int, int]:
+    """How many steps whole passes take, or these steps, and how many batches."""
+    size = site.training.accumulate
+    batches = epochs * -(-len(site.train) // site.training.batch_size)
+    return (steps, steps * size) if steps else (-(-batches // size), batches)
+
+
+def reports(done: int, planned: int) -> bool:
+    """Whether a step is one after which the mean loss so far is told."""
+    return done % max(1, planned // REPORTS_PER_ROUND) == 0
+
+
+def report(site: Site, loss: float, done: int, planned: int) -> None:
+    """Tell the mean loss of the steps so far."""
+    site.recorder.event(
+        "train", round=site.recorder.round, step=done, steps=planned, loss=sound(loss, done)
+    )
 
 
 def endless(site: Site, batch_size: int | None = None) -> Iterator[Batch]:
@@ -182,10 +198,12 @@ def clip(site: Site, optimizer: Optimizer) -> None:
             nn.utils.clip_grad_norm_(group["params"], site.training.max_grad_norm)
 
 
-def _require_finite(loss: float, step: int) -> None:
+def sound(loss: float, step: int) -> float:
+    """A loss, if it is a number."""
     if not torch.isfinite(torch.tensor(loss)):
         raise TrainingError(
             f"the training loss is {loss}",
             fix="lower training.learning_rate, set max_grad_norm, or look at the data",
             step=step,
         )
+    return loss

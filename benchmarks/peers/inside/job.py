@@ -58,7 +58,7 @@ class Job:
 
     def records(self, site: str) -> int:
         """How many records a site trains on."""
-        return len(self._rows(f"sites/{site}.npz")["labels"])
+        return len(self.rows(f"sites/{site}.npz")["labels"])
 
     def order(self, site: str, round: int) -> torch.Tensor:
         """The order of a site's records in a round, from 1: every system draws the same."""
@@ -71,16 +71,14 @@ class Job:
         """One pass over a site's records by a fresh AdamW; the mean loss."""
         began, spent = time.time(), time.process_time()
         self.keep("got", site, round, trained(model))
-        rows = self._rows(f"sites/{site}.npz")
-        moving = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(moving, lr=self.learning_rate, weight_decay=0.01, fused=True)
+        rows = self.rows(f"sites/{site}.npz")
+        optimizer = self.optimizer(model)
         model.train()
         losses = []
         for picked in torch.split(self.order(site, round), self.batch_size):
             optimizer.zero_grad(set_to_none=True)
             loss = model(**batch(rows, picked)).loss
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(moving, 1.0)
             optimizer.step()
             losses.append(loss.item())
         self._note(
@@ -92,6 +90,21 @@ class Job:
             }
         )
         return float(np.mean(losses))
+
+    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+        """A fresh AdamW, which clips the gradient before each step."""
+        moving = [p for p in model.parameters() if p.requires_grad]
+        made = torch.optim.AdamW(moving, lr=self.learning_rate, weight_decay=0.01, fused=True)
+
+        def clip(*_: Any) -> None:
+            torch.nn.utils.clip_grad_norm_(moving, 1.0)
+
+        made.register_step_pre_hook(clip)
+        return made
+
+    def begin(self, site: str, round: int) -> None:
+        """Note that a site begins a round, where a system trains by a loop of its own."""
+        self._note({"site": site, "round": round, "began": time.time()})
 
     def sent(self, model: torch.nn.Module, site: str, round: int) -> dict[str, Array]:
         """What a site sends once it has trained, with what is to be wrong about it."""
@@ -125,7 +138,7 @@ class Job:
     @torch.no_grad()
     def test(self, model: torch.nn.Module) -> float:
         """Accuracy on the test records of all sites."""
-        rows = self._rows("test.npz")
+        rows = self.rows("test.npz")
         hits, model = [], model.eval()
         for picked in torch.split(torch.arange(len(rows["labels"])), SIZE):
             given = batch(rows, picked)
@@ -142,7 +155,8 @@ class Job:
         """Where a run's results lie."""
         return Path(os.environ.get("PEERS_OUT", self.folder / "out"))
 
-    def _rows(self, name: str) -> Mapping[str, Array]:
+    def rows(self, name: str) -> Mapping[str, Array]:
+        """A table of records."""
         with np.load(self.folder / name) as found:
             return dict(found)
 

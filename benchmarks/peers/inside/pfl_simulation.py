@@ -26,7 +26,7 @@ class Records(Dataset):
     round = 1
 
     def __init__(self, site: str) -> None:
-        self._site, self._rows = site, job._rows(f"sites/{site}.npz")
+        self._site, self._rows = site, job.rows(f"sites/{site}.npz")
         super().__init__(tuple(self._rows.values()), user_id=site)
 
     def iter(self, batch_size):

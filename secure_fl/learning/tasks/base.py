@@ -68,6 +68,13 @@ class Encoded(ABC):
 
         `alike`: examples of a shuffled batch have like lengths, and batches come in any order.
         """
+        for indices in self.orders(batch_size, generator, alike=alike):
+            yield self.batch(indices, generator, device)
+
+    def orders(
+        self, batch_size: int, generator: torch.Generator | None = None, *, alike: bool = False
+    ) -> Iterator[Tensor]:
+        """Which examples are in each of the `batches`."""
         if generator is None:
             order = torch.arange(len(self))
         else:
@@ -80,7 +87,7 @@ class Encoded(ABC):
         else:
             starts = torch.arange(0, len(order), batch_size)
         for start in starts.tolist():
-            yield self.batch(order[start : start + batch_size], generator, device)
+            yield order[start : start + batch_size]
 
     def sizes(self) -> Tensor:
         """How many tokens each example has."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
-from secure_fl.learning.tasks.base import Batch, Encoded, Indices, move
+from secure_fl.learning.tasks.base import MODEL_INPUTS, Batch, Encoded, Indices, move
 
 IGNORED = -100  # cross-entropy skips it
 
@@ -45,6 +46,17 @@ class Table(Encoded):
             {name: column[at] for name, column in self.values.items()},
         )
 
+    @classmethod
+    def joined(cls, tables: Sequence[Table]) -> Table:
+        """The rows of tables with the same columns, one table after the other."""
+        wide = max(column.shape[1] for table in tables for column in table.tokens.values())
+        tokens = {
+            name: torch.cat([_widened(name, table.tokens[name], wide) for table in tables])
+            for name in tables[0].tokens
+        }
+        values = {name: torch.cat([t.values[name] for t in tables]) for name in tables[0].values}
+        return cls(tokens, torch.cat([t.lengths for t in tables]), values)
+
     def batch(
         self,
         indices: Indices,
@@ -59,6 +71,12 @@ class Table(Encoded):
         batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
         batch |= {name: column[at] for name, column in self.values.items()}
         return move(batch, device)
+
+
+def _widened(name: str, column: Tensor, wide: int) -> Tensor:
+    """A column of this width: no model looks at more inputs, and no loss at more labels."""
+    filler = 0 if name in MODEL_INPUTS else IGNORED
+    return F.pad(column, (0, wide - column.shape[1]), value=filler)
 
 
 def tokenise(

@@ -1,0 +1,67 @@
+"""What a node of Fed-BioMed runs: its source travels to the nodes, where `job` is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from fedbiomed.common.datamanager import DataManager
+from fedbiomed.common.dataset import CustomDataset
+from fedbiomed.common.training_plans import TorchTrainingPlan
+from job import Job
+
+TAG = "#records"
+
+
+class Plan(TorchTrainingPlan):
+    """The job's model, its optimiser, and a site's records in the order of the round."""
+
+    class Records(CustomDataset):
+        """A site's records; the file that the node has as its dataset is named after the site."""
+
+        def read(self):
+            """Put them in the order of the round."""
+            job, site = Job(), Path(self.path).stem
+            self._rows = job.rows(f"sites/{site}.npz")
+            self._order = job.order(site, Plan.Records.round)
+            job.begin(site, Plan.Records.round)
+
+        def get_item(self, index):
+            """One record, as wide as the longest of the site."""
+            at = int(self._order[index])
+            row = {name: torch.as_tensor(values[at]) for name, values in self._rows.items()}
+            return row, row.pop("labels")
+
+        def __len__(self):
+            return len(self._order)
+
+    def init_dependencies(self):
+        """What the nodes import."""
+        return [
+            "from pathlib import Path",
+            "from job import Job",
+            "from fedbiomed.common.dataset import CustomDataset",
+        ]
+
+    def init_model(self):
+        """The model that all begin with."""
+        return Job().model()
+
+    def init_optimizer(self):
+        """A fresh AdamW."""
+        return Job().optimizer(self.model())
+
+    def tag_parameters(self, name):
+        """Embeddings are trained by nobody, and travel nowhere."""
+        return {"local"} if "embeddings" in name else set()
+
+    def training_data(self):
+        """Batches in the job's own order."""
+        Plan.Records.round = self.round() + 1  # Fed-BioMed counts from 0
+        return DataManager(Plan.Records(), shuffle=False)
+
+    def training_step(self, data, target):
+        """The loss of a batch, cut to its longest record."""
+        wide = int(data["attention_mask"].sum(1).max())
+        data = {name: values[:, :wide] for name, values in data.items()}
+        return self.model()(**data, labels=target.long()).loss

@@ -1,0 +1,31 @@
+"""The researcher's script: waits for all nodes, leads the rounds, and keeps what they end with."""
+
+from __future__ import annotations
+
+import time
+
+from fedbiomed.researcher.aggregators.fedavg import FedAverage
+from fedbiomed.researcher.federated_workflows import Experiment
+from fedbiomed_plan import TAG, Plan
+from job import Job, trained
+
+job = Job()
+experiment = Experiment(
+    tags=[TAG],
+    training_plan_class=Plan,
+    training_args={
+        "epochs": 1,
+        "loader_args": {"batch_size": job.batch_size, "shuffle": False},
+        "share_persistent_buffers": False,
+    },
+    round_limit=job.rounds,
+    aggregator=FedAverage(),
+    retain_full_history=False,
+)
+while len(experiment.training_data().node_ids()) < len(job.sites):
+    time.sleep(1.0)
+    experiment.set_training_data(None, from_tags=True)
+experiment.run()
+(last,) = experiment.aggregated_params().values()
+names = trained(job.model())
+job.finish({name: last["params"][name].numpy() for name in names})
