@@ -39,7 +39,7 @@ def whole_numbers(kind: Any) -> bool:
 def enlarging() -> Iterator[tuple[str, str]]:
     for name, entry in ALGORITHMS.items():
         for field, info in entry.settings.model_fields.items():
-            if whole_numbers(info.annotation):
+            if field != "alone" and whole_numbers(info.annotation):  # that asks for less
                 yield name, field
 
 

@@ -292,7 +292,9 @@ def test_without_distillation_feddf_is_fedavg() -> None:
     training = sgd(batch_size=8)
     cfg = FedDF(rounds=1, epochs=1, labelled=False, host_learning_rate=1e-30)
     mean = weights(
-        small(FedAvg(rounds=1), silos=[replaced(s) for s in silos[:3]], training=training).run()
+        small(
+            FedAvg(rounds=1, epochs=1), silos=[replaced(s) for s in silos[:3]], training=training
+        ).run()
     )
     bounds: dict[Protection, float] = {"none": 1e-6, "he+secagg": 1e-4}
     for mode, bound in bounds.items():

@@ -156,8 +156,8 @@ def test_without_collisions_it_is_sgd_with_momentum() -> None:
 
 def test_a_round_by_hand() -> None:
     """One round of a federation, from what the parties would have done alone."""
-    cfg = FetchSGD(rounds=1, k=500, columns=900)
-    parties, alone = silos(), small(Local(rounds=1)).run()
+    cfg = FetchSGD(rounds=1, epochs=1, k=500, columns=900)
+    parties, alone = silos(), small(Local(rounds=1, epochs=1)).run()
     counts = np.array([len(p.train) for p in parties], float)
     models = [alone.models[f"{p.name}/model"] for p in parties]
     start = flat_weights(small(FedAvg(rounds=1), training=frozen()).run())

@@ -57,7 +57,7 @@ def trained(
 ) -> tuple[Result, list[Event]]:
     told: list[Event] = []
     given: dict[str, Any] = {"silos": silos(), "listener": told.append} | options
-    return small(algorithm or FedAvg(rounds=2), together=together, **given).run(), told
+    return small(algorithm or FedAvg(rounds=2, epochs=1), together=together, **given).run(), told
 
 
 def require_close(one: Result, other: Result, *, exactly: bool = False) -> None:
