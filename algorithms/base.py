@@ -50,7 +50,7 @@ class Algorithm(Section):
 
     name: str
     rounds: Positive = 10  # exchanges of models
-    epochs: Positive = 2  # local passes over the records in each round
+    epochs: Positive = 1  # local passes over the records in each round
 
     @abstractmethod
     def demands(self, training: TrainingSettings, values: int) -> Demands:
