@@ -70,7 +70,7 @@ def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     # a courier for trainers without network, sinks, what commands keep of algorithms, and by long
     # files cut in two, by what stands below logs, by numbers of options, for `python -m`, and by
     # what is told of entities.
-    assert len(packed) <= 449
+    assert len(packed) <= 452
 
 
 @CHECKOUT

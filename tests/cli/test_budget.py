@@ -128,6 +128,7 @@ batch_size = 16
 [algorithm]
 name = "fedid"
 rounds = 3
+epochs = 1
 batches_per_exchange = 1
 """
 NOISE = """\

@@ -53,10 +53,13 @@ class Kept(NoCheckpoints):
         self.cases[party] = evidence
 
 
-def run(mode: Protection = "he+secagg", **options: Any) -> tuple[Federated, dict[str, Kept]]:
-    """Two sums of four parties, each with values of its own."""
+def run(
+    mode: Protection = "he+secagg", times: int = 1, **options: Any
+) -> tuple[Federated, dict[str, Kept]]:
+    """Two sums of four parties, each with values of its own, so many times over."""
     kept = {name: Kept() for name in NAMES}
-    programs = {name: summing({"x": VALUES[name]}, 2, bound=8.0) for name in NAMES}
+    vectors = {name: np.tile(VALUES[name], times) for name in NAMES}
+    programs = {name: summing({"x": vectors[name]}, 2, bound=8.0) for name in NAMES}
     keys = KEYS if mode == "he+secagg" else None
     out = federate(programs, mode=mode, min_cohort=3, keys=keys, kept=kept, catch=True, **options)
     return out, kept
@@ -378,7 +381,8 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
         return structs.replace(segment, size=len(noisy)), noisy
 
     monkeypatch.setattr(SumUnderWay, "_seal", seal)
-    out, _ = run()
+    # Of many values some have the honest noise, 17 of 6.4 in a sum, that is missing to the bound.
+    out, _ = run(times=12)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert convicted(out) == {LIAR}
 

@@ -140,7 +140,7 @@ def test_what_the_host_tells_the_parties_is_sealed_on_its_way(said: Said) -> Non
 def test_the_host_opens_the_sum_and_nothing_else_of_the_parties(
     counted: Any, said: Said, opened: list[np.ndarray[Any, Any]]
 ) -> None:
-    cfg = FedID(rounds=1, counted=counted, public_batch=D0)
+    cfg = FedID(rounds=1, epochs=1, counted=counted, public_batch=D0)
     hosted(cfg, "he+secagg", silos=members(size=(8, 12, 4), shared=D0)).run()
     shares = dict(zip(PARTIES, (8 / 24, 12 / 24, 4 / 24), strict=True))
     if counted == "parties":
