@@ -188,7 +188,7 @@ def _round(mode: Protection, seed: int) -> dict[str, Any]:
     rounds, cpu = 2, time.process_time()
     federation = Federation(
         _silos(seed),
-        FedID(rounds=rounds, epochs=2, distill_epochs=3),
+        FedID(rounds=rounds, epochs=2, distill_epochs=3, alone=0),
         task=TaskSettings(labels=("ade", "no-ade"), max_length=64),
         training=TrainingSettings(learning_rate=2e-3, device="cpu"),
         protection=ProtectionSettings(mode=mode),

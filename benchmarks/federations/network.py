@@ -53,7 +53,7 @@ def measure(*, rounds: int = 8, size: int = 48, loss: float = LOSS) -> Report:
     started = time.perf_counter()
     plans: dict[str, Plan] = {
         "FedKD": plan_of(FedKD(rounds=rounds, student_layers=1), model=ModelSettings(layers=2)),
-        "FedID": plan_of(FedID(rounds=rounds)),
+        "FedID": plan_of(FedID(rounds=rounds, epochs=1, alone=0)),  # an exchange in each round
     }
     rows, results, targets = [], {}, []
     for name, plan in plans.items():
