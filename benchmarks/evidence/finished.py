@@ -26,7 +26,11 @@ ANY = Checkpoint(BUILT_IN, BUILT_IN)  # stands for the checkpoint, which a table
 TEACHERS = "teacher_learning_rate"
 BEFORE = {"schedule": "constant"}  # of [training], where an outcome does not say
 LATER = ("own_shares", "labelled", "feedback_scale")  # of FedID's settings
-SETTLED = {"alone": 0, "scaler": "training"}  # of algorithms that have these now
+TAUGHT_AT_ONCE = {"alone": 0}
+SETTLED: Mapping[str, Mapping[str, Any]] = {  # by algorithm, of settings that it has now
+    **dict.fromkeys(("fedid", "dsfl", "mhat"), TAUGHT_AT_ONCE),
+    "heterofl": {"scaler": "training"},
+}
 FEDID_BEFORE = {name: PRINTED[name] for name in LATER}
 SAID = ("seed", "spread", "depths", "algorithm", "settings")
 
@@ -134,7 +138,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
 
 def _algorithm(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:
     """Teachers learned as students did; FedID had its printed form only, and batches of labels."""
-    said = SETTLED | {**said}
+    said = {**SETTLED.get(str(said["name"]), {}), **said}
     if said.get(TEACHERS, 1.0) is None and "schedule" not in training:  # it was the students'
         return {**said, TEACHERS: training["learning_rate"]}
     if said["name"] != "fedid" or "feedback_scale" in said:

@@ -20,7 +20,7 @@ from secure_fl.coordinator.steps import ReadyStep
 from secure_fl.crypto import packing, sharing, transcript
 from secure_fl.crypto.blind_sum import ProtectedTotal
 from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import HUGE, Layout
+from secure_fl.crypto.segments import HUGE, Layout, squared_norm
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.party.session import Session
@@ -101,7 +101,7 @@ def lying(liar: Liar) -> Iterator[None]:
 
 
 def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
-    masked, reveal, norm = SumUnderWay._masked, StepKeys.reveal, transcript.squared_norm
+    masked, reveal, norm = SumUnderWay._masked, StepKeys.reveal, squared_norm
     answer, examine, encode = Session._answer, Session._examine, Layout.encode
 
     def wrong_tag(sum: SumUnderWay, *what: Any) -> Any:

@@ -116,6 +116,7 @@ def test_outcomes_of_fedid_from_before_its_mends_are_of_its_printed_form() -> No
     }
     found = finished.said({**said, "algorithm": old})["algorithm"]
     assert found == old | {
+        "alone": 0,
         "own_shares": "kept",
         "labelled": False,
         "feedback_scale": "printed",
