@@ -236,7 +236,7 @@ class SumUnderWay:
             readers = (*sent.group.owners, *sent.group.readers)
             audience = audience_of(readers, alive - {context.host or ""})
             transcript.seen.note(audience, "\n".join(survivors).encode(), slots.tobytes())
-        self.unscaled += transcript.scales.opened(sent.layout, norms, len(owners), rule)
+        self.unscaled += transcript.scales.opened(sent.layout, values, norms, len(owners), rule)
         return values
 
     def _check(

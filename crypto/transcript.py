@@ -47,6 +47,7 @@ from secure_fl.protocol.ports import Group, Rule, Vector
 ALL, PARTIES = "\nall", "\nparties"  # with the host, and without; no list of names looks so
 CONTEXT = b"secure-fl seen"
 NORM = "|"  # prefix of the names under which unknown scales are summed first
+WIDE = 1024.0  # the clip of values without a scale: a step of 24 bits is 0.0001, rest is carried
 
 
 class Transcript:
@@ -176,17 +177,6 @@ def audience_of(readers: Collection[str], parties: Collection[str]) -> str:
     return PARTIES if set(parties) <= set(readers) else "\n".join(sorted(readers))
 
 
-def _squared(name: str, norm: float) -> float:
-    """A sum of squared norms, if it can be one: each party computed its own, as it likes."""
-    if norm < 0:
-        raise CohortError(
-            f"the squared norms of {name!r} add up to {norm:.3g}, so some party sent a wrong one",
-            fix="nothing of this party is wrong; find out which site runs another program",
-            field="norm",
-        )
-    return norm
-
-
 class Scales:
     """Scales and leftovers by name, over the sums of one run."""
 
@@ -221,15 +211,22 @@ class Scales:
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
         """Remember the squared norms until the vectors themselves are sealed."""
-        self._norms = {
-            name.removeprefix(NORM): _squared(name.removeprefix(NORM), float(v[0]))
-            for name, v in sums.items()
-        }
+        self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+
+    def lied_about(self, name: str, rule: Rule) -> bool:
+        """Whether a vector's scale is unknown, and the norms just summed cannot be norms.
+
+        A party may send any norm. Nobody can tell which of them did, so all do without.
+        """
+        known = rule.bound is not None or (rule.carry and name in self.rms)
+        return not known and self._norms.get(name, 0.0) < 0
 
     def clip(self, name: str, size: int, owners: int, rule: Rule) -> float:
         """Where a vector of this name is clipped."""
         if rule.bound is not None:
             return rule.bound
+        if self.lied_about(name, rule):
+            return WIDE
         if not rule.carry:
             return sqrt(self._norms[name]) * (1 + 1e-5)  # no value of any party can be larger
         rms = self.rms.get(name)
@@ -239,7 +236,8 @@ class Scales:
 
     def layout(self, group: Group, rule: Rule, parties: int) -> Layout:
         """How a group's vectors lie in slots, with head-room for so many parties."""
-        exact = rule.bound is None and not rule.carry
+        lied_about = {name for name in group.vectors if self.lied_about(name, rule)}
+        exact = rule.bound is None and (not rule.carry or lied_about)
         bits = EXACT_BITS if exact else self._bits
         if rule.audience == Audience.HOST and not rule.carry:
             bits = max(bits, HOST_BITS)
@@ -248,7 +246,8 @@ class Scales:
             extra = max(0, int(rule.noise.reach).bit_length() + 1 - bits)
         fields = []
         for name, vector in group.vectors.items():
-            if vector.size <= SMALL and rule.noise is None:
+            small = vector.size <= SMALL and rule.noise is None
+            if small or (name in lied_about and not rule.carry):  # what is not carried is short
                 fields.append(Field(name, vector.size))
             else:
                 clip = self.clip(name, vector.size, len(group.owners), rule)
@@ -270,25 +269,35 @@ class Scales:
         self.leftovers |= leftovers
 
     def opened(
-        self, layout: Layout, norms: Mapping[str, float], owners: int, rule: Rule
+        self,
+        layout: Layout,
+        values: Mapping[str, NDArray[np.float64]],
+        norms: Mapping[str, float],
+        owners: int,
+        rule: Rule,
     ) -> list[str]:
-        """Take the next scales from the norms that came with a sum over so many, or just before.
+        """Take the next scales from a sum over so many, and the norms that came with it or before.
 
-        A party may send any norm. Where their sum cannot be one, all keep the scale that they have,
-        by which the sum itself was sealed; returns the names of which that is so.
+        Where those cannot be norms, all keep the scale that they have, by which the sum itself was
+        sealed, or take one from the sum, whose norm is that of all parties' values if these are
+        orthogonal, and larger if they agree. Returns the names of which that is so.
         """
-        kept = []
+        wrong = [field.name for field in layout.exact if self.lied_about(field.name, rule)]
         for field in layout.packed:
-            if rule.carry and field.clip is not None and not field.norm:
-                self.rms[field.name] = field.clip / CLIP_IN_RMS[self._bits]
-            elif norms.get(field.name, 0.0) < 0 and rule.carry and field.name in self.rms:
-                kept.append(field.name)
-            elif field.name in norms:
-                norm = _squared(field.name, norms[field.name])
-                self.rms[field.name] = sqrt(norm / (owners * field.size))
-            if rule.carry and field.name in self.rms:
-                self.grid[field.name] = self.rms[field.name] ** 2 * field.size
-        return kept
+            name, norm = field.name, norms.get(field.name)
+            if self.lied_about(name, rule):
+                wrong.append(name)
+                norm = squared_norm(values[name])
+            elif rule.carry and field.clip is not None and not field.norm:
+                self.rms[name] = field.clip / CLIP_IN_RMS[self._bits]
+            elif norm is not None and norm < 0:
+                wrong.append(name)
+                norm = None
+            if norm is not None:
+                self.rms[name] = sqrt(norm / (owners * field.size))
+            if rule.carry and name in self.rms:
+                self.grid[name] = self.rms[name] ** 2 * field.size
+        return wrong
 
     def common(self) -> Mapping[str, Any]:
         """What all parties have alike, in one order: whoever opened the sums knows these."""

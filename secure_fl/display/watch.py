@@ -55,7 +55,7 @@ def warning(event: Mapping[str, Any]) -> str:
     if event["code"] == "impossible norms":
         return (
             f"the squared norms of {event['count']} sums add up to less than nothing: some "
-            "hospital sent a wrong one. The grids stay as they are; nothing here is wrong"
+            "hospital sent a wrong one. The run goes on without them; nothing here is wrong"
         )
     return str(event["code"])
 
