@@ -142,9 +142,9 @@ def _report(error: Exception, debug: bool) -> int:
     text = f"{type(error).__name__}: {error}"
     click.echo(f"{click.style('unexpected error', fg='red', bold=True)}: {text}", err=True)
     click.echo(
-        "  -> this is a fault of secure-fl: please report it, with the output of the same command "
-        f"after setting {DEBUG}=1\n     (look through it first: it may quote your settings or data)"
-        ' and of "secure-fl doctor --json"',
+        "  -> this is a fault of secure-fl: please report it where this release is from, with the\n"
+        f"     output of the same command after setting {DEBUG}=1 (look through it first: it may\n"
+        '     quote your settings or data) and of "secure-fl doctor --json"',
         err=True,
     )
     return 1

@@ -180,11 +180,10 @@ def _enforce(sizes: Sequence[int], minimum: int) -> None:
         what = f"{len(sizes)} parties of {minimum} records or more cannot be made of {all_of_them}"
         fix = "give more records, or take fewer parties or a smaller minimum"
         raise DataError(what, fix=fix, field="minimum")
-    for party, size in enumerate(sizes):
-        if size < minimum:
-            what = f"the number of its records would be {size}, the minimum is {minimum}"
-            fix = "take a larger alpha, fewer parties, more examples or a smaller minimum"
-            raise DataError(what, fix=fix, party=party)
+    if (least := min(sizes)) < minimum:
+        what = f"one of {len(sizes)} parties would have {least} records, the minimum is {minimum}"
+        fix = "take a larger alpha, fewer parties, more examples or a smaller minimum"
+        raise DataError(what, fix=fix, field="minimum")
 
 
 def _check(examples: Corpus, n: int, minimum: int, alpha: float = 1.0) -> None:

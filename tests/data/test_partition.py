@@ -138,7 +138,7 @@ def test_one_corpus_each() -> None:
     assert partition("one_corpus_each", corpora, 2, rng) == [tuple(c) for c in corpora]
     with raises(DataError, "2", "3", field="partition"):
         one_corpus_each(corpora, 3)
-    with raises(DataError, "3", "4", party=0):
+    with raises(DataError, "3", "4", field="minimum"):
         one_corpus_each(corpora, 2, minimum=4)
 
 
@@ -148,7 +148,7 @@ def test_corpora_are_pooled_before_they_are_spread() -> None:
 
 
 def test_a_party_below_the_minimum_is_named() -> None:
-    with raises(DataError, "0", "1", party=0) as error:
+    with raises(DataError, "0", "1", field="minimum") as error:
         dirichlet_class(balanced(20, 2), 10, np.random.default_rng(0), alpha=0.01)
     for remedy in ("larger alpha", "fewer parties", "smaller minimum"):
         assert remedy in error.value.fix
