@@ -6,9 +6,9 @@ so that the page can be handed on.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from secure_fl.display.results import (
 from secure_fl.display.story import Story, by_class, confusion, read_story
 from secure_fl.files import write_again
 
+log = logging.getLogger(__name__)
 PAGE = "report.html"
 FLOAT32 = 4  # bytes
 MANY = 6  # hospitals whose curves have names
@@ -60,9 +61,13 @@ class PageWriter:
         self._due = now + max(AGAIN / 2, 10 * spent)
 
     def write(self) -> None:
-        """Write it now, if there is room: secure-fl report can write it again."""
-        with suppress(OSError):  # the run's own files tell of a full disk; a page can wait
+        """Write it now, if that can be: secure-fl report can write it again."""
+        try:
             write_run_page(self._folder)
+        except OSError:
+            pass  # the run's own files tell of a full disk; a page can wait
+        except Exception:  # a fault of the page must not end a run, which is worth more
+            log.warning("the run goes on without its page, %s", PAGE, exc_info=True)
 
 
 def run_page(story: Story, *, shared: bool = False) -> str:

@@ -76,8 +76,8 @@ class Story:
     @property
     def seconds(self) -> list[Point]:
         """Seconds that each round took, where both of its ends are known."""
-        known = sorted(self.began)
-        return [(float(n), self.began[n + 1] - self.began[n]) for n in known if n + 1 in self.began]
+        spent = {n: self.began[n + 1] - at for n, at in self.began.items() if n + 1 in self.began}
+        return [(float(n), took) for n, took in sorted(spent.items()) if took >= 0]
 
     @property
     def _names(self) -> set[str]:
@@ -129,7 +129,8 @@ def _round(story: Story, event: Mapping[str, Any]) -> None:
     number = int(event["round"])
     story.round = max(story.round, min(number, story.rounds or number))
     if "at" in event and event.get("party") == COORDINATOR:
-        story.began[number] = float(event["at"])
+        earlier = {n: at for n, at in story.began.items() if n < number}  # all went back to it
+        story.began = earlier | {number: float(event["at"])}
     elif "at" in event:  # a hospital tells a round as it is over
         story.began.setdefault(number + 1, float(event["at"]))
     if number <= (story.rounds or number):

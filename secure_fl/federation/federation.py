@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
 from secure_fl.coordinator.step import Rules
 from secure_fl.data.silo import Silo
-from secure_fl.display.run_page import PageWriter, write_run_page
+from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog, Listener
@@ -254,8 +254,7 @@ class Federation:
             export_to(folder.path, sites)
             folder.finish(document)
             write_cards(folder.path)
-            with suppress(OSError):  # it can be written again: secure-fl report
-                write_run_page(folder.path)
+            PageWriter(folder.path).write()
             if self.until is None and not self._keep_checkpoints:
                 folder.drop_checkpoints()
         return result

@@ -14,7 +14,7 @@ import pytest
 from secure_fl import FedAvg
 from secure_fl.cli.main import main
 from secure_fl.display.comparing import comparison_page, difference, settings_apart, side_by_side
-from secure_fl.display.run_page import PAGE, run_page
+from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_page
 from secure_fl.display.story import LEAD, by_class, confusion, read_story
 from secure_fl.errors import RunError
 from secure_fl.testing.hospitals import silos, small
@@ -111,6 +111,24 @@ def test_a_round_takes_from_one_begin_to_the_next_whoever_tells_of_it(tmp_path: 
     both += [("coordinator", 3, 9.0), ("a", 2, 9.5), ("b", 2, 9.9)]
     assert told(*both) == [(1.0, 4.0), (2.0, 5.0)]
     assert told(("a", 1, 4.5), ("a", 2, 9.5)) == [(2.0, 5.0)]  # at a hospital
+    # A coordinator that went back to round 1 after round 2 had begun.
+    assert told(("coordinator", 1, 0.0), ("coordinator", 2, 4.0), ("coordinator", 1, 9.0)) == []
+
+
+def test_a_run_goes_on_whose_page_cannot_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A coordinator fell over its page's chart at each start, and the run never ended."""
+
+    def broken(*_: object, **__: object) -> str:
+        raise ValueError("math domain error")
+
+    monkeypatch.setattr("secure_fl.display.run_page.run_page", broken)
+    with pytest.raises(ValueError, match="math domain"):
+        write_run_page(written(tmp_path / "alone"))
+    PageWriter(written(tmp_path / "run"))({"event": "round"})
+    assert "goes on without its page" in caplog.text
+    assert "math domain" in caplog.text
 
 
 def test_a_confusion_follows_from_counts() -> None:
