@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.federations.lies import COORDINATOR
 from benchmarks.report import Report, Target, table
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +47,14 @@ class Storm:
     seconds: float
 
     @property
+    def robbed(self) -> int:
+        """Who lost keys by a member: after three totals that a coordinator changed, all should."""
+        return 0 if self.liar == COORDINATOR else self.keys_lost
+
+    @property
     def bad(self) -> bool:
         """Whether it ended as none should."""
-        harm = self.rounds_lost or self.overspent or self.keys_lost
+        harm = self.rounds_lost or self.overspent or self.robbed
         return self.end not in (FINISHED, NAMED, ITSELF) or bool(harm)
 
 
@@ -115,7 +121,7 @@ def report(name: str, found: Sequence[Storm], sizes: dict[str, int], started: fl
         (
             Target("storms that ended otherwise", 0, sum(one.bad for one in found)),
             Target("rounds that honest hospitals lost", 0, sum(one.rounds_lost for one in found)),
-            Target("honest hospitals that lost their keys", 0, sum(one.keys_lost for one in found)),
+            Target("hospitals whose keys a member cost them", 0, sum(one.robbed for one in found)),
             Target("payments that nobody announced", 0, sum(one.overspent for one in found)),
         ),
         seconds=time.perf_counter() - started,

@@ -40,6 +40,12 @@ def ended(seed: int, **changes: Any) -> Storm:
     return Storm(**{**whole, **changes})
 
 
+def test_keys_that_a_coordinator_attacks_are_given_up_rightly() -> None:
+    assert ended(1, keys_lost=3).bad
+    assert not ended(1, keys_lost=3, liar="coordinator", lie="changed total").bad
+    assert ended(1, rounds_lost=1, liar="coordinator", lie="changed total").bad
+
+
 def test_an_inquiry_finds_the_liar_at_a_few_times_the_cost_of_a_sum() -> None:
     found = inquiry.measure(parties=4, values=20_000, repeats=1)
     assert found.results["wrong"] == 0 and found.results["ratio"] > 0

@@ -71,7 +71,7 @@ class Coordinator:
         self.failed: list[str] = []  # who cannot go on, contradicts the others, or forgets
         self.saved = Saved({})
         self.named: set[str] = set()  # who is shown to have broken the protocol
-        self.inquired = False  # whether a sum failed: it is looked into, and the run ends
+        self.inquired = False  # whether somebody complained of a sum
 
     @property
     def repeating(self) -> bool:
@@ -153,6 +153,9 @@ class Coordinator:
                 continue
             if isinstance(message, messages.Complaint):
                 if self._may_complain(party, message, context):
+                    if not complaints:  # now: what comes next may end this, or this process
+                        self.inquired = True
+                        self._recorder.event("complaint", round=self.round, parties=[party])
                     complaints[party] = frame
                 else:
                     self._refuse(party, WireError("a complaint of no total of the last sum"))
@@ -207,9 +210,8 @@ class Coordinator:
         self, complaints: Mapping[str, Frame], heard: list[str], sent: Sent, context: StepContext
     ) -> Step:
         """Begin an inquiry in place of what others answered: of one complaint, all are alike."""
-        self.inquired, plaintiff = True, min(complaints)
+        plaintiff = min(complaints)
         inquest = Inquest(sent, plaintiff, complaints[plaintiff], self._links[plaintiff].me.name)
-        self._recorder.event("complaint", round=self.round, parties=sorted(complaints))
         step = FindingStep(context._replace(inquest=inquest))
         step.heard += heard
         return step

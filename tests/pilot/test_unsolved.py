@@ -90,6 +90,25 @@ def test_an_inquiry_that_anothers_restart_ended_counts_as_well(made: LocalPilot)
     assert began and len(made.seen("complaint")) == 2 and len(made.seen("hidden")) == 1
 
 
+def test_complaints_that_anothers_restart_kept_from_an_inquiry_count_as_well(
+    made: LocalPilot,
+) -> None:
+    """The total had gone out to it when it died: the others have heard, and complain, by then."""
+    began = list[str]()
+
+    def before(town: LocalPilot, party: str) -> None:
+        if town.seen("refused") and not began and party == "hospital-5":
+            began.append(party)
+            town.kill(party)
+            town.start(party)
+
+    made.before = before
+    with raises(PartyFailed, party=LIAR, reason=HIDDEN):
+        lead(made, remembers=True)
+    require_keys(made)
+    assert began and len(made.seen("complaint")) == 2 and len(made.seen("hidden")) == 1
+
+
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     complaint, named = {"event": "complaint"}, {"event": "named", "parties": ["x"]}
     hidden = {"event": "hidden", "parties": ["y"]}
