@@ -3,6 +3,7 @@
 Caldas, Konečný, McMahan, Talwalkar: Expanding the Reach of Federated Learning by Reducing Client
 Resource Requirements. arXiv 1812.07210, Sec. "Federated Dropout". A baseline of FedKD (arXiv
 2108.13323, Tables 2 and 3), whose cost column is 0.6 of the full model's: what `keep` = 0.6 sends.
+A checkpoint learns nothing by that (docs/papers.md, "Defaults"), so it is not the default.
 
 A sub-model is the model without some units of its encoder layers. A unit is an attention head, or
 an intermediate unit of a feed-forward block: some rows of the matrices that make it and some
@@ -41,7 +42,7 @@ class FedDropout(Algorithm):
     """FedAvg of sub-models that keep a share of each layer's heads and intermediate units."""
 
     name: Literal["feddropout"] = "feddropout"
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.6  # of heads, and of intermediate units
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.8  # of heads, and of intermediate units
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Whole passes, and one sum of a sub-model's updates in each round."""
