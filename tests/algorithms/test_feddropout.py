@@ -322,7 +322,7 @@ def test_the_papers_cost_follows_from_keep() -> None:
     with torch.device("meta"):
         model = BertModel(BertConfig(vocab_size=10), add_pooling_layer=False)
     freeze_embeddings(model)
-    units = draw(model, FedDropout().keep, seed=0)
+    units = draw(model, 0.6, seed=0)
     whole = sum(w.numel() for w in trainable(model).values())
     part = sum(
         w.numel() * (units.cuts[n].kept.numel() / w.shape[units.cuts[n].axis])
