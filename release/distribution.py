@@ -27,6 +27,7 @@ def build(output: Path, root: Path = ROOT) -> list[Path]:
     if _git(root, "status", "--porcelain", "--untracked-files=no"):
         fix = "commit, or take back, what is changed"
         raise RunError("the checkout has changes", fix=fix, file=root, reason="changed")
+    output = output.absolute()  # the build runs in another folder
     sources = output / "source"
     _export(root, sources)
     epoch = int(_git(root, "log", "-1", "--format=%ct"))
