@@ -123,7 +123,7 @@ class Layout:
         return opened, norms
 
 
-def squared_norm(vector: Vector | NDArray[np.float64]) -> float:
+def squared_norm(vector: Vector) -> float:
     """‖x‖², in float64."""
     total = 0.0
     for start in range(0, vector.size, BLOCK):  # longer ones wake BLAS threads, which then spin

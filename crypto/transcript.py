@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.packing import Codec
+from secure_fl.crypto.packing import BLOCK, Codec
 from secure_fl.crypto.primitives import digest_of
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.segments import (
@@ -177,6 +177,12 @@ def audience_of(readers: Collection[str], parties: Collection[str]) -> str:
     return PARTIES if set(parties) <= set(readers) else "\n".join(sorted(readers))
 
 
+def _energy(values: NDArray[np.float64]) -> float:
+    """‖x‖², added in one order, so equal in all bits at all parties, whatever their processors."""
+    parts = (values[start : start + BLOCK] for start in range(0, values.size, BLOCK))
+    return sum(float(np.cumsum(part * part)[-1]) for part in parts)
+
+
 class Scales:
     """Scales and leftovers by name, over the sums of one run."""
 
@@ -287,7 +293,7 @@ class Scales:
             name, norm = field.name, norms.get(field.name)
             if self.lied_about(name, rule):
                 wrong.append(name)
-                norm = squared_norm(values[name])
+                norm = _energy(values[name])
             elif rule.carry and field.clip is not None and not field.norm:
                 self.rms[name] = field.clip / CLIP_IN_RMS[self._bits]
             elif norm is not None and norm < 0:

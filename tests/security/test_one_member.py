@@ -109,6 +109,17 @@ def test_a_group_with_one_wrong_norm_keeps_the_grids_of_the_others() -> None:
     np.testing.assert_allclose(scales.rms["x"], 2 * np.sqrt(np.mean(VALUES["x"] ** 2)), rtol=1e-6)
 
 
+def test_the_grid_that_a_total_gives_is_added_in_one_order() -> None:
+    """Products of vectors differ in their last bits from processor to processor."""
+    total, squares = np.random.default_rng(0).normal(size=20_000), 0.0
+    for start in range(0, total.size, packing.BLOCK):
+        block = 0.0
+        for value in total[start : start + packing.BLOCK].tolist():
+            block += value * value
+        squares += block
+    assert transcript._energy(total) == squares
+
+
 def with_a_negative_norm_later(monkeypatch: pytest.MonkeyPatch) -> Federated:
     """Sums that carry their norms; in the second of three, the liar's is below nothing."""
     seal, encode = SumUnderWay._seal, Layout.encode
