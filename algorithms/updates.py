@@ -81,12 +81,12 @@ def still(model: nn.Module) -> Update:
 
 
 async def weighted_mean(cohort: Cohort, values: Mapping[str, Tensor], weight: float) -> Update:
-    """Σₖ nₖ·xₖ / Σₖ nₖ over the parties; the weights nₖ stay as private as the values xₖ."""
-    # What was sent and what is divided goes at once: of a large model every copy counts.
-    sums = await cohort.sum(
-        {RECORDS: weight, **{name: (weight * value).cpu() for name, value in values.items()}},
-        carry=True,
-    )
+    """Σₖ nₖ·xₖ / Σₖ nₖ over the parties; the weights nₖ stay as private as the values xₖ.
+
+    The values are multiplied where they lie: of a large model every copy counts.
+    """
+    sent = {name: value.mul_(weight).cpu() for name, value in values.items()}
+    sums = await cohort.sum({RECORDS: weight, **sent}, carry=True)
     total = float(sums.pop(RECORDS))
     return {
         name: torch.as_tensor(sums.pop(name) / total, dtype=value.dtype, device=value.device)

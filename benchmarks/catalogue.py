@@ -37,6 +37,7 @@ CELLS = click.Option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Add to this file as each ends, and do not run again what it holds.",
 )
+MODEL = click.Option(["--model"], metavar="NAME_OR_FOLDER", help="The checkpoint, as for `papers`.")
 SCALES = click.Choice(["1", "2", "4", "8", "16", "32"])
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -113,11 +114,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "benchmarks.federations.round",
             "Where a simulated round's time goes, for every algorithm.",
             {"records": 16, "batch": 8, "model": "tiny", "names": ("fedavg", "fedkd", "fedid")},
-            (
-                click.Option(
-                    ["--model"], metavar="NAME_OR_FOLDER", help="The checkpoint, as for `papers`."
-                ),
-            ),
+            (MODEL,),
         ),
         "audits": Benchmark(
             "benchmarks.federations.audits",
@@ -169,6 +166,12 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                     metavar="SHARE",
                     type=click.FloatRange(0, 0.5),
                     help="Of packets, over bad lines. [default: 0.01]",
+                ),
+                MODEL,
+                click.Option(
+                    ["--congestion"],
+                    metavar="NAME",
+                    help="TCP's control of it: bbr, cubic. [default: the machine's]",
                 ),
             ),
         ),

@@ -111,10 +111,12 @@ def check_private(path: Path, mode: int) -> None:
     try:
         found, exposed = path.stat().st_mode & 0o777, open_to_others(path)
     except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        make = "check the path, or make it with `secure-fl keys identity`"
         raise KeyringError(
             f"cannot be read: {error.strerror or error}",
             file=path,
-            fix="check --keys, or make it with `secure-fl keys identity`",
+            fix=make if missing else "let the user who runs this read it, and nobody else",
             reason="unreadable",
         ) from None
     if exposed:

@@ -19,6 +19,7 @@ import torch
 
 from secure_fl.cli.main import STATUSES, main
 from secure_fl.cli.processes import PROGRAM
+from secure_fl.engines.flare.congestion import PATIENT
 from tests.support import sealed_root
 from tests.support.names import ROOT
 
@@ -131,6 +132,14 @@ def test_systemd_takes_the_user() -> None:
     file = DEPLOY / "secure-fl.sysusers"
     done = subprocess.run(["systemd-sysusers", "--dry-run", file], capture_output=True, text=True)
     assert done.returncode == 0 and "secure-fl" in done.stdout + done.stderr
+
+
+def test_the_kernels_settings_are_known_to_this_kernel() -> None:
+    lines = (DEPLOY / "secure-fl.sysctl.conf").read_text().splitlines()
+    settings = dict(line.split(" = ") for line in lines if not line.startswith("#"))
+    assert settings["net.ipv4.tcp_congestion_control"] == PATIENT
+    for name in settings:
+        assert Path("/proc/sys", *name.split(".")).exists()
 
 
 BATCH = DEPLOY / "secure-fl-join.sbatch"

@@ -10,16 +10,19 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.checkpoint import BUILT_IN, Checkpoint, find
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.processes import PROGRAM, killed_after, this_code
+from secure_fl.engines.flare.congestion import in_use
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
@@ -46,18 +49,26 @@ class Rounds:
     trips: float  # exchanges
 
 
-def measure(*, rounds: int = 8, size: int = 48, loss: float = LOSS) -> Report:
-    """Run the same pilots over calm lines and over bad ones."""
+def measure(
+    *,
+    rounds: int = 8,
+    size: int = 48,
+    loss: float = LOSS,
+    model: str = BUILT_IN,
+    congestion: str | None = None,
+) -> Report:
+    """Run the same pilots over calm lines and over bad ones.
+
+    `congestion`: TCP's control of it, by the kernel's name; `None`: this machine's own.
+    """
     if why := missing():
         raise SettingsError(why, fix="run it as root, where iproute2 is installed")
-    started = time.perf_counter()
-    plans: dict[str, Plan] = {
-        "FedKD": plan_of(FedKD(rounds=rounds, student_layers=1), model=ModelSettings(layers=2)),
-        "FedID": plan_of(FedID(rounds=rounds, epochs=1, alone=0)),  # an exchange in each round
-    }
+    started, checkpoint = time.perf_counter(), find(model)
+    control = congestion or in_use()
     rows, results, targets = [], {}, []
-    for name, plan in plans.items():
-        calm, bad = _both(plan, size, loss, host=HOST if name == "FedID" else None)
+    for name, plan in _plans(checkpoint, rounds).items():
+        host = HOST if name == "FedID" else None
+        calm, bad = _both(plan, size, Line(DELAY, loss, RATE), control, host)
         expected = bad.bytes / RATE + bad.trips * 2 * DELAY + calm.seconds
         results[name] = {"rows": [asdict(calm), asdict(bad)], "expected": expected}
         rows += [
@@ -68,7 +79,10 @@ def measure(*, rounds: int = 8, size: int = 48, loss: float = LOSS) -> Report:
         targets.append(Target(what, LIMIT, bad.seconds / expected))
     return Report(
         "network",
-        {"rounds": rounds, "size": size, "delay": DELAY, "loss": loss, "rate": RATE},
+        {
+            **{"rounds": rounds, "size": size, "delay": DELAY, "loss": loss, "rate": RATE},
+            **{"model": checkpoint.identity, "congestion": control},
+        },
         0,
         results,
         [table("a round", ("method", "line", "seconds", "kB both ways", "exchanges"), rows)],
@@ -77,7 +91,18 @@ def measure(*, rounds: int = 8, size: int = 48, loss: float = LOSS) -> Report:
     )
 
 
-def _both(plan: Plan, size: int, loss: float, host: str | None) -> tuple[Rounds, Rounds]:
+def _plans(checkpoint: Checkpoint, rounds: int) -> dict[str, Plan]:
+    """FedKD with a cut of the model as student, and FedID with an exchange in each round."""
+    built_in = checkpoint.label == BUILT_IN
+    model = ModelSettings(name=checkpoint.name, layers=2 if built_in else None)
+    fedkd = FedKD(rounds=rounds, student_layers=1 if built_in else 2)
+    fedid = FedID(rounds=rounds, epochs=1, alone=0)
+    return {"FedKD": plan_of(fedkd, model=model), "FedID": plan_of(fedid, model=model)}
+
+
+def _both(
+    plan: Plan, size: int, line: Line, control: str, host: str | None
+) -> tuple[Rounds, Rounds]:
     """A pilot over calm lines and one over bad ones, at once: what slows one slows both.
 
     A host is one site more.
@@ -88,12 +113,12 @@ def _both(plan: Plan, size: int, loss: float, host: str | None) -> tuple[Rounds,
         made = make_trial(folder, names, plan, port=443, size=size, hosts=[ADDRESS], host=host)
         shutil.copytree(made.folder, Path(place) / "bad")
         trials = [Trial(Path(place) / kind, made.names) for kind in KINDS]
-        calm, bad = pool.map(_run, trials, (Line(), Line(DELAY, loss, RATE)), KINDS)
+        calm, bad = pool.map(partial(_run, control=control), trials, (Line(), line), KINDS)
     return calm, bad
 
 
-def _run(trial: Trial, like: Line, kind: str) -> Rounds:
-    with Network(trial.names) as network:
+def _run(trial: Trial, like: Line, kind: str, control: str) -> Rounds:
+    with Network(trial.names, control=control) as network:
         for line in network.lines.values():
             line.delay, line.loss, line.rate = like.delay, like.loss, like.rate
         started = {name: start(trial, network, name) for name in (HUB, *trial.names)}

@@ -102,7 +102,7 @@ def flare(mode: str) -> Callable[[Place], None]:
     return run
 
 
-def fedbiomed(place: Place) -> None:
+def fedbiomed(place: Place, mode: str) -> None:
     """A researcher's gRPC server over TLS, and a node for each site, which has its own dataset."""
     at = {"FBM_SERVER_HOST": HOST, "FBM_SERVER_PORT": str(PORT)}
     at |= {"FBM_RESEARCHER_IP": HOST, "FBM_RESEARCHER_PORT": str(PORT), "HOME": str(place.out)}
@@ -117,9 +117,12 @@ def fedbiomed(place: Place) -> None:
         about.write_text(json.dumps(records))
         node = ("fedbiomed", "node", "-p", str(home))
         place.do("create", (*node, "dataset", "add", "-fl", str(about)), at)
-        place.start(site, (*node, "start"), at)
+        place.start(site, (*node, "start"), {**at, SITE: site})
     own = {**at, "FBM_RESEARCHER_COMPONENT_ROOT": str(lead)}
-    place.do("server", ("python", str(place.inside / "fedbiomed_run.py")), own)
+    place.start("server", ("python", str(place.inside / "fedbiomed_run.py"), mode), own)
+    place.until("the end of the run", lambda: ended(place))
+    if not (place.out / FINAL).exists():
+        raise RuntimeError((place.out / "server.log").read_text(errors="replace")[-600:])
 
 
 def simulated_by_substra(place: Place) -> None:
@@ -229,7 +232,15 @@ WAYS: Mapping[str, Way] = MappingProxyType(
             "fedbiomed",
             "Fed-BioMed, TLS",
             False,
-            fedbiomed,
+            partial(fedbiomed, mode="plain"),
+            "fedbiomed_run",
+            ("fedbiomed_plan.py", "fedbiomed_run.py"),
+        ),
+        "fedbiomed-secagg": Way(
+            "fedbiomed",
+            "Fed-BioMed, secure aggregation, TLS",
+            True,
+            partial(fedbiomed, mode="secagg"),
             "fedbiomed_run",
             ("fedbiomed_plan.py", "fedbiomed_run.py"),
         ),

@@ -101,6 +101,7 @@ def fit(
         total += step(site, model, optimizer, lot, objective)
         if reports(done, planned):
             report(site, float(total) / done, done, planned)
+    optimizer.zero_grad(set_to_none=True)  # of a large model every copy counts
     return sound(float(total) / planned, planned)
 
 

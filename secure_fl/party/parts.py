@@ -60,15 +60,21 @@ def _only(group: Group, wanted: Callable[[Vector], bool]) -> Group:
 
 
 def whole(
-    found: Mapping[str, NDArray[Real]], shapes: Mapping[str, tuple[int, ...]]
+    found: dict[str, NDArray[Real]], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[Real]]:
-    """The vectors that pieces were cut from; zero where one is missing, left out without any."""
+    """The vectors that pieces were cut from; zero where one is missing, left out without any.
+
+    Pieces are taken out of `found` as they are joined: of a large model nobody can hold two.
+    """
     joined: dict[str, NDArray[Real]] = {}
     for name, shape in shapes.items():
         size = math.prod(shape)
-        cut = {at: found[of] for at, of in enumerate(names(name, size)) if of in found}
-        if cut:
-            joined[name] = np.zeros(size, next(iter(cut.values())).dtype)
-        for at, piece in cut.items():
-            joined[name][at * PART : (at + 1) * PART] = piece
+        every = names(name, size)
+        if every == [name] and name in found:
+            joined[name] = found.pop(name)
+            continue
+        for at, of in enumerate(every):
+            if (piece := found.pop(of, None)) is not None:
+                vector = joined.setdefault(name, np.zeros(size, piece.dtype))
+                vector[at * PART : (at + 1) * PART] = piece
     return joined

@@ -84,7 +84,9 @@ class Line:
 class Network:
     """Namespaces for the coordinator and some sites, with a line to each."""
 
-    def __init__(self, sites: Sequence[str], seed: int = 0) -> None:
+    def __init__(self, sites: Sequence[str], seed: int = 0, control: str = "") -> None:
+        """`control`: what TCP does about loss, by the kernel's name; else as the machine does."""
+        self._control = control
         self._tag = f"{os.getpid()}-{id(self) % 10_000}"
         self.lines = {site: Line() for site in sites}
         self._places = {name: index for index, name in enumerate(sites, 1)}
@@ -126,6 +128,9 @@ class Network:
         for name in (HUB, *self.lines):
             _ip("netns", "add", self._space(name))
             _ip("-n", self._space(name), "link", "set", "lo", "up")
+            if self._control:
+                command = ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={self._control}"]
+                subprocess.run([*self.within(name), *command], check=True)  # noqa: S603
             self._names(name).mkdir(parents=True)
         self._say_where()
         _ip("-n", self._space(HUB), "addr", "add", f"{ADDRESS}/32", "dev", "lo")

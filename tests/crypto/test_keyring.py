@@ -111,6 +111,19 @@ def test_an_identity_is_never_overwritten(tmp_path: Path) -> None:
         KeyRing(tmp_path / "nowhere", "p", CHEAP).identity()
 
 
+def test_what_is_there_but_closed_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(path: Path) -> os.stat_result:
+        raise PermissionError(13, "Permission denied")
+
+    north = ring(tmp_path, "north")
+    monkeypatch.setattr(Path, "stat", closed)
+    with raises(KeyringError, "Permission denied", reason="unreadable") as caught:
+        north.identity()
+    assert "let the user" in caught.value.fix and "keys identity" not in caught.value.fix
+
+
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,9 +63,10 @@ def test_pieces_are_the_vector(size: int) -> None:
     cut = pieces("w", vector)
     assert all(piece.size <= SMALL_PART for piece in cut.values())
     assert all(np.shares_memory(piece, vector) for piece in cut.values() if piece.size)
-    assert np.array_equal(whole(cut, {"w": (size,)})["w"], vector)
-    assert whole({}, {"w": (size,)}) == {}
     assert len(cut) == max(1, math.ceil(size / SMALL_PART))
+    assert np.array_equal(whole(cut, {"w": (size,)})["w"], vector)
+    assert not cut  # nobody holds a large vector twice
+    assert whole({}, {"w": (size,)}) == {}
 
 
 def test_parts_hold_everything_once_counts_first_and_are_bounded() -> None:

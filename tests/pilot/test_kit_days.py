@@ -88,6 +88,19 @@ def test_a_fortnight_before_it_is_said(tmp_path, kit_days, roster_days, warned):
     assert shown.count("last day of this kit's") == len(warned)
 
 
+@pytest.mark.parametrize(("control", "noted"), [("cubic", True), ("bbr", False), (None, False)])
+def test_a_kernel_that_slows_down_at_each_lost_packet_is_said(
+    tmp_path, monkeypatch, control, noted
+):
+    file = tmp_path / "control"
+    if control is not None:  # else this system does not tell
+        file.write_text(f"{control}\n")
+    monkeypatch.setattr("secure_fl.engines.flare.congestion.FILE", file)
+    kits = write_kits(roster(), tmp_path, ("localhost",), 8443)
+    shown = run("doctor", "--kit", kits["north"]).output
+    assert ("secure-fl.sysctl.conf" in shown) == noted
+
+
 def test_what_is_over_is_refused_and_says_what_to_do(tmp_path, old):
     kits = write_kits(roster(), tmp_path, ("localhost",), 8443)
     for kit in kits.values():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import torch
 from fedbiomed.common.datamanager import DataManager
 from fedbiomed.common.dataset import CustomDataset
 from fedbiomed.common.training_plans import TorchTrainingPlan
-from job import Job
+from job import Job, trained
 
 TAG = "#records"
 
@@ -38,8 +40,10 @@ class Plan(TorchTrainingPlan):
     def init_dependencies(self):
         """What the nodes import."""
         return [
+            "import os",
             "from pathlib import Path",
-            "from job import Job",
+            "import numpy as np",
+            "from job import Job, trained",
             "from fedbiomed.common.dataset import CustomDataset",
         ]
 
@@ -58,7 +62,21 @@ class Plan(TorchTrainingPlan):
     def training_data(self):
         """Batches in the job's own order."""
         Plan.Records.round = self.round() + 1  # Fed-BioMed counts from 0
+        Job().keep("got", os.environ["PEERS_SITE"], Plan.Records.round, trained(self.model()))
         return DataManager(Plan.Records(), shuffle=False)
+
+    def after_training_params(self, flatten=False):
+        """What is sent; a node that lies changes it."""
+        job, site = Job(), os.environ.get("PEERS_SITE", "")
+        params = super().after_training_params(flatten)
+        if not site:  # the researcher asks, too, for what all begin with
+            return params
+        sent = job.sent(self.model(), site, Plan.Records.round)
+        if site != job.where:
+            return params
+        if flatten:
+            return np.concatenate([values.ravel() for values in sent.values()]).tolist()
+        return {**params, **{name: torch.as_tensor(values) for name, values in sent.items()}}
 
     def training_step(self, data, target):
         """The loss of a batch, cut to its longest record."""
