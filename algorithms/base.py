@@ -85,6 +85,11 @@ class Algorithm(Section):
         """What these settings let parties see beyond sums, for the result's statement."""
         return ""
 
+    @property
+    def balances(self) -> bool:
+        """Whether a class that is looked for counts as much as the others, unless settings say."""
+        return True
+
     def releases(self, public: int, batch: int) -> tuple[int, int] | None:
         """How many predictions a sum for the host holds, and how many such sums a run opens.
 

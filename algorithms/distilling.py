@@ -53,6 +53,11 @@ class Distilling(Algorithm):
             )
         return self
 
+    @property
+    def balances(self) -> bool:
+        """Not where own shares are divided out: what was balanced once has none any more."""
+        return self.own_shares == "kept"
+
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Passes over own and over public records, which are held by [training]'s batches."""
         return replace(

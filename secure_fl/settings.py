@@ -124,6 +124,11 @@ class ModelSettings(Section):
     # NER; None: attentive where `layers` cuts a checkpoint, or one was trained on means of tokens
     adapter: AdapterSettings | None = None  # None: the whole model is trained
 
+    @property
+    def fresh(self) -> bool:
+        """Whether all weights begin at chance; a checkpoint's have learned something already."""
+        return self.name == "tiny" or not self.pretrained
+
     @model_validator(mode="after")
     def _frozen_under_adapters(self) -> ModelSettings:
         if self.adapter is not None and not self.freeze_embeddings:
@@ -189,8 +194,9 @@ class TrainingSettings(Section):
     bucketing: bool = False  # batches of texts of like length, drawn by chance: less padding
     checkpointing: bool = False  # layers are computed again for their gradients, instead of kept:
     # less memory, more time; not under dp
-    class_weights: Literal["balanced"] | None = None  # balanced: classes count alike in the loss,
-    # by this party's own counts, which it tells nobody
+    class_weights: Literal["balanced", "none"] | None = None  # balanced: classes count alike in
+    # the loss, by this party's own counts, which it tells nobody; None: so where task.positive
+    # names a class, but not with dp, nor where predictions are divided by own shares
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     pooled_scores: bool = True  # sum dev and test counts over the hospitals in each round; false:
     # scores never leave a hospital, and best rounds follow from their mean
@@ -224,7 +230,7 @@ class TrainingSettings(Section):
                 "checkpointing = false with dp: a layer that is computed twice would be counted "
                 "twice in its records' gradients; dp.physical_batch and clipping ghost save memory"
             )
-        if self.dp is not None and self.class_weights is not None:
+        if self.dp is not None and self.class_weights == "balanced":
             raise ValueError(
                 "no class_weights with dp: they are counts of records, which no noise hides, and "
                 "one record's would change the gradients of all others"

@@ -64,7 +64,7 @@ def best_case(prior: Prior, records: int = 1) -> tuple[CoordinatorView, Prior]:
     protection. The records are public ones; the prior that comes along has them as its truth.
     """
     fields = {"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0, "max_grad_norm": None}
-    fields |= {"schedule": "constant", "warmup": None, "accumulate": 1, "class_weights": None}
+    fields |= {"schedule": "constant", "warmup": None, "accumulate": 1, "class_weights": "none"}
     fields |= {"batch_size": records, "dp": None}
     known, held = prior.outsiders[records:], prior.outsiders[:records]
     changed = replace(

@@ -111,7 +111,8 @@ def made_site(
     stand_in: Sequence[Example] = prior.outsiders[:1] or _any_record(prior)
     silo = Silo(name, stand_in)
     site = Site(silo, prior.task, ModelSettings(), training, seed, EventLog(name))
-    site.tokenizer, site.train = prior.tokenizer, records
+    site.balances = prior.algorithm.balances and prior.training.dp is None  # as in the run
+    site.tokenizer, site.train = prior.tokenizer, site.weighed(records)
     return site
 
 

@@ -25,6 +25,7 @@ ANY = Checkpoint(BUILT_IN, BUILT_IN)  # stands for the checkpoint, which a table
 
 TEACHERS = "teacher_learning_rate"
 BEFORE = {"schedule": "constant"}  # of [training], where an outcome does not say
+UNWEIGHTED = "class_weights"  # of [training]: where nothing was said there were none
 LATER = ("own_shares", "labelled", "feedback_scale")  # of FedID's settings
 TAUGHT_AT_ONCE = {"alone": 0}
 SETTLED: Mapping[str, Mapping[str, Any]] = {  # by algorithm, of settings that it has now
@@ -121,6 +122,7 @@ def wanted(cell: Cell) -> Wanted:
     if "name" not in cell.model:
         every["settings"]["model"].pop("name")
         own["settings"]["model"].pop("name", None)
+    every["settings"]["training"] = _unweighted(every["settings"]["training"])
     return Wanted(json.loads(json.dumps(every)), own)
 
 
@@ -128,12 +130,17 @@ def said(outcome: Outcome) -> dict[str, Any]:
     """What an outcome says of its run, or what was so before there was a setting for it."""
     found = {name: outcome[name] for name in SAID}
     own = found["settings"].get("training", {})
-    training = BEFORE | own
+    training = _unweighted(BEFORE | own)
     return found | {
         "control": outcome.get("control", ""),
         "algorithm": _algorithm(found["algorithm"], own),
         "settings": found["settings"] | {"training": training},
     }
+
+
+def _unweighted(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables say it where a class is looked for; elsewhere there are no weights by default."""
+    return {**training, UNWEIGHTED: training.get(UNWEIGHTED) or "none"}
 
 
 def _algorithm(said: Mapping[str, Any], training: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -149,6 +149,7 @@ def prepare(
         shelf=shelf,
         together=together,
         share_scores=share_scores,
+        balances=terms.algorithm.balances,
     )
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
     own = site if noise is None else Own(site, noise)

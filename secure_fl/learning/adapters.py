@@ -71,7 +71,7 @@ def adapt(model: nn.Module, spec: ModelSettings, seed: int, fresh: Iterable[str]
 
 def _reached(spec: ModelSettings, output: str, fresh: Iterable[str]) -> bool:
     """Whether the frozen weights are those of a checkpoint, as everybody has it."""
-    ours = spec.name == "tiny" or not spec.pretrained or spec.layers is not None
+    ours = spec.fresh or spec.layers is not None
     return not ours and all(output and name.startswith(f"{output}.") for name in fresh)
 
 

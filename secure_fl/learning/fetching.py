@@ -41,7 +41,7 @@ def instantiate(
         "attn_implementation": supported(auto, config, attention),
         "dtype": torch.float32,
     }
-    if spec.name == "tiny" or not spec.pretrained:
+    if spec.fresh:
         with seeded(seed):
             model = auto.from_config(config, **options)
         fresh = [name for name, _ in model.named_parameters()]
@@ -77,7 +77,7 @@ def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
     """
     if spec.pooling is not None:
         return spec.pooling
-    trained = spec.name != "tiny" and spec.pretrained and spec.adapter is None
+    trained = not spec.fresh and spec.adapter is None
     if head != "sequence" or not trained:
         return "cls"
     attentive = spec.layers is not None or of_means(spec.name) or pooled_folder(spec.name)

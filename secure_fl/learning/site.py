@@ -69,6 +69,7 @@ class Site:
         shelf: Shelf | None = None,
         together: Together | None = None,
         share_scores: bool = False,
+        balances: bool = False,
     ) -> None:
         from secure_fl.learning.training import pick_device
 
@@ -82,6 +83,7 @@ class Site:
         self.share_scores = share_scores  # whether other members of an evaluation learn its own
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
+        self.balances = balances  # whether classes count alike where settings say nothing
         self.findings: dict[str, Any] = {}  # what a program found beside scores, equal at all
         self.scored: dict[str, torch.nn.Module] = {}  # by label, as they were scored last
         self._together = together  # trains other sites of this process beside; None: by itself
@@ -104,8 +106,14 @@ class Site:
     @cached_property
     def train(self) -> Encoded:
         """The training records, tokenised once, and weighted as the settings ask for."""
-        encoded = self._encode(self.silo, "train")
-        return self.task.balanced(encoded) if self.training.class_weights else encoded
+        return self.weighed(self._encode(self.silo, "train"))
+
+    def weighed(self, encoded: Encoded) -> Encoded:
+        """Records that count in the loss as the settings, or else the algorithm, would have it."""
+        given, dp = self.training.class_weights, self.training.dp
+        usual = self.balances and dp is None and self.task.positive is not None
+        weighs = given == "balanced" or (given is None and usual)
+        return self.task.balanced(encoded) if weighs else encoded
 
     @cached_property
     def public(self) -> Encoded:

@@ -22,6 +22,7 @@ from secure_fl import (
     TaskSettings,
     TrainingSettings,
 )
+from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.baselines.mhat import MHAT
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -30,7 +31,7 @@ from secure_fl.learning.models import trainable
 from secure_fl.learning.schedule import factor
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
-from secure_fl.learning.tasks.text import label_name
+from secure_fl.learning.tasks.text import WEIGHTS, label_name
 from secure_fl.learning.training import fit, lots, make_optimizer, step, task_loss
 from secure_fl.party.rounds import Round
 from secure_fl.runs import checkpoint
@@ -262,6 +263,27 @@ def test_balanced_classes_count_alike_in_the_loss() -> None:
         torch.stack([each[r] for r, y in enumerate(labels) if y == c]).mean() for c in (0, 1)
     ]
     torch.testing.assert_close(by_hand, torch.stack(classes).mean())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "positive", "fields", "weighed"),
+    [
+        (FedAvg(), LABELS[0], {}, True),
+        (FedAvg(), LABELS[0], {"class_weights": "none"}, False),
+        (FedAvg(), None, {}, False),
+        (FedAvg(), None, {"class_weights": "balanced"}, True),
+        (FedAvg(), LABELS[0], {"dp": DP}, False),
+        (DSFL(), LABELS[0], {}, True),
+        (FedID(), LABELS[0], {}, False),
+    ],
+)
+def test_a_class_that_is_looked_for_counts_as_much_as_the_others(
+    algorithm: Algorithm, positive: str | None, fields: dict[str, Any], weighed: bool
+) -> None:
+    site = site_with(training(**fields), size=16, skewed=True)
+    site.task = make_task(TaskSettings(labels=LABELS, positive=positive))
+    site.balances = algorithm.balances
+    assert (WEIGHTS in site.train.values) == weighed
 
 
 def test_scores_know_no_class_weights() -> None:

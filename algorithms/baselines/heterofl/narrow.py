@@ -163,7 +163,7 @@ class Tensors:
     @classmethod
     def of(cls, spec: ModelSettings, prefix: str) -> Tensors:
         """The tensors of these settings' checkpoint; none for fresh weights."""
-        if spec.name == "tiny" or not spec.pretrained:
+        if spec.fresh:
             return cls(spec.name, prefix)
         files: dict[str, Path] = {}
         for file in _files(spec.name):

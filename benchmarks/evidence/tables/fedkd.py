@@ -98,6 +98,7 @@ ATTACKED: Mapping[str, Method] = {
     "FedKD 4": fedkd(4),
     "FedKD 4, unprotected": fedkd(4, NONE),
 }
+UNWEIGHTED = {"class_weights": "none"}  # as many records of each class are drawn
 
 
 def cells(budget: Budget, seed: int) -> Iterator[Cell]:
@@ -132,7 +133,7 @@ def _cell(group: str, data: str, method: str, settings: Method, budget: Budget, 
         Spread((data,), PARTIES, size.train, True, size.dev, size.test),
         {"rounds": size.rounds} | algorithm,
         model,
-        {"learning_rate": rate, "batch_size": BATCH[budget]},
+        UNWEIGHTED | {"learning_rate": rate, "batch_size": BATCH[budget]},
         settings.get("protection", {}),
         size.max_length,
         group,
@@ -156,7 +157,7 @@ def _attacked(method: str, settings: Method) -> Cell:
         Spread(("ade_cls",), PARTIES, even=True),
         algorithm,
         {"pooling": "attentive"},
-        CONSTANT | {"learning_rate": rate, "batch_size": 8, "precision": "bfloat16"},
+        UNWEIGHTED | CONSTANT | {"learning_rate": rate, "batch_size": 8, "precision": "bfloat16"},
         settings.get("protection", {}),
         40,
         "Leakage",
