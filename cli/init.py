@@ -40,7 +40,8 @@ seed = 0                       # equal seeds give equal results, bit for bit
 {kind:<31}# or {kinds}
 max_length = 64                # tokens; longer texts are cut
 {labels:<30} # for all; left out: read from their records
-# positive = "yes"             # the class whose F1 is reported
+# positive = "yes"             # the class that is looked for: its F1 is reported, and it counts
+                               # as much as the others, however rare it is
 """
 
 DATA = """

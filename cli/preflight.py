@@ -55,6 +55,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
     if unknown := [name for name in parties if name not in known]:
         raise click.UsageError(f"--party {unknown[0]}: known are {', '.join(known)}")
     data, task = settings.data, settings.task
+    weighed = task.positive is not None or settings.training.class_weights is not None
     by_patient = not isinstance(data, CorpusData) and data.columns.patient is not None
     lengths, longest = _lengths(settings)
     splits = {
@@ -65,7 +66,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
         if not parties or name in parties:
             yield from problems(
                 name, own, task.kind, task.labels,
-                by_patient=by_patient, lengths=lengths, longest=longest,
+                by_patient=by_patient, lengths=lengths, longest=longest, weighed=weighed,
             )  # fmt: skip
     if not parties:
         yield from alike(splits)

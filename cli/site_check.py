@@ -94,8 +94,10 @@ def _approved(rules: SiteFile, kit: Kit, plan: Plan) -> Iterator[Check]:
 def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
     by_patient = rules.sets[plan.dataset].columns.patient is not None
     splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
+    task = plan.task
+    weighed = task.positive is not None or plan.training.class_weights is not None
     for found in problems(
-        silo.name, splits, plan.task.kind, plan.task.labels, by_patient=by_patient
+        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=weighed
     ):
         yield Check("records", "note", found.what, found.fix)
 

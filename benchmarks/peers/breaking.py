@@ -39,7 +39,7 @@ LONGEST = 420  # seconds that a run may take: many times a calm one of all but S
 TELLING = re.compile(
     r"error|warn|fail|lost|left out|refus|reject|named|drop|abort|mismatch|disconnect|restart", re.I
 )
-CHANGES = re.compile(r"[0-9a-f]{6,}|\d+")  # what differs between runs of the same story
+CHANGES = re.compile(r"[0-9a-f]{8}(-[0-9a-f]+){4}|[0-9a-f]{6,}|\d+")  # between runs of a story
 MOST_LINES = 8
 COLUMNS = ("system", "mishap", "ends", "s", "accuracy", "off", "server says", "learnt")
 
@@ -126,7 +126,7 @@ def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str,
     return {
         "where": where if found else None,
         "ended": done.returncode == 0 and (out / SAID).exists(),
-        "why": why.replace(f"{ROOT}/", "") if done.returncode else None,
+        "why": why.replace(f"{ROOT}/", "").replace(f"{homes}/", "") if done.returncode else None,
         "seconds": time.time() - began,
     }
 

@@ -23,6 +23,7 @@ from secure_fl.data.splits import (
 from secure_fl.settings import Kind
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # how many tokens texts have
+RARE = 0.5  # of the share that a class had if all had the same: models may never answer it
 LIKE = 0.5  # of a hospital's texts at another one: their files may be the same
 
 
@@ -44,13 +45,18 @@ def problems(
     by_patient: bool = False,
     lengths: Lengths | None = None,
     longest: int = 0,
+    weighed: bool = False,
 ) -> Iterator[Problem]:
-    """What one hospital's records have: `labels` are the plan's; `longest` text in tokens."""
+    """What one hospital's records have: `labels` are the plan's; `longest` text in tokens.
+
+    `weighed`: whether it was said what a rare class counts.
+    """
     parts = {part: getattr(splits, part) for part in PARTS}
     found = [
         *_patients(parts, by_patient),
         *_repeated(parts),
         *(_classes(parts, labels) if kind in ("classification", "pair", "ner") else ()),
+        *(_rare(parts, labels) if kind in ("classification", "pair") and not weighed else ()),
         *(_long(parts, lengths, longest) if lengths is not None else ()),
     ]
     yield from (Problem(party, what, fix) for what, fix in found)
@@ -113,6 +119,18 @@ def _classes(
         if lacking := [name for name in labels if not found[name] and name != "O"]:
             what = f"no record of {part} has the label {', '.join(lacking)}"
             yield what, "scores of this class will say nothing here; check the export"
+
+
+def _rare(
+    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
+) -> Iterator[tuple[str, str]]:
+    found = Counter(label for example in parts["train"] for label in labels_in(example))
+    for name in labels or ():
+        if 0 < found[name] < RARE * found.total() / len(labels or ()):
+            yield (
+                f"{found[name]} of {found.total()} training records have the label {name}",
+                "name the class that is looked for in task.positive: then all classes count alike",
+            )
 
 
 def _long(

@@ -53,6 +53,14 @@ def test_a_fault_is_found_alone(splits: Splits, said: str) -> None:
     assert not list(problems("n", GOOD, "classification", LABELS, lengths=lengths, longest=5))
 
 
+def test_a_rare_class_is_worth_a_word_unless_somebody_said_what_it_counts() -> None:
+    few = Splits((*notes(*"12345678"), *notes("9", label="b")))
+    (found,) = problems("north", few, "classification", LABELS)
+    assert "1 of 9 training records have the label b" in found.what
+    assert "task.positive" in found.fix
+    assert not list(problems("north", few, "classification", LABELS, weighed=True))
+
+
 def test_texts_to_complete_are_not_without_a_label() -> None:
     found = describe(Splits((Text("1", "a prompt", "its completion"),)), "completion")
     assert found["train"]["labels"] == {}  # type: ignore[index]

@@ -16,6 +16,7 @@ job, secagg = Job(), sys.argv[1] == "secagg"
 reads, begun = job.wrong in {"tap", "alone"}, Path("begun")
 if begun.exists():  # this script was killed, and is started again
     experiment = Experiment.load_breakpoint()
+    experiment.set_round_limit(job.rounds)
 else:
     experiment = Experiment(
         tags=[TAG],
