@@ -17,7 +17,16 @@ TEXT = Path(__file__).with_name("page.md.j2")
 OURS = "ours"
 TINY = 138_178  # values of the built-in model that are trained
 FILES = (
-    *("networked", "close", "sites-16", "values-1M", "values-10M", "values-100M", "checkpoint"),
+    *(
+        "networked",
+        "close",
+        "sites-16",
+        "sites-32",
+        "values-1M",
+        "values-10M",
+        "values-100M",
+        "checkpoint",
+    ),
     *("simulated", "ray", "many", "few", "breaking"),
 )
 GROWN = ("values-1M", "values-10M", "values-100M")
