@@ -214,7 +214,7 @@ def _training() -> Check:
 
 def check_kit(folder: Path) -> Iterator[Check]:
     """Whose a pilot's kit is, and until when it holds."""
-    from secure_fl.engines.flare.congestion import in_use, slowed_by_loss
+    from secure_fl.engines.flare.diagnosis import congestion, slowed_by_loss
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.kits import load_kit
 
@@ -229,7 +229,7 @@ def check_kit(folder: Path) -> Iterator[Check]:
         what, fix = warning.split(": ", 1)
         yield Check("kit", "note", what, fix)
     if slowed_by_loss():
-        what = f"TCP slows down at each packet that the line loses ({in_use()})"
+        what = f"TCP slows down at each packet that the line loses ({congestion()})"
         fix = "where it loses some: deploy/secure-fl.sysctl.conf, here and at the coordinator"
         yield Check("congestion", "note", what, fix)
 

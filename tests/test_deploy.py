@@ -19,7 +19,7 @@ import torch
 
 from secure_fl.cli.main import STATUSES, main
 from secure_fl.cli.processes import PROGRAM
-from secure_fl.engines.flare.congestion import PATIENT
+from secure_fl.engines.flare.diagnosis import PATIENT
 from tests.support import sealed_root
 from tests.support.names import ROOT
 

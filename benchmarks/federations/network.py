@@ -22,7 +22,7 @@ from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.processes import PROGRAM, killed_after, this_code
-from secure_fl.engines.flare.congestion import in_use
+from secure_fl.engines.flare import diagnosis
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
@@ -64,7 +64,7 @@ def measure(
     if why := missing():
         raise SettingsError(why, fix="run it as root, where iproute2 is installed")
     started, checkpoint = time.perf_counter(), find(model)
-    control = congestion or in_use()
+    control = congestion or diagnosis.congestion()
     rows, results, targets = [], {}, []
     for name, plan in _plans(checkpoint, rounds).items():
         host = HOST if name == "FedID" else None

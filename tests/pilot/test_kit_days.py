@@ -95,7 +95,7 @@ def test_a_kernel_that_slows_down_at_each_lost_packet_is_said(
     file = tmp_path / "control"
     if control is not None:  # else this system does not tell
         file.write_text(f"{control}\n")
-    monkeypatch.setattr("secure_fl.engines.flare.congestion.FILE", file)
+    monkeypatch.setattr("secure_fl.engines.flare.diagnosis.CONGESTION", file)
     kits = write_kits(roster(), tmp_path, ("localhost",), 8443)
     shown = run("doctor", "--kit", kits["north"]).output
     assert ("secure-fl.sysctl.conf" in shown) == noted

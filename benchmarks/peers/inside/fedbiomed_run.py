@@ -37,6 +37,6 @@ else:
         experiment.set_training_data(None, from_tags=True)
     begun.touch()
 experiment.run()
-(last,) = experiment.aggregated_params().values()
+*_, last = experiment.aggregated_params().values()
 names = trained(job.model())
 job.finish({name: last["params"][name].numpy() for name in names})

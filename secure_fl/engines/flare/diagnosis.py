@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlparse
 
 from cryptography import x509
@@ -22,6 +23,8 @@ from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import RunError, SettingsError
 
 LISTENING = 10.0  # seconds until the port must answer
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+PATIENT = "bbr"  # a lost packet alone does not slow it down
 
 
 def address(url: str) -> tuple[str, int]:
@@ -31,6 +34,24 @@ def address(url: str) -> tuple[str, int]:
         raise SettingsError(f"{url[:200]!r} is not an address", fix="use grpc://host:port")
     host = parts.hostname or ""
     return ("" if host in ("0", "0.0.0.0") else host), parts.port  # noqa: S104 - only compared
+
+
+def congestion() -> str:
+    """The kernel's name of what TCP does about lost packets; empty where it does not tell.
+
+    `cubic`, the usual one, takes each for a sign of a full line: one in a hundred leaves a
+    twentieth of 20 Mbit/s (`python -m benchmarks network`). `bbr` measures what a line carries. The kernel
+    decides, so its administrator has to.
+    """
+    try:
+        return CONGESTION.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def slowed_by_loss() -> bool:
+    """Whether a line that loses packets will be far slower than it could be."""
+    return congestion() not in ("", PATIENT)
 
 
 def require_free(url: str) -> None:
