@@ -39,9 +39,9 @@ def address(url: str) -> tuple[str, int]:
 def congestion() -> str:
     """The kernel's name of what TCP does about lost packets; empty where it does not tell.
 
-    `cubic`, the usual one, takes each for a sign of a full line: one in a hundred leaves a
-    twentieth of 20 Mbit/s (`python -m benchmarks network`). `bbr` measures what a line carries. The kernel
-    decides, so its administrator has to.
+    `cubic`, the usual one, takes each for a sign of a full line, and one in a hundred leaves a
+    twentieth of 20 Mbit/s (`python -m benchmarks network`). `bbr` measures what a line carries.
+    The kernel decides, so its administrator has to.
     """
     try:
         return CONGESTION.read_text(encoding="ascii").strip()
