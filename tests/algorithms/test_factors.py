@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, get_args
@@ -525,7 +526,8 @@ def test_per_party_is_the_papers_server_at_every_party(mode: Protection) -> None
 
 def test_none_is_the_weighted_mean() -> None:
     updates, weights = mixed(6, rounds=2), dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True))
-    logs = exchanged(updates, "none", T=0.01, weights=weights)
+    taken = deepcopy(updates)  # what is sent is multiplied where it lies
+    logs = exchanged(taken, "none", T=0.01, weights=weights)
     for t in range(2):
         for name in SHAPES:
             expected = sum(weights[n] * updates[n][t][name].double() for n in NAMES) / 10
