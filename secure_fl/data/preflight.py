@@ -129,7 +129,7 @@ def _rare(
         if 0 < found[name] < RARE * found.total() / len(labels or ()):
             yield (
                 f"{found[name]} of {found.total()} training records have the label {name}",
-                "name the class that is looked for in task.positive: then all classes count alike",
+                "set task.positive to the class that is looked for: then all count alike",
             )
 
 
