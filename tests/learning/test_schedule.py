@@ -283,7 +283,7 @@ def test_a_class_that_is_looked_for_counts_as_much_as_the_others(
     site = site_with(training(**fields), size=16, skewed=True)
     site.task = make_task(TaskSettings(labels=LABELS, positive=positive))
     site.balances = algorithm.balances
-    assert (WEIGHTS in site.train.values) == weighed
+    assert (WEIGHTS in site.train.batch([0])) == weighed
 
 
 def test_scores_know_no_class_weights() -> None:
