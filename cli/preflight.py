@@ -48,14 +48,13 @@ def preflight(plan: Path, parties: tuple[str, ...], as_json: bool) -> None:
 def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
     from secure_fl.config.data import CorpusData, names
     from secure_fl.config.load import silos
-    from secure_fl.data.preflight import alike, problems
+    from secure_fl.data.preflight import alike, problems, weighed
     from secure_fl.data.splits import Splits
 
     known = names(settings.data)
     if unknown := [name for name in parties if name not in known]:
         raise click.UsageError(f"--party {unknown[0]}: known are {', '.join(known)}")
     data, task = settings.data, settings.task
-    weighed = task.positive is not None or settings.training.class_weights is not None
     by_patient = not isinstance(data, CorpusData) and data.columns.patient is not None
     lengths, longest = _lengths(settings)
     splits = {
@@ -66,7 +65,8 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
         if not parties or name in parties:
             yield from problems(
                 name, own, task.kind, task.labels,
-                by_patient=by_patient, lengths=lengths, longest=longest, weighed=weighed,
+                by_patient=by_patient, lengths=lengths, longest=longest,
+                weighed=weighed(task, settings.training),
             )  # fmt: skip
     if not parties:
         yield from alike(splits)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from secure_fl.cli.doctor import Check, check_disk, check_kit
-from secure_fl.data.preflight import problems
+from secure_fl.data.preflight import problems, weighed
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
@@ -94,10 +94,9 @@ def _approved(rules: SiteFile, kit: Kit, plan: Plan) -> Iterator[Check]:
 def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
     by_patient = rules.sets[plan.dataset].columns.patient is not None
     splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
-    task = plan.task
-    weighed = task.positive is not None or plan.training.class_weights is not None
+    task, said = plan.task, weighed(plan.task, plan.training)
     for found in problems(
-        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=weighed
+        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=said
     ):
         yield Check("records", "note", found.what, found.fix)
 

@@ -20,7 +20,7 @@ from secure_fl.data.splits import (
     texts_of,
     whose,
 )
-from secure_fl.settings import Kind
+from secure_fl.settings import Kind, TaskSettings, TrainingSettings
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # how many tokens texts have
 RARE = 0.5  # of the share that a class had if all had the same: models may never answer it
@@ -60,6 +60,11 @@ def problems(
         *(_long(parts, lengths, longest) if lengths is not None else ()),
     ]
     yield from (Problem(party, what, fix) for what, fix in found)
+
+
+def weighed(task: TaskSettings, training: TrainingSettings) -> bool:
+    """Whether it was said what a rare class counts; under DP-SGD no record may count more."""
+    return bool(task.positive or training.class_weights or training.dp)
 
 
 def alike(parties: Mapping[str, Splits]) -> Iterator[Problem]:

@@ -75,6 +75,7 @@ def whole(
             continue
         for at, of in enumerate(every):
             if (piece := found.pop(of, None)) is not None:
-                vector = joined.setdefault(name, np.zeros(size, piece.dtype))
-                vector[at * PART : (at + 1) * PART] = piece
+                if name not in joined:
+                    joined[name] = np.zeros(size, piece.dtype)
+                joined[name][at * PART : (at + 1) * PART] = piece
     return joined

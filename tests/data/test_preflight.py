@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos
 from secure_fl.data.examples import Text
-from secure_fl.data.preflight import alike, problems
+from secure_fl.data.preflight import alike, problems, weighed
 from secure_fl.data.splits import Splits, describe
 from secure_fl.errors import DataError
+from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings
 from tests.support.raising import raises
 
 LABELS = ("a", "b")
@@ -59,6 +60,11 @@ def test_a_rare_class_is_worth_a_word_unless_somebody_said_what_it_counts() -> N
     assert "1 of 9 training records have the label b" in found.what
     assert "task.positive" in found.fix
     assert not list(problems("north", few, "classification", LABELS, weighed=True))
+    task, training = TaskSettings(labels=LABELS), TrainingSettings()
+    private = TrainingSettings(dp=DPSettings(epsilon=8.0, delta=1e-3))
+    assert not weighed(task, training) and weighed(task, private)
+    assert weighed(TaskSettings(labels=LABELS, positive="b"), training)
+    assert weighed(task, TrainingSettings(class_weights="none"))
 
 
 def test_texts_to_complete_are_not_without_a_label() -> None:
