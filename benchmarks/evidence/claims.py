@@ -3,10 +3,11 @@
 Scores are compared in pairs: the same seed gives both methods the same records. Of n seeds the
 mean difference d with its standard deviation s has the one-sided 95 % bounds d ± t·s/√n, t the
 95 % quantile of Student's distribution with n - 1 degrees of freedom. A claim "above by m" holds
-if the lower bound is above m, does not hold if the upper one is below m, and cannot be told from
-these runs in between, or with one seed. Where the whole model is not shown to be above the small
-one, no claim is made about what lies between the two: there is no head-room. Bytes hardly vary
-with the seed: their means are compared.
+if the lower bound is above m, and does not hold if the upper one is below m. "Above" that is
+neither, with both bounds within two points of none, is decided as well: the two are level (two
+one-sided tests of equivalence). Else it cannot be told from these runs, nor with one seed. Where
+the whole model is not shown to be above the small one, no claim is made about what lies between
+the two: there is no head-room. Bytes hardly vary with the seed: their means are compared.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import Any, Literal, TypeAlias
 from benchmarks.evidence.summary import Row, three
 
 Which: TypeAlias = Literal["last", "best"]
-Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told", "no head-room", "not run"]
+Verdict: TypeAlias = Literal[
+    "holds", "level", "does not hold", "cannot be told", "no head-room", "not run"
+]
 
 CONFIDENCE = 0.95
+LEVEL = 2.0  # points, or hundredths of a nat: a smaller difference is none to us
 # Of several comparisons in one claim: one that fails refutes it, and all must hold.
-WORST: tuple[Verdict, ...] = ("does not hold", "not run", "cannot be told", "holds")
+WORST: tuple[Verdict, ...] = ("does not hold", "not run", "cannot be told", "level", "holds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,11 @@ class Better:
     reason: str = ""  # likely, of a failure; shown only then
     figure: Literal["score", "loss"] = "score"  # loss: lower is better, in hundredths of a nat
     screens: bool = False  # unless it holds, the claims about scores after it are not made
+
+    @property
+    def level(self) -> float:
+        """What is claimed to be above by nothing in particular may turn out level."""
+        return LEVEL if self.by == 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Bench:
                 continue
             if claim.figure == "loss":
                 paired = losses_saved(row, against)
-                verdict, bounds = told(paired, claim.by)
+                verdict, bounds = told(paired, claim.by, claim.level)
                 yield verdict, f"loss of {other.title} - {claim.arm.title}, x 100: {bounds}"
                 continue
             parties = self._common(row, claim.arm, against, other)
@@ -153,7 +162,7 @@ class Bench:
             paired = [100 * (one[seed] - two[seed]) for seed in one if seed in two]
             if len(paired) > 1:
                 halves.append(half_width(stdev(paired), len(paired)))
-            verdict, bounds = told(paired, claim.by)
+            verdict, bounds = told(paired, claim.by, claim.level)
             yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
 
     def _shown(self, claim: Shown) -> Iterator[tuple[Verdict, str]]:
@@ -197,8 +206,8 @@ class Bench:
         return verdict, f"{claim.arm.title} takes {part_of(times)} {title}"
 
 
-def told(paired: Sequence[float], by: float) -> tuple[Verdict, str]:
-    """Judge differences, one for each seed, and show them."""
+def told(paired: Sequence[float], by: float, level: float = 0.0) -> tuple[Verdict, str]:
+    """Judge differences, one for each seed, and show them; below `level` they are none."""
     if not paired:
         return "not run", "no seed in common"
     mean = fmean(paired)
@@ -208,7 +217,9 @@ def told(paired: Sequence[float], by: float) -> tuple[Verdict, str]:
     shown = f"{mean:+.1f}, from {mean - half:+.1f} to {mean + half:+.1f}, {len(paired)} seeds"
     if mean - half > by:
         return "holds", shown
-    return ("does not hold" if mean + half < by else "cannot be told"), shown
+    if mean + half < by:
+        return "does not hold", shown
+    return ("level" if abs(mean) + half < level else "cannot be told"), shown
 
 
 def half_width(sd: float, seeds: int) -> float:

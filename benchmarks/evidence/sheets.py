@@ -21,6 +21,7 @@ from benchmarks.evidence.summary import Row, describe, shown, three
 
 SIGNS: dict[Verdict, str] = {
     "holds": "✓",
+    "level": "≈",
     "does not hold": "✗",
     "cannot be told": "?",
     "no head-room": "○",

@@ -112,7 +112,8 @@ FEDAVG, LOCAL, DROPOUT = Arm("FedAvg"), Arm("Local"), Arm("FedDropout")
         (Better("", FEDAVG, (DROPOUT,)), "cannot be told"),
         (Better("", FEDAVG, (LOCAL,), by=30), "does not hold"),
         (Better("", LOCAL, (FEDAVG,), by=-30), "holds"),
-        (Better("", LOCAL, (FEDAVG,), figure="loss"), "cannot be told"),  # alike: 1/3 everywhere
+        (Better("", LOCAL, (FEDAVG,), figure="loss"), "level"),  # alike: 1/3 everywhere
+        (Better("", LOCAL, (FEDAVG,), by=-1, figure="loss"), "holds"),
         (Better("", FEDAVG, (LOCAL, DROPOUT)), "cannot be told"),  # needs both
         (Better("", LOCAL, (DROPOUT, FEDAVG)), "does not hold"),  # one is enough
         (Better("", FEDAVG, (Arm("DS-FL"),)), "not run"),
@@ -136,6 +137,14 @@ def test_bounds_are_students() -> None:
     assert told(paired, low + 0.01)[0] == told(paired, high - 0.01)[0] == "cannot be told"
     assert told(paired, high + 0.01)[0] == "does not hold"
     assert told(paired[:1], 0) == ("cannot be told", "+20.0, one seed")
+
+
+def test_level_needs_both_bounds() -> None:
+    paired = (0.5, -0.5, 0.2)  # 0.07 ± 0.87
+    assert told(paired, 0.0, level=0.9)[0] == "cannot be told"
+    assert told(paired, 0.0, level=1.0)[0] == "level"
+    assert told((0.5, 0.6, 0.7), 0.0, level=2.0)[0] == "holds"  # little, and still above
+    assert told((2.5, -2.5, 0.2), 0.0, level=2.0)[0] == "cannot be told"
 
 
 def test_only_common_seeds_are_paired() -> None:
