@@ -12,9 +12,15 @@ from benchmarks.evidence.claims import Bench, Judgement, Verdict, Which
 from benchmarks.evidence.finished import Evidence, gather, place_of
 from benchmarks.evidence.published import Beside, Paper, Section
 from benchmarks.evidence.summary import Row, rows
-from benchmarks.evidence.tables import TABLES, fedid_paper, fedkd_paper, inclusivefl_paper
+from benchmarks.evidence.tables import (
+    TABLES,
+    adapters_claims,
+    fedid_paper,
+    fedkd_paper,
+    inclusivefl_paper,
+)
 
-PAPERS = (fedid_paper.PAPER, fedkd_paper.PAPER, inclusivefl_paper.PAPER)
+PAPERS = (fedid_paper.PAPER, fedkd_paper.PAPER, inclusivefl_paper.PAPER, adapters_claims.PAPER)
 
 
 @dataclass(frozen=True, slots=True)

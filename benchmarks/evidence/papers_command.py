@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.evidence.tables import Budget
 
 # Written out: reading them from `benchmarks.evidence.tables` would import torch for a help text.
-TABLES = ("demo", "fedid", "fedkd", "inclusivefl")
+TABLES = ("demo", "fedid", "fedkd", "inclusivefl", "adapters")
 FAILED = 5
 
 

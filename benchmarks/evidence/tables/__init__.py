@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.evidence.tables import demo, fedid, fedkd, inclusivefl
+from benchmarks.evidence.tables import adapters, demo, fedid, fedkd, inclusivefl
 from benchmarks.evidence.tables.base import Budget, Table
 
 __all__ = ["TABLES", "Budget", "Table"]
 
 TABLES: Mapping[str, Table] = {
-    table.name: table for table in (demo.TABLE, fedid.TABLE, fedkd.TABLE, inclusivefl.TABLE)
+    table.name: table
+    for table in (demo.TABLE, fedid.TABLE, fedkd.TABLE, inclusivefl.TABLE, adapters.TABLE)
 }
