@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.collection import DEFAULT, PARTS, SETS, read
 from secure_fl import corpora
 from secure_fl.config.data import HOST
-from secure_fl.data.examples import Example
+from secure_fl.data.examples import Example, Text
 from secure_fl.data.partition import dirichlet_client, iid, one_corpus_each
 from secure_fl.data.public import without_labels
 from secure_fl.data.silo import Silo
@@ -52,6 +52,7 @@ class Spread:
     hosted: bool = True  # False: the first party is measured where the host would be
     everywhere: bool = False  # every party is measured, on the same records
     each_tier: bool = False  # the parties of each tier are measured on all records, dealt to them
+    mislabels: tuple[float, ...] = ()  # share of wrong labels to train on, at each party
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -92,6 +93,7 @@ def _hosted(spread: Spread, folder: Path, seed: int) -> list[Silo]:
     own = round(spread.labelled * public)
     labelled, unlabelled, private = order[:own], order[own:public], order[public:]
     dealt = _deal([train[k] for k in sorted(private)], spread, rng)
+    dealt = _mislabelled(dealt, spread.mislabels, about.labels or (), seed)
     kept = [train[k] for k in sorted(_first(labelled, spread.labelled_size, "labelled_size"))]
     if spread.public_set is None:
         some = _first(unlabelled, spread.public_size, "public_size")
@@ -142,6 +144,27 @@ def _deal(
     if spread.alpha is None:
         return iid(train, spread.parties, rng)
     return dirichlet_client(train, spread.parties, rng, alpha=spread.alpha)
+
+
+def _mislabelled(
+    dealt: Sequence[tuple[Example, ...]], shares: Sequence[float], labels: Sequence[str], seed: int
+) -> list[tuple[Example, ...]]:
+    """Give so many records of the first parties the next class's label."""
+    found = list(dealt)
+    for k, share in enumerate(shares):
+        rng = np.random.default_rng(seed_for(seed, "mislabels", str(k)))
+        wrong = set(rng.permutation(len(found[k]))[: round(share * len(found[k]))].tolist())
+        found[k] = tuple(
+            _wronged(example, labels) if at in wrong else example
+            for at, example in enumerate(found[k])
+        )
+    return found
+
+
+def _wronged(example: Example, labels: Sequence[str]) -> Example:
+    if not isinstance(example, Text):
+        return example
+    return replace(example, label=labels[(labels.index(str(example.label)) + 1) % len(labels)])
 
 
 def _tested(

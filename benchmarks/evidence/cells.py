@@ -130,6 +130,8 @@ def key_of(cell: Cell, place: Place) -> str:
         everything["task"].pop("score_range")
     if not cell.spread.each_tier:
         everything["spread"].pop("each_tier")
+    if not cell.spread.mislabels:
+        everything["spread"].pop("mislabels")
     flags = ("audited", "control", "decomposed")
     everything |= {name: getattr(cell, name) for name in flags if getattr(cell, name)}
     text = json.dumps(everything, sort_keys=True)

@@ -18,8 +18,9 @@ Our figures beside the paper's, written by `python -m benchmarks results` from t
 page; [results.md](../results.md) sums them up and says how claims are judged. Scores are main
 metrics on test records x 100, mean ± sd over seeds. *Of fp32 FedAvg*: the part of what the whole
 model's updates would take, up and down, as 32-bit floats. Signs: ✓ holds, ≈ level: less than two
-points apart, ✗ does not hold, ? cannot be told from these runs, ○ not claimed, for the whole model is
-not shown to be better than the small one here, – not run. A score without a deviation is one seed's."""
+points apart, ✗ does not hold, ? cannot be told from these runs, ○ not claimed, for the whole model
+is not shown to be better than the small one here, – not run. A score without a deviation is one
+seed's."""
 APART = """\
 The same cells with and without protection: test score after the last round, sealed less clear, in
 points. *Models apart*: the norm of the difference of the trained values over that of the values,

@@ -199,6 +199,18 @@ def test_private_records_may_be_skewed(folder: Path) -> None:
     assert silos(plain, folder, 0) != silos(replace(plain, alpha=None), folder, 0)
 
 
+def test_some_parties_may_learn_from_wrong_labels(folder: Path) -> None:
+    plain = Spread(("sst2",), 4, alpha=1.0, public=0.5)
+    right, wrong = (silos(s, folder, 0) for s in (plain, replace(plain, mislabels=(0.4, 1.0))))
+    assert ids(wrong, "train") == ids(right, "train")
+    changed = [
+        sum(one != other for one, other in zip(a.train, b.train, strict=True))
+        for a, b in zip(wrong, right, strict=True)
+    ]
+    first, second = (len(silo.train) for silo in right[:2])
+    assert changed == [round(0.4 * first), second, 0, 0, 0]
+
+
 def test_a_built_in_corpus_does_for_a_trial() -> None:
     *parties, host = silos(replace(HALF, sets=("built-in ade",)), None, seed=0)
     assert [len(silo.train) for silo in (*parties, host)] == [14, 13, 13, 8]

@@ -64,16 +64,15 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
 
 
 def _cell(group: str, rows: Rows, data: str, method: str, seed: int) -> Cell:
-    model = {"pooling": "attentive"} | ({"adapter": rows.adapter} if method == LORA else {})
-    alike = {"class_weights": "none"}
+    adapter = {"adapter": rows.adapter} if method == LORA else {}
     return Cell(
         data,
         method,
         seed,
         Spread((data,), PARTIES, rows.train, even=True, dev=60, test=TESTED[data]),
-        {"name": "fedavg"} | rows.plan,
-        model,
-        alike | rows.training | {"learning_rate": rows.rates[method]},
+        {"name": "fedavg", **rows.plan},
+        {"pooling": "attentive", **adapter},
+        {"class_weights": "none", **rows.training, "learning_rate": rows.rates[method]},
         {"mode": "none"},
         LENGTHS[data],
         group,

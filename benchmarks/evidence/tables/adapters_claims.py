@@ -1,4 +1,4 @@
-"""What we claim of adapters: near whole models at a fiftieth of the bytes, ahead of them under DP."""
+"""What we claim of adapters: near whole models at few bytes, and ahead of them under DP."""
 
 from __future__ import annotations
 
