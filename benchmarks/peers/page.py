@@ -91,8 +91,8 @@ def _growth(documents: Sequence[Mapping[str, Any]]) -> str:
 
 def _grown(row: Mapping[str, Any]) -> list[str]:
     return [
-        f"{row['seconds'][0]:.2f}",
-        f"{row['cpu'][0]:.2f}",
+        _spread(row["seconds"]),
+        _spread(row["cpu"]),
         f"{row['up'][0] / 1e6:,.2f} + {row['down'][0] / 1e6:,.2f}",
         f"{row['peak_server'][0] / 1e6:,.0f} / {row['peak_site'][0] / 1e6:,.0f}",
     ]
@@ -185,7 +185,7 @@ def _error(row: Mapping[str, Any]) -> str:
 
 def _spread(values: list[float]) -> str:
     middle, low, high = values
-    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+    return f"{middle:.2f}" + (f" ({low:.2f}-{high:.2f})" if low < high else "")
 
 
 def _times(ratio: float) -> str:
