@@ -17,7 +17,7 @@ PAPER = Paper(
     "adapters",
     "Adapters beside whole models",
     (
-        Section(CLEAR, "LoRA of rank 4 on all linear layers.", claims=(NEAR, FEW)),
+        Section(CLEAR, "LoRA of rank 3 on all linear layers.", claims=(NEAR, FEW)),
         Section(
             PRIVATE,
             "LoRA of rank 8 on attentions; ε of each record at each hospital, over the run.",
