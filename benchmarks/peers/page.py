@@ -1,18 +1,20 @@
-"""docs/peers.md out of what was measured: `python -m benchmarks.peers.page`."""
+"""docs/peers.md and its pictures out of what was measured: `python -m benchmarks.peers.page`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import outcomes
+from benchmarks.peers import pictures as drawn
 from benchmarks.peers.compare import NETWORKED
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "peers"
 PAGE = ROOT / "docs" / "peers.md"
+IMAGES = ROOT / "docs" / "images"
 TEXT = Path(__file__).with_name("page.md.j2")
 OURS = "ours"
 TINY = 138_178  # values of the built-in model that are trained
@@ -30,6 +32,18 @@ FILES = (
     *("simulated", "ray", "many", "few", "breaking"),
 )
 GROWN = ("values-1M", "values-10M", "values-100M")
+
+
+def pictures() -> dict[Path, str]:
+    """The files that the page shows."""
+    networked = _read("networked")
+    curves: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for values, row in _sizes([networked, *map(_read, GROWN)]):
+        curves.setdefault(row["system"].removesuffix(", TLS"), []).append((values, row))
+    return {
+        IMAGES / "peers-rounds.svg": drawn.rounds(networked),
+        IMAGES / "peers-growth.svg": drawn.growth(curves),
+    }
 
 
 def write() -> str:
@@ -81,12 +95,16 @@ def _growth(documents: Sequence[Mapping[str, Any]]) -> str:
     """A row for each system and size of the model."""
     titles = ("values", "", "seconds of a round", "CPU s", "MB up + down", "MB server / site")
     lines = [_line(titles), _line(["---:", "---", *["---:"] * 4])]
+    for values, row in _sizes(documents):
+        lines.append(_line([f"{values:,}", row["system"], *_grown(row)]))
+    return "\n".join(lines)
+
+
+def _sizes(documents: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for document in documents:
         for row in document["rows"].values():
             if row["turns"] and row["system"].startswith(("ours", "NVFLARE")):
-                values = document["sizes"].get("values", TINY)
-                lines.append(_line([f"{values:,}", row["system"], *_grown(row)]))
-    return "\n".join(lines)
+                yield document["sizes"].get("values", TINY), row
 
 
 def _grown(row: Mapping[str, Any]) -> list[str]:
@@ -198,3 +216,5 @@ def _line(cells: list[str] | tuple[str, ...]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(write())
+    for file, text in pictures().items():
+        file.write_text(text)

@@ -6,6 +6,7 @@ import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 
 PORT = 8002
+TITLE = "{http://www.w3.org/2000/svg}title"
 
 
 def own_network() -> bool:
@@ -126,6 +128,18 @@ def test_what_users_would_write_is_there() -> None:
 
 def test_the_page_is_that_of_the_results() -> None:
     assert page.PAGE.read_text() == page.write(), "python -m benchmarks.peers.page"
+
+
+def test_pictures_are_those_of_the_results() -> None:
+    """By their titles, which hold every figure: lines are drawn by a matplotlib of any version."""
+    shown = page.PAGE.read_text()
+    for file, text in page.pictures().items():
+        drawn, wanted = (
+            ElementTree.fromstring(svg)  # noqa: S314 - our own file
+            for svg in (file.read_text(), text)
+        )
+        assert drawn.findtext(TITLE) == wanted.findtext(TITLE), "python -m benchmarks.peers.page"
+        assert f"(images/{file.name})" in shown
 
 
 def test_what_a_server_holds_in_the_clear_is_a_sites_update_and_noise_is_not(
