@@ -17,7 +17,7 @@ from benchmarks.evidence.tables.base import Budget, Table
 Method = Mapping[str, Any]
 
 WHOLE, LORA = "Whole model", "LoRA"
-CLEAR, PRIVATE = "in the clear", "under DP-SGD, ε = 8"
+CLEAR, PRIVATE = "In the clear", "Under DP-SGD, ε = 8"
 PARTIES = 4
 
 
