@@ -13,7 +13,7 @@ the two: there is no head-room. Bytes hardly vary with the seed: their means are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
@@ -58,6 +58,7 @@ class Better:
     reason: str = ""  # likely, of a failure; shown only then
     figure: Literal["score", "loss"] = "score"  # loss: lower is better, in hundredths of a nat
     screens: bool = False  # unless it holds, the claims about scores after it are not made
+    groups: tuple[str, ...] = ()  # the mean over these, seed by seed; empty: the claim's own
 
     @property
     def level(self) -> float:
@@ -143,27 +144,38 @@ class Bench:
         return None
 
     def _better(self, claim: Better, halves: list[float]) -> Iterator[tuple[Verdict, str]]:
-        row = self.find(claim.arm)
         for other in claim.others:
-            against = self.find(other)
-            if row is None or against is None:
-                yield "not run", _absent(claim.arm if row is None else other)
+            parts = [self._differences(claim, other, group) for group in claim.groups or ("",)]
+            if unknown := next((part for part in parts if isinstance(part, str)), ""):
+                yield "not run", unknown
                 continue
+            known = [part for part in parts if not isinstance(part, str)]
+            seeds = [seed for seed in known[0] if all(seed in part for part in known)]
+            paired = [fmean(part[seed] for part in known) for seed in seeds]
+            verdict, bounds = told(paired, claim.by, claim.level)
             if claim.figure == "loss":
-                paired = losses_saved(row, against)
-                verdict, bounds = told(paired, claim.by, claim.level)
                 yield verdict, f"loss of {other.title} - {claim.arm.title}, x 100: {bounds}"
                 continue
-            parties = self._common(row, claim.arm, against, other)
-            if not parties and (claim.arm.tier or other.tier):
-                yield "not run", f"{claim.arm.title} and {other.title} share no such hospital"
-                continue
-            one, two = scores(row, self.which, parties), scores(against, self.which, parties)
-            paired = [100 * (one[seed] - two[seed]) for seed in one if seed in two]
             if len(paired) > 1:
                 halves.append(half_width(stdev(paired), len(paired)))
-            verdict, bounds = told(paired, claim.by, claim.level)
             yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
+
+    def _differences(self, claim: Better, other: Arm, group: str) -> dict[int, float] | str:
+        """By how much the arm is better, seed by seed; or why that is not known."""
+        one, two = (
+            arm if arm.group or not group else replace(arm, group=group)
+            for arm in (claim.arm, other)
+        )
+        row, against = self.find(one), self.find(two)
+        if row is None or against is None:
+            return _absent(one if row is None else two)
+        if claim.figure == "loss":
+            return losses_saved(row, against)
+        parties = self._common(row, one, against, two)
+        if not parties and (one.tier or two.tier):
+            return f"{one.title} and {two.title} share no such hospital"
+        ours, theirs = (scores(r, self.which, parties) for r in (row, against))
+        return {seed: 100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
 
     def _shown(self, claim: Shown) -> Iterator[tuple[Verdict, str]]:
         row = self.find(claim.arm)
@@ -241,12 +253,12 @@ def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
     return {seed: fmean(values) for seed, *values in zip(row["seeds"], *each, strict=True)}
 
 
-def losses_saved(row: Row, against: Row) -> list[float]:
+def losses_saved(row: Row, against: Row) -> dict[int, float]:
     """What the last round's loss on test records is below another's, for each seed of both."""
     one, two = (
         dict(zip(r["seeds"], r["loss"], strict=True)) if r["loss"] else {} for r in (row, against)
     )
-    return [100 * (two[seed] - one[seed]) for seed in one if seed in two]
+    return {seed: 100 * (two[seed] - one[seed]) for seed in one if seed in two}
 
 
 def part_of(times: float) -> str:

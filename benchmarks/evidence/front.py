@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from benchmarks.evidence.cells import Outcome
 from benchmarks.evidence.chapters import Chapter, Part
-from benchmarks.evidence.claims import Verdict
+from benchmarks.evidence.claims import Arm, Bench, Better, Verdict
 from benchmarks.evidence.markdown import grid, name
 from benchmarks.evidence.sealing import change, nearest, pairs
 from benchmarks.evidence.sheets import between, score
@@ -55,11 +55,15 @@ class Facts:
     def gap(self, sheet: str, column: str, arms: str) -> str:
         """A difference of two scores with its bounds, as a claim's judgement has it."""
         judged = (one for part in self._parts(sheet, column) for one in part.judged)
-        for figure in (figure for one in judged for figure in one.figures):
-            if figure.startswith(f"{arms}: ") and ", from " in figure:
-                mean, bounds = figure.removeprefix(f"{arms}: ").split(", ")[:2]
-                return f"{mean} ({bounds})"
-        return NOTHING
+        return _bounds((figure for one in judged for figure in one.figures), arms)
+
+    def apart(self, sheet: str, column: str, one: str, other: str) -> str:
+        """A difference of two scores with its bounds, whatever is claimed of it."""
+        found: list[str] = []
+        for part in self._parts(sheet, column):
+            bench = Bench(part.rows, part.group, part.data, part.which)
+            found += bench.judge(Better("", Arm(one), (Arm(other),))).figures
+        return _bounds(found, f"{one} - {other}")
 
     def matrix(self, columns: Sequence[tuple[str, str, str, bool]], *methods: str) -> str:
         """Methods by columns: our score, and in brackets the paper's.
@@ -169,6 +173,14 @@ def front(chapters: Sequence[Chapter]) -> str:
     return environment.from_string(TEXT.read_text()).render(
         **facts, told=told, certainty=Certainty(chapters), sealed=Sealed(chapters)
     )
+
+
+def _bounds(figures: Iterable[str], arms: str) -> str:
+    for figure in figures:
+        if figure.startswith(f"{arms}: ") and ", from " in figure:
+            mean, bounds = figure.removeprefix(f"{arms}: ").split(", ")[:2]
+            return f"{mean} ({bounds})"
+    return NOTHING
 
 
 def _row(part: Part, method: str) -> Row | None:

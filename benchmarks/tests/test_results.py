@@ -155,6 +155,23 @@ def test_only_common_seeds_are_paired() -> None:
     assert judged.figures == ("Local - FedAvg: +19.0, one seed",)
 
 
+def test_over_several_groups_a_seed_counts_once_with_their_mean() -> None:
+    scored = {"one": (0.1, 0.2, 0.4), "other": (0.3, 0.2)}  # ahead of Local's 0 there
+    each = [
+        (made, outcome(made, score))
+        for group, values in scored.items()
+        for seed, value in enumerate(values)
+        for method, score in (("FedAvg", value), ("Local", 0.0))
+        for made in (cell(method, seed, group=group),)
+    ]
+    found = Bench(rows(each, None), "one", "ade")
+    both = found.judge(Better("", FEDAVG, (LOCAL,), groups=("one", "other")))
+    assert both.figures == ("FedAvg - Local: +20.0, from +20.0 to +20.0, 2 seeds",)
+    assert found.judge(Better("", FEDAVG, (LOCAL,))).figures[0].startswith("FedAvg - Local: +23.3")
+    absent = found.judge(Better("", FEDAVG, (LOCAL,), groups=("one", "elsewhere")))
+    assert absent.verdict == "not run" and "elsewhere" in absent.figures[0]
+
+
 def test_a_tier_is_compared_on_the_same_hospitals() -> None:
     def scored(one: Cell, scores: Sequence[float]) -> tuple[Cell, dict[str, Any]]:
         found = outcome(one, fmean(scores))
