@@ -23,6 +23,7 @@ Which: TypeAlias = Literal["last", "best"]
 Verdict: TypeAlias = Literal[
     "holds", "level", "does not hold", "cannot be told", "no head-room", "not run"
 ]
+Figure: TypeAlias = Literal["score", "loss", "auroc"]
 
 CONFIDENCE = 0.95
 LEVEL = 2.0  # points, or hundredths of a nat: a smaller difference is none to us
@@ -56,7 +57,7 @@ class Better:
     others: tuple[Arm, ...]
     by: float = 0.0
     reason: str = ""  # likely, of a failure; shown only then
-    figure: Literal["score", "loss"] = "score"  # loss: lower is better, in hundredths of a nat
+    figure: Figure = "score"  # loss: lower is better, in hundredths of a nat
     screens: bool = False  # unless it holds, the claims about scores after it are not made
     groups: tuple[str, ...] = ()  # the mean over these, seed by seed; empty: the claim's own
 
@@ -153,8 +154,9 @@ class Bench:
             seeds = [seed for seed in known[0] if all(seed in part for part in known)]
             paired = [fmean(part[seed] for part in known) for seed in seeds]
             verdict, bounds = told(paired, claim.by, claim.level)
-            if claim.figure == "loss":
-                yield verdict, f"loss of {other.title} - {claim.arm.title}, x 100: {bounds}"
+            if claim.figure != "score":
+                arms = [claim.arm.title, other.title]
+                yield verdict, f"{_of(claim.figure, *arms)}, x 100: {bounds}"
                 continue
             if len(paired) > 1:
                 halves.append(half_width(stdev(paired), len(paired)))
@@ -169,8 +171,8 @@ class Bench:
         row, against = self.find(one), self.find(two)
         if row is None or against is None:
             return _absent(one if row is None else two)
-        if claim.figure == "loss":
-            return losses_saved(row, against)
+        if claim.figure != "score":
+            return gained(row, against, claim.figure)
         parties = self._common(row, one, against, two)
         if not parties and (one.tier or two.tier):
             return f"{one.title} and {two.title} share no such hospital"
@@ -253,12 +255,17 @@ def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
     return {seed: fmean(values) for seed, *values in zip(row["seeds"], *each, strict=True)}
 
 
-def losses_saved(row: Row, against: Row) -> dict[int, float]:
-    """What the last round's loss on test records is below another's, for each seed of both."""
+def gained(row: Row, against: Row, figure: Figure) -> dict[int, float]:
+    """By how much the last round's figure on test records is better, for each seed of both."""
     one, two = (
-        dict(zip(r["seeds"], r["loss"], strict=True)) if r["loss"] else {} for r in (row, against)
+        dict(zip(r["seeds"], r[figure], strict=True)) if r[figure] else {} for r in (row, against)
     )
-    return {seed: 100 * (two[seed] - one[seed]) for seed in one if seed in two}
+    sign = -100 if figure == "loss" else 100
+    return {seed: sign * (one[seed] - two[seed]) for seed in one if seed in two}
+
+
+def _of(figure: Figure, one: str, other: str) -> str:
+    return f"loss of {other} - {one}" if figure == "loss" else f"AUROC of {one} - {other}"
 
 
 def part_of(times: float) -> str:

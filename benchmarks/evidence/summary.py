@@ -84,7 +84,8 @@ def rows(finished: Sequence[tuple[Cell, Outcome]], reference: str | None) -> lis
         }
         listed += [
             titles
-            | {"model": model, "loss": _losses(model, outcomes)}
+            | {"model": model}
+            | {figure: _figures(model, figure, outcomes) for figure in ("loss", "auroc")}
             | _measured(Scores(model, first["metric"]), outcomes)
             | shared
             for model in models_of(first)
@@ -92,10 +93,10 @@ def rows(finished: Sequence[tuple[Cell, Outcome]], reference: str | None) -> lis
     return listed
 
 
-def _losses(model: str, outcomes: Sequence[Outcome]) -> list[float]:
-    """The last round's loss on test records with each seed; none if it was not kept of all."""
-    found = [Scores(model, "loss").of(outcome, "last", "test") for outcome in outcomes]
-    there = [loss for loss in found if loss is not None]
+def _figures(model: str, figure: str, outcomes: Sequence[Outcome]) -> list[float]:
+    """The last round's figure on test records with each seed; none if it was not kept of all."""
+    found = [Scores(model, figure).of(outcome, "last", "test") for outcome in outcomes]
+    there = [value for value in found if value is not None]
     return there if len(there) == len(outcomes) else []
 
 

@@ -114,6 +114,7 @@ FEDAVG, LOCAL, DROPOUT = Arm("FedAvg"), Arm("Local"), Arm("FedDropout")
         (Better("", LOCAL, (FEDAVG,), by=-30), "holds"),
         (Better("", LOCAL, (FEDAVG,), figure="loss"), "level"),  # alike: 1/3 everywhere
         (Better("", LOCAL, (FEDAVG,), by=-1, figure="loss"), "holds"),
+        (Better("", LOCAL, (FEDAVG,), figure="auroc"), "not run"),  # nobody kept any
         (Better("", FEDAVG, (LOCAL, DROPOUT)), "cannot be told"),  # needs both
         (Better("", LOCAL, (DROPOUT, FEDAVG)), "does not hold"),  # one is enough
         (Better("", FEDAVG, (Arm("DS-FL"),)), "not run"),
