@@ -19,19 +19,12 @@ OVER = tuple(
     )
     for other in OTHERS
 )
-SHARES = "it then predicts as if its classes were even, too, and that is most of FedID's lead"
-SOURCE = Better(
-    "Not the paper's: it stays better than DS-FL that divides out shares, too.",
-    ID,
-    (Arm("DS-FL, own shares divided"),),
-    reason=SHARES,
-)
 SKEWED = tuple(
     Section(
         setting.title,
         "Not the paper's: falling rates, controls beside the methods.",
         (setting.size.data,),
-        claims=(*OVER, SOURCE) if setting is SETTINGS[0] else (),
+        claims=OVER if setting is SETTINGS[0] else (),
     )
     for setting in SETTINGS
 )
