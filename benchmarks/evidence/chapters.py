@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.evidence.bounds import Verdict
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.claims import Bench, Judgement, Verdict, Which
+from benchmarks.evidence.claims import Bench, Judgement, Which
 from benchmarks.evidence.finished import Evidence, gather, place_of
 from benchmarks.evidence.published import Beside, Paper, Section
 from benchmarks.evidence.summary import Row, rows

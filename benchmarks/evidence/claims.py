@@ -1,13 +1,8 @@
 """A paper's claims as data, and the rule that says whether our cells bear them out.
 
-Scores are compared in pairs: the same seed gives both methods the same records. Of n seeds the
-mean difference d with its standard deviation s has the one-sided 95 % bounds d ± t·s/√n, t the
-95 % quantile of Student's distribution with n - 1 degrees of freedom. A claim "above by m" holds
-if the lower bound is above m, and does not hold if the upper one is below m. "Above" that is
-neither, with both bounds within two points of none, is decided as well: the two are level (two
-one-sided tests of equivalence). Else it cannot be told from these runs, nor with one seed. Where
-the whole model is not shown to be above the small one, no claim is made about what lies between
-the two: there is no head-room. Bytes hardly vary with the seed: their means are compared.
+Scores are compared in pairs, seed by seed, and judged by their bounds (`bounds`). Where the whole
+model is not shown to be above the small one, no claim is made about what lies between the two:
+there is no head-room. Bytes hardly vary with the seed: their means are compared.
 """
 
 from __future__ import annotations
@@ -17,16 +12,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal, TypeAlias
 
+from benchmarks.evidence.bounds import LEVEL, Verdict, half_width, told
 from benchmarks.evidence.summary import Row, three
 
 Which: TypeAlias = Literal["last", "best"]
-Verdict: TypeAlias = Literal[
-    "holds", "level", "does not hold", "cannot be told", "no head-room", "not run"
-]
 Figure: TypeAlias = Literal["score", "loss", "auroc"]
 
-CONFIDENCE = 0.95
-LEVEL = 2.0  # points, or hundredths of a nat: a smaller difference is none to us
 # Of several comparisons in one claim: one that fails refutes it, and all must hold.
 WORST: tuple[Verdict, ...] = ("does not hold", "not run", "cannot be told", "level", "holds")
 
@@ -155,8 +146,8 @@ class Bench:
             paired = [fmean(part[seed] for part in known) for seed in seeds]
             verdict, bounds = told(paired, claim.by, claim.level)
             if claim.figure != "score":
-                arms = [claim.arm.title, other.title]
-                yield verdict, f"{_of(claim.figure, *arms)}, x 100: {bounds}"
+                title = _of(claim.figure, claim.arm.title, other.title)
+                yield verdict, f"{title}, x 100: {bounds}"
                 continue
             if len(paired) > 1:
                 halves.append(half_width(stdev(paired), len(paired)))
@@ -218,29 +209,6 @@ class Bench:
             times = other["bytes"]["both"] / max(row["bytes"]["both"], 1)
         verdict: Verdict = "holds" if times >= claim.times else "does not hold"
         return verdict, f"{claim.arm.title} takes {part_of(times)} {title}"
-
-
-def told(paired: Sequence[float], by: float, level: float = 0.0) -> tuple[Verdict, str]:
-    """Judge differences, one for each seed, and show them; below `level` they are none."""
-    if not paired:
-        return "not run", "no seed in common"
-    mean = fmean(paired)
-    if len(paired) == 1:
-        return "cannot be told", f"{mean:+.1f}, one seed"
-    half = half_width(stdev(paired), len(paired))
-    shown = f"{mean:+.1f}, from {mean - half:+.1f} to {mean + half:+.1f}, {len(paired)} seeds"
-    if mean - half > by:
-        return "holds", shown
-    if mean + half < by:
-        return "does not hold", shown
-    return ("level" if abs(mean) + half < level else "cannot be told"), shown
-
-
-def half_width(sd: float, seeds: int) -> float:
-    """How far the bounds lie from the mean of so many differences with this deviation."""
-    from scipy.stats import t
-
-    return float(t.ppf(CONFIDENCE, seeds - 1)) * sd / float(seeds**0.5)
 
 
 def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:

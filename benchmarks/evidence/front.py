@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 
+from benchmarks.evidence.bounds import Verdict
 from benchmarks.evidence.cells import Outcome
 from benchmarks.evidence.chapters import Chapter, Part
-from benchmarks.evidence.claims import Arm, Bench, Better, Verdict
+from benchmarks.evidence.claims import Arm, Bench, Better
 from benchmarks.evidence.markdown import grid, name
 from benchmarks.evidence.sealing import change, nearest, pairs
 from benchmarks.evidence.sheets import between, score

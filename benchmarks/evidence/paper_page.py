@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from benchmarks.evidence.bounds import Verdict
 from benchmarks.evidence.chapters import Chapter
-from benchmarks.evidence.claims import Verdict
 from benchmarks.evidence.finished import Evidence, model_of
 from benchmarks.evidence.markdown import grid
 from benchmarks.evidence.sealing import differences, pairs

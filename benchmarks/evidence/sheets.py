@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.evidence.bounds import Verdict
 from benchmarks.evidence.chapters import Part
-from benchmarks.evidence.claims import Judgement, Verdict, Which
+from benchmarks.evidence.claims import Judgement, Which
 from benchmarks.evidence.markdown import (
     folded,
     grid,

@@ -19,8 +19,9 @@ from benchmarks.datasets import Spread
 from benchmarks.evidence import chapters as results
 from benchmarks.evidence import finished as evidence
 from benchmarks.evidence import paper_page, sealing
+from benchmarks.evidence.bounds import told
 from benchmarks.evidence.cells import Cell, about, sections
-from benchmarks.evidence.claims import Arm, Bench, Better, Cheaper, Shown, told
+from benchmarks.evidence.claims import Arm, Bench, Better, Cheaper, Shown
 from benchmarks.evidence.kept import FILE, Kept, read
 from benchmarks.evidence.published import Beside, Paper, Section
 from benchmarks.evidence.sketch import SUMS, distance, sketch
