@@ -24,7 +24,7 @@ from secure_fl.algorithms.factors import Way, exchange_of
 from secure_fl.algorithms.lowrank import energy_threshold
 from secure_fl.algorithms.pairing import make_pair, shared_fingerprint
 from secure_fl.algorithms.updates import Update, add_, agree_on, common_and_own, moved
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.schedule import pace
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
 from secure_fl.algorithms.public_records import cross_entropy
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task
 from secure_fl.learning.tasks.base import inference

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.updates import Update
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
 

@@ -22,7 +22,7 @@ from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.tiers import tier_of
 from secure_fl.algorithms.updates import add_, agree_by_name, kept_at_home, local_update
 from secure_fl.errors import CohortError
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful

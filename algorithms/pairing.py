@@ -9,9 +9,9 @@ from torch import nn
 
 from secure_fl.algorithms.distillation import Pair
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning.anatomy import body_of
-from secure_fl.learning.maps import MAPS
-from secure_fl.learning.models import Attention, depth, load_tokenizer
+from secure_fl.learning.anatomy import body_of, depth
+from secure_fl.learning.fetching import Attention
+from secure_fl.learning.models import load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks.base import inference
 from secure_fl.learning.usual import rate_of
@@ -37,7 +37,7 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
             field="algorithm.exchange",
         )
     require_tokens(site)
-    attention: Attention = MAPS if cfg.hidden else "sdpa"
+    attention: Attention = "maps" if cfg.hidden else "sdpa"
     teacher, settings = site.model(attention=attention), site.shared_model_settings
     if site.model_settings == settings and cfg.student_layers > depth(teacher):
         raise SettingsError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.layers import head_names
 from secure_fl.errors import Disagreement
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round

@@ -20,7 +20,7 @@ from secure_fl.algorithms.distilling import (
 from secure_fl.algorithms.host_sums import mean_at_host, send_update, send_weights, take_weights
 from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.algorithms.updates import Weights, add_, local_update, still
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 

@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.public_coins import choose
 from secure_fl.algorithms.updates import Update, agree_on, local_update, weighted_mean
-from secure_fl.learning.anatomy import blocks, encoder_layers, unwrapped
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import blocks, encoder_layers, trainable, unwrapped
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for

@@ -19,7 +19,7 @@ from secure_fl.algorithms.ensembles import as_shares
 from secure_fl.algorithms.host_sums import send_weights, take_weights
 from secure_fl.algorithms.public_records import PublicRecords, answers
 from secure_fl.algorithms.updates import Weights
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 

@@ -26,7 +26,7 @@ from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.baselines.sketch import CountSketch, Positions, Reals
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
 from secure_fl.errors import SettingsError
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for

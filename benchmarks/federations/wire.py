@@ -22,8 +22,9 @@ from secure_fl.algorithms.lowrank import useful_rank
 from secure_fl.data.silo import Silo
 from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
-from secure_fl.learning.models import depth as depth_of
-from secure_fl.learning.models import load_backbone, load_tokenizer, trainable
+from secure_fl.learning.anatomy import depth as depth_of
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.models import load_backbone, load_tokenizer
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
 # The paper's plain figures, 10.8x and 18.6x for 4 and 2 layers of 12, over the cut in depth alone.

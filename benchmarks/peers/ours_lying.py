@@ -24,7 +24,7 @@ from secure_fl.crypto import secret
 from secure_fl.crypto.masking import public_key
 from secure_fl.crypto.raw import to_parts
 from secure_fl.crypto.sum_under_way import SumUnderWay
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask
 

@@ -175,6 +175,14 @@ WAYS: Mapping[str, Way] = MappingProxyType(
             "coordinate",
             (),  # a plan, and rules at each site: TOML
         ),
+        "ours-masks": Way(  # as Fed-BioMed's and Flower's protected modes are: masks alone
+            "",
+            "ours, masked alone, TLS",
+            True,
+            partial(ours, mode="secagg"),
+            "coordinate",
+            (),
+        ),
         WITHOUT_MASKS: Way(
             "",
             "ours without its masks, TLS",

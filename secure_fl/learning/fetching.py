@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, require_depth, shorten
-from secure_fl.learning.tasks.attentive_pooling import AttentivePoolingConfig
+from secure_fl.learning.tasks.heads import ATTENTIVE
 from secure_fl.settings import ModelSettings
 
 POOLING = "1_Pooling/config.json"  # where sentence-transformers say it
@@ -37,6 +37,10 @@ def instantiate(
 ) -> tuple[Any, list[str]]:
     """Return the model, and the names of the parameters that no checkpoint gave it."""
     config = configured(spec, tokenizer, fields)
+    if attention == "maps":
+        from secure_fl.learning import maps
+
+        maps.register()
     options: dict[str, Any] = {
         "attn_implementation": supported(auto, config, attention),
         "dtype": torch.float32,
@@ -88,7 +92,7 @@ def pooled_folder(name: str) -> bool:
     """Whether this is a folder that a run wrote of a model with attentive pooling."""
     try:
         found = json.loads((Path(name).expanduser() / "config.json").read_text(encoding="utf-8"))
-        return bool(found["model_type"] == AttentivePoolingConfig.model_type)
+        return bool(found["model_type"] == ATTENTIVE)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -125,7 +129,7 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
         config: Any = builtin.tiny_config(len(tokenizer))
     else:
         own = pooled_folder(spec.name)  # whose class is ours: nothing in the folder is run
-        read = AttentivePoolingConfig if own else transformers.AutoConfig
+        read = _pooled_config() if own else transformers.AutoConfig
         config = fetch(read.from_pretrained, spec.name, trust_remote_code=False)
         config = config.inside() if own else config
     require_text(config, spec.name)
@@ -136,6 +140,13 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
         require_depth(spec.layers, getattr(config, "num_hidden_layers", 0))
         shorten(config, spec.layers)
     return config
+
+
+def _pooled_config() -> Any:
+    """The class of such folders. It loads the modelling code, which most commands never need."""
+    from secure_fl.learning.tasks.attentive_pooling import AttentivePoolingConfig
+
+    return AttentivePoolingConfig
 
 
 def require_text(config: Any, name: str) -> None:

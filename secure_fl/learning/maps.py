@@ -8,13 +8,13 @@ not look it up (DeBERTa, MPNet) keep their own, after dropout.
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-MAPS: Final = "maps"
+MAPS = "maps"
 
 
 def attention_with_maps(
@@ -28,5 +28,7 @@ def attention_with_maps(
     return output, maps
 
 
-AttentionInterface.register(MAPS, attention_with_maps)
-AttentionMaskInterface.register(MAPS, eager_mask)
+def register() -> None:
+    """Make the name known to transformers."""
+    AttentionInterface.register(MAPS, attention_with_maps)
+    AttentionMaskInterface.register(MAPS, eager_mask)

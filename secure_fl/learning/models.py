@@ -15,12 +15,8 @@ from secure_fl.learning import builtin
 from secure_fl.learning.adapters import adapt
 from secure_fl.learning.anatomy import (
     body_of,
-    cut,
     depth,
-    embeddings,
-    encoder_layers,
     freeze_embeddings,
-    trainable,
 )
 from secure_fl.learning.fetching import (
     Attention,
@@ -40,27 +36,18 @@ from secure_fl.learning.tasks.completion import end_of
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
 from secure_fl.settings import ModelSettings
 
-__all__ = [
-    "Attention",
-    "Pooling",
-    "cut",
-    "depth",
-    "embeddings",
-    "encoder_layers",
-    "freeze_embeddings",
-    "load_backbone",
-    "load_model",
-    "load_tokenizer",
-    "trainable",
-]
-
 Pooling: TypeAlias = Literal["cls", "attentive"]
 
 AUTO = {
-    "sequence": transformers.AutoModelForSequenceClassification,
-    "token": transformers.AutoModelForTokenClassification,
-    "causal": transformers.AutoModelForCausalLM,
+    "sequence": "AutoModelForSequenceClassification",
+    "token": "AutoModelForTokenClassification",
+    "causal": "AutoModelForCausalLM",
 }
+
+
+def auto_of(head: str) -> Any:
+    """The class of transformers for a head; touching it loads the modelling code."""
+    return getattr(transformers, AUTO[head])
 
 
 def load_tokenizer(spec: ModelSettings) -> Any:
@@ -141,7 +128,7 @@ def load_model(
             take_head(model, spec.name)
         return model.eval()
     model, fresh = instantiate(
-        AUTO[task.head], spec, tokenizer, seed, attn_implementation, head_fields(task, spec.name)
+        auto_of(task.head), spec, tokenizer, seed, attn_implementation, head_fields(task, spec.name)
     )
     if complete and fresh:
         raise ModelError(

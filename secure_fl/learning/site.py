@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from secure_fl.learning.dp.account import DpAccount
-    from secure_fl.learning.models import Attention
+    from secure_fl.learning.fetching import Attention
     from secure_fl.learning.tasks import Encoded, Task
     from secure_fl.learning.together import Together
     from secure_fl.learning.training import Objective
@@ -155,8 +155,9 @@ class Site:
 
     def _load(self, settings: ModelSettings, attention: Attention) -> PreTrainedModel:
         """A model that is ready to be trained, on the CPU."""
+        from secure_fl.learning.anatomy import freeze_embeddings
         from secure_fl.learning.fetching import seeded
-        from secure_fl.learning.models import freeze_embeddings, load_model, recompute
+        from secure_fl.learning.models import load_model, recompute
         from secure_fl.learning.rehearsal import require_savable
 
         with seeded(self.seed):  # whether it is made here or for another site must not show

@@ -26,7 +26,7 @@ from secure_fl.algorithms.public_records import cross_entropy
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement, SettingsError
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience

@@ -22,7 +22,7 @@ from secure_fl.cli.main import main
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
 from secure_fl.federation.federation import Federation
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.plan import read_plan, write_plan

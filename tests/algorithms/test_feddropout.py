@@ -24,8 +24,7 @@ from secure_fl.algorithms.baselines.feddropout import (
 from secure_fl.config import load as config
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.events import Event
-from secure_fl.learning.anatomy import freeze_embeddings
-from secure_fl.learning.models import encoder_layers, trainable
+from secure_fl.learning.anatomy import encoder_layers, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, Protection, TrainingSettings

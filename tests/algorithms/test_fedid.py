@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members

@@ -21,10 +21,11 @@ from secure_fl.crypto.ledger import Ledger
 from secure_fl.errors import DataError, ModelError, SettingsError
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.result import Result
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.exporting import load_exported
-from secure_fl.learning.models import load_model, trainable
+from secure_fl.learning.models import load_model
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort

@@ -19,7 +19,8 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.public_records import answers
 from secure_fl.algorithms.rectifying import Given, Rules, Watch, rectify, terms
 from secure_fl.events import EventLog
-from secure_fl.learning.models import load_model, trainable
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.models import load_model
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings

@@ -21,7 +21,7 @@ from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
 from secure_fl.events import Event
 from secure_fl.federation.result import Result
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection
 from secure_fl.testing.hospitals import frozen, silos, small

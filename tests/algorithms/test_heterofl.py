@@ -18,8 +18,8 @@ from secure_fl.algorithms.baselines.heterofl.narrow import first, places, taken
 from secure_fl.algorithms.baselines.heterofl.regions import Regions
 from secure_fl.corpora import make
 from secure_fl.errors import SettingsError, TooFewParties
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
-from secure_fl.learning.models import trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ProtectionSettings, TrainingSettings
 from secure_fl.testing.harness import federate

@@ -20,7 +20,7 @@ from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.public_coins import sampled
 from secure_fl.algorithms.updates import agree_by_name
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
-from secure_fl.learning.models import depth, trainable
+from secure_fl.learning.anatomy import depth, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.settings import DPSettings, Protection

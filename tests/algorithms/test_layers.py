@@ -11,7 +11,7 @@ from torch import nn
 
 from secure_fl.algorithms.layers import head_names, part_of
 from secure_fl.errors import ModelError
-from secure_fl.learning import builtin, models
+from secure_fl.learning import anatomy, builtin, models
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
@@ -82,7 +82,7 @@ def test_every_parameter_has_its_part(family: str, kind: str) -> None:
 def test_names_mean_the_same_at_every_depth(family: str) -> None:
     deep, shallow = part_of(make(family, "sequence", 5)), part_of(make(family, "sequence", 1))
     assert {name: part for name, part in deep.items() if part in {*shallow.values()}} == shallow
-    assert part_of(models.cut(make(family, "sequence", 5), 2)) == {
+    assert part_of(anatomy.cut(make(family, "sequence", 5), 2)) == {
         name: part for name, part in deep.items() if not isinstance(part, int) or part < 2
     }
 

@@ -24,8 +24,7 @@ from secure_fl.algorithms.baselines.heterofl.widths import (
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.events import EventLog
 from secure_fl.learning import builtin
-from secure_fl.learning.anatomy import encoder_layers
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import encoder_layers, trainable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TrainingSettings

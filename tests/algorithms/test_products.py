@@ -21,8 +21,8 @@ from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.adapters import adapted
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
-from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.rounds import Round
 from secure_fl.settings import AdapterSettings, DPSettings

@@ -91,6 +91,20 @@ def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path:
     assert done.stdout.splitlines()[-1] == "none", done.stdout
 
 
+@pytest.mark.parametrize(
+    ("module", "loads"),
+    [
+        ("secure_fl.pilot.lead", False),  # the coordinator's program
+        ("secure_fl.pilot.hospital", False),  # until its rules have let a run begin
+        ("secure_fl.learning.tasks.attentive_pooling", True),
+    ],
+)
+def test_modelling_code_waits_until_a_model_is_made(module: str, loads: bool) -> None:
+    code = f"import sys, {module}; print('transformers.modeling_utils' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == str(loads)
+
+
 def test_a_start_that_fails_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     study, out = tmp_path / "study.toml", tmp_path / "run"
     study.write_text(STUDY)

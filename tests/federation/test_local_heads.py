@@ -19,8 +19,8 @@ from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.corpora.ner import OWN
 from secure_fl.errors import DataError
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
-from secure_fl.learning.models import trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, TrainingSettings

@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning import exporting, models
+from secure_fl.learning import anatomy, exporting, models
 from secure_fl.learning.adapter_files import merged
 from secure_fl.learning.adapters import adapt, adapted, peft, set_product
 from secure_fl.learning.dp.model import Bounds
@@ -47,7 +47,7 @@ def made(spec: ModelSettings, kind: Kind = "classification") -> tuple[nn.Module,
 @torch.no_grad()
 def stir(model: nn.Module) -> None:
     """Move all that is trained, as training would."""
-    for weight in models.trainable(model).values():
+    for weight in anatomy.trainable(model).values():
         weight.add_(0.1 * torch.randn_like(weight))
 
 
@@ -65,7 +65,7 @@ def test_at_first_an_adapter_changes_nothing_and_only_it_and_the_head_are_traine
     model, tokenizer, _ = made(spec)
     plain, _, _ = made(ModelSettings(layers=2))
     torch.testing.assert_close(answers(model, tokenizer), answers(plain, tokenizer))
-    trained = set(models.trainable(model))
+    trained = set(anatomy.trainable(model))
     assert {"classifier.weight", "classifier.bias"} <= trained
     assert all(".lora_" in name or name.startswith("classifier") for name in trained)
     assert any("lora_A" in name for name in trained) is (kind != "ffa")
@@ -84,7 +84,7 @@ def test_targets_are_attentions_or_all_linear_layers_and_those_before_the_output
         for part in ("intermediate", "output")
     }
     rank = spec_of(rank=4)
-    values = sum(w.numel() for n, w in models.trainable(made(rank)[0]).items() if "encoder" in n)
+    values = sum(w.numel() for n, w in anatomy.trainable(made(rank)[0]).items() if "encoder" in n)
     assert trained_values(rank) == values == 2 * 4 * (4 * 2 * 64)  # as a site's limit counts
 
 
@@ -166,7 +166,7 @@ def test_dp_bounds_each_record_of_an_adapter(family: str, kind: Any, clipping: A
     for row in range(len(batch["labels"])):
         model.zero_grad()
         loss_of(family)(model, {k: v[row : row + 1] for k, v in batch.items()}).sum().backward()
-        grads = [w.grad for w in models.trainable(model).values()]
+        grads = [w.grad for w in anatomy.trainable(model).values()]
         each.append(torch.cat([g.flatten() for g in grads if g is not None]))
     model.zero_grad()
     clip = float(np.median([float(g.norm()) for g in each]))
@@ -181,14 +181,14 @@ def test_a_base_in_bfloat16_holds_half_and_answers_alike(pooling: Any) -> None:
     half, _, _ = made(spec_of(pooling=pooling, base="bfloat16"))
     frozen = [w for w in half.parameters() if not w.requires_grad]
     assert {w.dtype for w in frozen} == {torch.bfloat16}
-    assert {w.dtype for w in models.trainable(half).values()} == {torch.float32}
+    assert {w.dtype for w in anatomy.trainable(half).values()} == {torch.float32}
     found, expected = answers(half, tokenizer), answers(full, tokenizer)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.1)
     half.train()
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     half(inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits.sum().backward()
-    assert all(w.grad is not None for w in models.trainable(half).values())
+    assert all(w.grad is not None for w in anatomy.trainable(half).values())
 
 
 def test_a_product_of_any_rank_becomes_an_adapter() -> None:

@@ -103,7 +103,7 @@ def test_byte_level_prompts_alone_are_the_beginning_of_prompts_with_completions(
 def test_exact_matches_are_those_of_greedy_writing(tokenizer: Any) -> None:
     model = models.load_model(ModelSettings(layers=1), TASK, tokenizer, 1)
     encoded = TASK.encode(NOTES, tokenizer)
-    optimizer = torch.optim.AdamW(models.trainable(model).values(), lr=1e-2)
+    optimizer = torch.optim.AdamW(anatomy.trainable(model).values(), lr=1e-2)
     for _ in range(30):
         for batch in encoded.batches(24):
             optimizer.zero_grad()
@@ -167,11 +167,11 @@ def test_words_are_chosen_by_a_frozen_table(kind: str, tmp_path: Path) -> None:
     spec = ModelSettings() if kind == "tiny" else save(tmp_path, kind)
     tokenizer = models.load_tokenizer(spec)
     model = models.load_model(spec, TASK, tokenizer, 0)
-    wide = {name for name, p in models.trainable(model).items() if len(tokenizer) in p.shape}
+    wide = {name for name, p in anatomy.trainable(model).items() if len(tokenizer) in p.shape}
     assert not wide
     free = spec.model_copy(update={"freeze_embeddings": False})
     model = models.load_model(free, TASK, tokenizer, 0)
-    assert any(len(tokenizer) in p.shape for p in models.trainable(model).values())
+    assert any(len(tokenizer) in p.shape for p in anatomy.trainable(model).values())
 
 
 @pytest.mark.parametrize("kind", ["tiny", "gpt2", "llama"])
@@ -202,7 +202,7 @@ def test_adapters_of_a_writing_model_are_a_folder_for_peft(base: Any, tmp_path: 
     spec = ModelSettings(layers=1, adapter=AdapterSettings(targets="linear", base=base))
     tokenizer = tiny_tokenizer()
     model = models.load_model(spec, TASK, tokenizer, 0)
-    assert all(".lora_" in name for name in models.trainable(model))  # no head is sent
+    assert all(".lora_" in name for name in anatomy.trainable(model))  # no head is sent
     assert anatomy.word_output(model) not in adapted(model).values()
     with torch.no_grad():
         for layer in adapted(model).values():

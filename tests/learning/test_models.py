@@ -87,7 +87,7 @@ def test_a_shallow_model_starts_as_the_deep_one(tokenizer: Any) -> None:
     task = task_of("classification")
     deep = models.load_model(TINY, task, tokenizer, 7)
     shallow = models.load_model(ModelSettings(layers=2), task, tokenizer, 7)
-    assert (models.depth(deep), models.depth(shallow)) == (4, 2)
+    assert (anatomy.depth(deep), anatomy.depth(shallow)) == (4, 2)
     deep_state = deep.state_dict()
     assert all(torch.equal(deep_state[k], v) for k, v in shallow.state_dict().items())
 
@@ -104,12 +104,12 @@ def test_cut_keeps_the_first_layers_of_each_family(
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     with torch.no_grad():
         states = model.base_model(**inputs, output_hidden_states=True).hidden_states
-        cut: nn.Module = models.cut(model, 2)
+        cut: nn.Module = anatomy.cut(model, 2)
         shallow = model.base_model(**inputs).last_hidden_state
     assert cut is model and torch.allclose(shallow, states[2], atol=1e-6)
-    assert len(models.encoder_layers(model)) == 2
+    assert len(anatomy.encoder_layers(model)) == 2
     exporting.export(model, tokenizer, tmp_path / "out", task)
-    assert models.depth(exporting.load_exported(tmp_path / "out")[0]) == 2
+    assert anatomy.depth(exporting.load_exported(tmp_path / "out")[0]) == 2
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
@@ -122,7 +122,7 @@ def test_layers_that_are_never_made_change_no_weight(
     spec = save_headless(tmp_path, family).model_copy(update=fields)
     whole = models.load_model(spec, task_of(kind), tokenizer, 3)
     shallow = spec.model_copy(update={"layers": 2})
-    assert alike(models.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
+    assert alike(anatomy.cut(whole, 2), models.load_model(shallow, task_of(kind), tokenizer, 3))
 
 
 def test_a_cut_and_a_checkpoint_of_means_are_read_by_all_tokens(
@@ -163,17 +163,17 @@ def test_a_cut_deeper_than_the_model_is_refused(tokenizer: Any) -> None:
         models.load_backbone(ModelSettings(layers=5), tokenizer, 1)
     model = models.load_backbone(TINY, tokenizer, 1)
     with raises(ModelError, "0", "4", field="model.layers"):
-        models.cut(model, 0)
+        anatomy.cut(model, 0)
 
 
 def test_embeddings_freeze_and_trainable_names_what_is_left(tokenizer: Any) -> None:
     task = task_of("classification")
     model: Any = models.load_model(TINY, task, tokenizer, 1)
-    names = list(models.trainable(model))
+    names = list(anatomy.trainable(model))
     assert names == [n for n, _ in model.named_parameters() if ".embeddings." not in n]
-    assert models.embeddings(model) is model.bert.embeddings
+    assert anatomy.embeddings(model) is model.bert.embeddings
     free = models.load_model(ModelSettings(freeze_embeddings=False), task, tokenizer, 1)
-    assert len(models.trainable(free)) == len(list(free.parameters()))
+    assert len(anatomy.trainable(free)) == len(list(free.parameters()))
 
 
 @pytest.mark.parametrize(

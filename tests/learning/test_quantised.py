@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.errors import SettingsError
-from secure_fl.learning import exporting, models
+from secure_fl.learning import anatomy, exporting, models
 from secure_fl.learning.adapter_files import merged
 from secure_fl.learning.dp.sound import sound
 from secure_fl.learning.quantised import STEPS, Int8Linear, restore
@@ -58,7 +58,7 @@ def test_what_is_saved_is_a_plain_layer_and_comes_back_as_it_was() -> None:
 
 
 def bytes_of(model: nn.Module) -> int:
-    layers = models.encoder_layers(model)
+    layers = anatomy.encoder_layers(model)
     held = [*layers.parameters(), *layers.buffers()]
     return sum(one.numel() * one.element_size() for one in held)
 
@@ -71,10 +71,10 @@ def test_adapters_around_it_train_and_are_saved(kind: str, tmp_path: Path) -> No
     model = models.load_model(spec, TASK, tokenizer, 0)
     batch = TASK.encode(silos(size=4)[0].train, tokenizer).batch(range(4))
     TASK.loss(TASK.forward(model, batch), batch).backward()
-    grads = {name: p.grad for name, p in models.trainable(model).items()}
+    grads = {name: p.grad for name, p in anatomy.trainable(model).items()}
     assert all(grad is not None for grad in grads.values())
     with torch.no_grad():
-        for name, weight in models.trainable(model).items():
+        for name, weight in anatomy.trainable(model).items():
             if "lora_B" in name:
                 weight.normal_(0, 0.1)
     model.eval()

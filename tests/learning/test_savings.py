@@ -15,7 +15,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning import models
+from secure_fl.learning import anatomy, models
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import AdapterSettings, DPSettings
@@ -77,7 +77,7 @@ def once(adapter: AdapterSettings | None, *, again: bool) -> tuple[dict[str, Ten
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = TASK.loss(TASK.forward(model, batch), batch)
     loss.backward()
-    found = {name: p.grad for name, p in models.trainable(model).items() if p.grad is not None}
+    found = {name: p.grad for name, p in anatomy.trainable(model).items() if p.grad is not None}
     return found, sum(size for at, size in kept.items() if at not in weights)
 
 

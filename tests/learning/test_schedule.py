@@ -27,7 +27,7 @@ from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.baselines.mhat import MHAT
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.schedule import factor
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task

@@ -12,7 +12,7 @@ from torch import nn
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.errors import DataError, SettingsError
-from secure_fl.learning import builtin, models
+from secure_fl.learning import anatomy, builtin, models
 from secure_fl.learning.tasks import KINDS, Encoded, Task, labels_of, make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings
 from tests.support.raising import raises
@@ -68,7 +68,7 @@ def made(kind: Kind, tokenizer: Any, seed: int = 1) -> tuple[Task, Encoded, nn.M
 
 def fit(task: Task, encoded: Encoded, model: nn.Module, steps: int, rate: float = 3e-3) -> None:
     generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(models.trainable(model).values(), lr=rate)
+    optimizer = torch.optim.AdamW(anatomy.trainable(model).values(), lr=rate)
     model.eval()  # without dropout sixteen examples are learned at once
     for _ in range(steps):
         for batch in encoded.batches(16, generator):
@@ -245,7 +245,7 @@ def test_evaluation_restores_every_modules_mode(tokenizer: Any) -> None:
     for kind in ("classification", "ranking"):
         task, encoded, model = made(kind, tokenizer)
         model.train()
-        models.embeddings(model).eval()
+        anatomy.embeddings(model).eval()
         modes = [module.training for module in model.modules()]
         first, second = (task.evaluate(model, encoded) for _ in range(2))
         assert first == second  # no dropout inside
@@ -328,7 +328,7 @@ def test_opacus_gives_each_examples_gradient(
 
     task, encoded, _ = made(kind, tokenizer)
     model = models.load_model(ModelSettings(layers=2), task, tokenizer, 1, pooling=pooling)
-    parameters = models.trainable(model)
+    parameters = anatomy.trainable(model)
     batch = encoded.batch(range(4))
     losses = task.loss(task.forward(model, batch), batch, reduction="none")
     each = [
@@ -339,7 +339,7 @@ def test_opacus_gives_each_examples_gradient(
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     task.loss(task.forward(wrapped, batch), batch).backward()
-    assert list(models.trainable(wrapped)) == list(parameters)  # the wrapper's prefix is gone
+    assert list(anatomy.trainable(wrapped)) == list(parameters)  # the wrapper's prefix is gone
     for value, *rows in zip(parameters.values(), *each, strict=True):
         sampled: Any = value
         assert torch.allclose(sampled.grad_sample, torch.stack(rows), atol=1e-6)

@@ -15,7 +15,7 @@ from secure_fl.algorithms.baselines.unfederated import Local
 from secure_fl.corpora import make
 from secure_fl.events import Event
 from secure_fl.federation.result import Result
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.stacking import FAMILIES, stacked
 from secure_fl.testing.hospitals import small
 from tests.support.families import save

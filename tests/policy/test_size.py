@@ -16,8 +16,9 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.errors import CohortError, ModelError
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
-from secure_fl.learning.models import load_backbone, trainable
+from secure_fl.learning.models import load_backbone
 from secure_fl.policy.file import SitePolicy
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.policy.size import check_size, trained_values, values_asked

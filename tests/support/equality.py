@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from secure_fl.federation.result import Result
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 
 
 def weights(result: Result, name: str = "model") -> dict[str, Any]:

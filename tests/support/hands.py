@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from secure_fl.algorithms.public_coins import coins
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.models import load_model, load_tokenizer, trainable
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.seeds import seed_for

@@ -29,7 +29,7 @@ from secure_fl.algorithms.baselines.heterofl.widths import (
 from secure_fl.algorithms.tiers import Share, Weights, tier_of
 from secure_fl.algorithms.updates import Update, kept_at_home, local_update
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings

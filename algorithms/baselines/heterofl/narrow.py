@@ -24,7 +24,7 @@ from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings
 from secure_fl.learning.fetching import fetch, pooling_of, require_body, seeded, spread, supported
-from secure_fl.learning.models import AUTO, attach, recompute
+from secure_fl.learning.models import attach, auto_of, recompute
 from secure_fl.learning.rehearsal import require_savable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
@@ -36,7 +36,7 @@ Places: TypeAlias = tuple[Tensor, ...]  # of a parameter's axes: which places of
 def skeleton(config: Any, task: Task, spec: ModelSettings) -> nn.Module:
     """A model of this shape for the task, in torch's default device and with torch's numbers."""
     own = task.head == "ranking" or pooling_of(spec, task.head) == "attentive"
-    auto = transformers.AutoModel if own else AUTO[task.head]
+    auto = transformers.AutoModel if own else auto_of(task.head)
     options = {"attn_implementation": supported(auto, config, "sdpa"), "dtype": torch.float32}
     model = auto.from_config(config, **options)
     if own:

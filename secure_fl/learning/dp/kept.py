@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from secure_fl.learning.models import trainable
+from secure_fl.learning.anatomy import trainable
 
 if TYPE_CHECKING:
     from secure_fl.learning.dp.account import DpAccount

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from .heads import AttentiveClassifier
+from .heads import ATTENTIVE, AttentiveClassifier
 
 
 class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
     """The configuration of the transformer inside, and the labels."""
 
-    model_type = "attentive_pooling"
+    model_type = ATTENTIVE
 
     def __init__(self, backbone: dict[str, Any] | None = None, **fields: Any) -> None:
         self.backbone = backbone or {"model_type": "bert"}

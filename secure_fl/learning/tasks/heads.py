@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+ATTENTIVE = "attentive_pooling"  # the model type of a checkpoint with this head
 FAR = -1e4  # the score of a candidate that is not there: no probability, and still finite
 
 

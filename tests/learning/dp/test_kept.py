@@ -11,9 +11,9 @@ import torch
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.errors import TamperError
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.dp.training import fit_privately
-from secure_fl.learning.models import trainable
 from secure_fl.learning.site import Site
 from secure_fl.runs.trainings import KeptTrainings
 from secure_fl.settings import DPSettings, ProtectionSettings, TrainingSettings

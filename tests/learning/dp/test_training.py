@@ -16,12 +16,12 @@ from secure_fl.data.examples import Tagged
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, DataError, ModelError, SettingsError, TrainingError
 from secure_fl.events import EventLog
+from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.model import Bounds, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches
 from secure_fl.learning.dp.scope import require_private, sampling_units
 from secure_fl.learning.dp.training import fit_privately
-from secure_fl.learning.models import freeze_embeddings, trainable
 from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, make_task
