@@ -101,7 +101,7 @@ def fits(name: str, mishap: str) -> bool:
     """Whether a system has what the mishap is about: only some hand out keys in a run."""
     if name == WITHOUT_MASKS:  # a control
         return mishap == "tap"
-    return mishap != "keys" or name in {"ours", "flower-secagg"}
+    return mishap != "keys" or name in {"ours", "flower-secagg", "fedbiomed-secagg"}
 
 
 def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str, Any]:

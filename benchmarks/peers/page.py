@@ -57,6 +57,8 @@ def write() -> str:
     return environment.from_string(TEXT.read_text()).render(
         **{name.replace("-", "_"): document for name, document in found.items()},
         machine=_machine,
+        times=_ahead,
+        share=_share,
         table=_networked,
         ratios=_ratios(networked["rows"]),
         growth=_growth([networked, *(found[name] for name in GROWN)]),
@@ -166,6 +168,20 @@ def _ratios(rows: Mapping[str, Any]) -> str:
         for name, row in rows.items()
         if name != OURS and row["turns"]
     )
+
+
+def _ahead(document: Mapping[str, Any], system: str, mine: str = OURS) -> str:
+    """How far ahead one of ours is of a system: by the clock, by processor time and by bytes."""
+    them, us = document["rows"][system], document["rows"][mine]
+    clock, cpu = (them[name][0] / us[name][0] for name in ("seconds", "cpu"))
+    sent = (them["up"][0] + them["down"][0]) / (us["up"][0] + us["down"][0])
+    return f"{clock:.1f} times by the clock, {cpu:.1f} by processor time and {sent:.1f} by bytes"
+
+
+def _share(document: Mapping[str, Any], system: str) -> str:
+    """A system's seconds of a round, of ours."""
+    rows = document["rows"]
+    return f"{rows[system]['seconds'][0] / rows[OURS]['seconds'][0]:.2f}"
 
 
 def _simulated(row: Mapping[str, Any]) -> str:

@@ -168,7 +168,7 @@ def test_outcomes_are_told_from_what_was_measured() -> None:
         CALM: calm,
         "nan": calm | {"finite": False},
         "model": calm | {"off": 40.0, "said": ["warning"]},
-        "kill": calm | {"off": 1.2e-3},
+        "kill": calm | {"off": 1.1e-3},
         "again": calm | {"off": 3e-2, "said": ["warning"]},
         "stop": calm | {"ended": False, "why": "TimeoutExpired: x"},
         "alone": calm | {"ended": False, "learnt_from_model": 0.0},

@@ -15,7 +15,7 @@ from benchmarks.evidence.claims import Arm, Bench, Shown
 from benchmarks.evidence.markdown import singular_values
 from benchmarks.evidence.slim import slim
 from benchmarks.evidence.summary import rows
-from benchmarks.evidence.tables.fedkd_paper import feed_forward, low_rank
+from benchmarks.evidence.tables.fedkd_paper import low_rank
 
 RNG = np.random.default_rng(3)
 ROUNDS = 2
@@ -80,9 +80,7 @@ def judged(read: Any, *seeds: dict[str, Any]) -> str:
 def test_claims_about_spectra_come_out_either_way() -> None:
     low = [{"W_Q": at(0.30 + e, 0.4), "W": at(0.10 + 2 * e, 0.2)} for e in (0, 0.01, 0.02)]
     assert judged(low_rank, *low) == "holds"
-    assert judged(feed_forward, *low) == "holds"
     assert judged(low_rank, low[0]) == "cannot be told"
     high = [{"W_Q": at(0.70 + e, 0.6), "W": at(0.80 + 2 * e, 0.7)} for e in (0, 0.01, 0.02)]
     assert judged(low_rank, *high) == "does not hold"
-    assert judged(feed_forward, *high) == "does not hold"
     assert judged(low_rank) == "not run"

@@ -1,4 +1,4 @@
-"""Fed-BioMed's own aggregation with a lie: it listens, or it adds one node alone."""
+"""Fed-BioMed's own aggregation with a lie: it listens, adds one node alone, or opens each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 from fedbiomed.researcher.aggregators.fedavg import FedAverage
 from fedbiomed.researcher.secagg import LomSecureAggregation, SecureAggregation
+from fedbiomed_keys import Between
 
 
 class LyingAverage(FedAverage):
@@ -31,23 +32,30 @@ class LyingAverage(FedAverage):
 class ListeningSecagg(LomSecureAggregation):
     """Keeps each node's masked values as they come; where it is to, it opens one node's alone."""
 
-    job = None
+    job = between = None
     rounds = count(1)
 
-    def aggregate(self, *rest, model_params, total_sample_size, **named):
+    def aggregate(self, *rest, model_params, total_sample_size, encryption_factors, **named):
         """Look at each before they are added."""
         number = next(self.rounds)
+        if self.between:
+            agreed = self.dh.secagg_id
+            model_params = self.between.unmasked(model_params, agreed, number - 1)
+            encryption_factors = self.between.unmasked(encryption_factors, agreed, number - 1)
         for place, held in enumerate(model_params.values()):
             self.job.tap(number, place, {"0": np.array(held, float)})
         if self.job.wrong == "alone":
             node = min(model_params)
             model_params = {node: model_params[node]}
-        total = {"total_sample_size": total_sample_size}
-        return super().aggregate(*rest, model_params=model_params, **total, **named)
+        named |= {"total_sample_size": total_sample_size, "encryption_factors": encryption_factors}
+        return super().aggregate(*rest, model_params=model_params, **named)
 
 
 def listening(job):
     """Secure aggregation for an experiment, which listens."""
     ListeningSecagg.job, made = job, SecureAggregation()
+    if job.wrong == "keys":
+        ListeningSecagg.between = Between()
+        ListeningSecagg.between.stand()
     made._SecureAggregation__secagg = ListeningSecagg()
     return made
