@@ -22,10 +22,12 @@ RATES, PASSES = (5e-4, 1e-3, 2e-3, 4e-3), (1, 2, 3)
 STUDY = """\
 run = {{seed = {seed}}}
 data = {{corpus = "{corpus}", parties = 4, size = {size}}}
+task = {{kind = "{kind}"}}
 training = {{device = "cpu"}}
 protection = {{mode = "none"}}
 algorithm = {{name = "fedavg"}}
 """
+KINDS = {"ade": "classification", "pairs": "classification", "ner": "ner"}
 COLUMNS = ("corpus", "metric", "default", "tuned", "best of the grid", "tune", "grid")
 
 
@@ -45,7 +47,7 @@ class Row:
 
 
 def measure(
-    corpora: Sequence[str] = ("ade", "pairs"),
+    corpora: Sequence[str] = tuple(KINDS),
     size: int = 240,
     rates: Sequence[float] = RATES,
     passes: Sequence[int] = PASSES,
@@ -81,7 +83,7 @@ def measure(
 
 
 def _row(corpus: str, size: int, values: dict[str, Sequence[Any]]) -> Row:
-    settings = loads(STUDY.format(seed=SEED, corpus=corpus, size=size))
+    settings = loads(STUDY.format(seed=SEED, corpus=corpus, size=size, kind=KINDS[corpus]))
     spent, points = cpu(lambda: [(dict(c), *_scores(settings, c)) for c in _grid(settings, values)])
     searched, found = cpu(lambda: tune(settings, values))
     best = max(points, key=lambda point: point[1])  # by dev records, as whoever has a grid would

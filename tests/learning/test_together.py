@@ -64,7 +64,7 @@ def require_close(one: Result, other: Result, *, exactly: bool = False) -> None:
     for name in one.models:
         mine, theirs = trainable(one.models[name]), trainable(other.models[name])
         for weight, values in mine.items():
-            atol = 0.0 if exactly else 2e-5
+            atol = 0.0 if exactly else 5e-5  # rounding, which differs by processor; a step is 2e-3
             torch.testing.assert_close(values, theirs[weight], rtol=0.0, atol=atol)
 
 
