@@ -43,7 +43,6 @@ NER_CLAIMS: tuple[Claim, ...] = (
         reason=FEW,
     ),
     Better(NEAR, FULL, (LARGE,), by=-2.0, reason=FEW),
-    Better("HeteroFL is worse than AllSmall.", SMALL, (HETERO,), reason=FEW),
 )
 
 
