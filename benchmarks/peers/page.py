@@ -155,33 +155,29 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def _ratios(rows: Mapping[str, Any]) -> str:
     """Each system's medians over ours."""
-    mine = rows[OURS]
     return "\n".join(
-        _line(
-            [
-                row["system"],
-                _times(row["seconds"][0] / mine["seconds"][0]),
-                _times(row["cpu"][0] / mine["cpu"][0]),
-                _times((row["up"][0] + row["down"][0]) / (mine["up"][0] + mine["down"][0])),
-            ]
-        )
+        _line([row["system"], *map(_times, _over(row, rows[OURS]))])
         for name, row in rows.items()
         if name != OURS and row["turns"]
     )
 
 
+def _over(row: Mapping[str, Any], mine: Mapping[str, Any]) -> tuple[float, float, float]:
+    """A system's medians over one of ours: seconds of a round, processor time, bytes."""
+    sent = (row["up"][0] + row["down"][0]) / (mine["up"][0] + mine["down"][0])
+    return row["seconds"][0] / mine["seconds"][0], row["cpu"][0] / mine["cpu"][0], sent
+
+
 def _ahead(document: Mapping[str, Any], system: str, mine: str = OURS) -> str:
     """How far ahead one of ours is of a system: by the clock, by processor time and by bytes."""
-    them, us = document["rows"][system], document["rows"][mine]
-    clock, cpu = (them[name][0] / us[name][0] for name in ("seconds", "cpu"))
-    sent = (them["up"][0] + them["down"][0]) / (us["up"][0] + us["down"][0])
+    clock, cpu, sent = _over(document["rows"][system], document["rows"][mine])
     return f"{clock:.1f} times by the clock, {cpu:.1f} by processor time and {sent:.1f} by bytes"
 
 
 def _share(document: Mapping[str, Any], system: str) -> str:
     """A system's seconds of a round, of ours."""
-    rows = document["rows"]
-    return f"{rows[system]['seconds'][0] / rows[OURS]['seconds'][0]:.2f}"
+    clock, *_ = _over(document["rows"][system], document["rows"][OURS])
+    return f"{clock:.2f}"
 
 
 def _simulated(row: Mapping[str, Any]) -> str:
