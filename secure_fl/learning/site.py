@@ -71,13 +71,16 @@ class Site:
         share_scores: bool = False,
         balances: bool = False,
     ) -> None:
-        from secure_fl.learning.training import pick_device
+        from secure_fl.learning.training import knows_bfloat16, pick_device
 
         self.name, self.silo, self.task = silo.name, silo, task
         self.shared_model_settings, self.model_settings = model, silo.model or model
         self.training, self.seed, self.recorder = training, seed, recorder
         self.hospitals = (silo,) if hospitals is None else tuple(hospitals)  # who is measured
         self.device = pick_device(training.device)
+        self.halves = training.precision == "bfloat16" and knows_bfloat16(self.device)
+        if training.precision == "bfloat16" and not self.halves:
+            recorder.event("warning", code="no bfloat16")
         self.local_head = local_head  # the parties' label sets differ: heads are never sent
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
         self.share_scores = share_scores  # whether other members of an evaluation learn its own

@@ -187,9 +187,13 @@ def public_step(site: Site, optimizer: Optimizer, loss: Callable[[], Tensor]) ->
 
 
 def autocast(site: Site) -> torch.autocast:
-    """The settings' precision, inside."""
-    bf16 = site.training.precision == "bfloat16"
-    return torch.autocast(site.device.type, dtype=torch.bfloat16, enabled=bf16)
+    """The site's precision, inside."""
+    return torch.autocast(site.device.type, dtype=torch.bfloat16, enabled=site.halves)
+
+
+def knows_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 saves time: a processor without instructions for it is ten times slower."""
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def clip(site: Site, optimizer: Optimizer) -> None:

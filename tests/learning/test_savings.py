@@ -14,8 +14,9 @@ from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
+from secure_fl.display.watch import warning
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning import anatomy, models
+from secure_fl.learning import anatomy, models, training
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import AdapterSettings, DPSettings
@@ -109,3 +110,23 @@ def test_what_cannot_is_refused_before_it_trains(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with raises(ModelError, field="training.checkpointing"):
         models.recompute(model)
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_processor_without_bfloat16_trains_in_float32_and_says_so(
+    knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "knows_bfloat16", lambda device: knows)
+
+    def trained(precision: str) -> tuple[dict[str, Tensor], list[Any]]:
+        events: list[Any] = []
+        asked = TrainingSettings.model_validate({"precision": precision, "batch_size": 8})
+        run = small(FedAvg(rounds=1), training=asked, listener=events.append).run()
+        warned = [warning(event) for event in events if event["event"] == "warning"]
+        return run.model.state_dict(), warned
+
+    full, silent = trained("float32")
+    half, warned = trained("bfloat16")
+    assert not silent
+    assert all(torch.equal(full[name], half[name]) for name in full) == (not knows)
+    assert len(warned) == (0 if knows else 3) and all("float32" in line for line in warned)
