@@ -30,7 +30,7 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
         lambda: load_model(spec, task, tokenizer, settings.run.seed),
         tokenizer,
         task,
-        with_rate(settings.training, spec),
+        with_rate(settings.training, spec, task.kind),
         settings.algorithm,
         settings.run.seed,
         own,

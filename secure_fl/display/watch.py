@@ -53,9 +53,7 @@ def warning(event: Mapping[str, Any]) -> str:
     if event["code"] == "cut read by cls":
         return 'a cut checkpoint is read by its first token and learns late: pooling = "attentive"'
     if event["code"] == "no bfloat16":
-        return (
-            "this processor has no instructions for bfloat16, so it trains in float32"
-        )
+        return "this processor has no instructions for bfloat16, so it trains in float32"
     if event["code"] == "impossible norms":
         return (
             f"the squared norms of {event['count']} sums add up to less than nothing: some "

@@ -163,7 +163,7 @@ def around(settings: Settings) -> dict[str, list[Any]]:
     """Learning rates around the settings' own."""
     from secure_fl.learning.usual import with_rate
 
-    rate = with_rate(settings.training, settings.model).learning_rate or 0.0
+    rate = with_rate(settings.training, settings.model, settings.task.kind).learning_rate or 0.0
     return {RATE: [float(f"{rate * times:.3g}") for times in AROUND]}
 
 

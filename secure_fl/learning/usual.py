@@ -2,7 +2,8 @@
 
 Wide models bear small steps alone, and narrow ones learn nothing by them. BERT's 5e-5 belongs to
 768 columns; the built-in model's 64 stay with it where they are, at one class for all records.
-Adapters begin at nothing and are few, so their steps are larger, and follow the width less.
+Adapters begin at nothing and are few, so their steps are larger, and follow the width less. Where
+each token has a label, a record says more, and narrow models bear steps twice as large.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any
 from torch import nn
 
 from secure_fl.learning.adapters import adapted
-from secure_fl.learning.anatomy import body_of
+from secure_fl.learning.anatomy import body_of, unwrapped
 from secure_fl.learning.fetching import configured
 from secure_fl.learning.models import load_tokenizer
-from secure_fl.settings import ModelSettings, TrainingSettings
+from secure_fl.settings import Kind, ModelSettings, TrainingSettings
 
 RATE, WIDTH = 5e-5, 768  # BERT-base's own (arXiv 1810.04805, A.3)
 MOST = 2e-3  # of models narrower than any that is pretrained
+MOST_OF_ENTITIES = 4e-3  # of such models, where each token has a label
 ADAPTERS, MOST_OF_ADAPTERS = 2e-3, 1e-2  # the same of adapters (docs/adapters.md)
 SGD = 0.1  # its steps are as long as gradients, which are clipped
 
@@ -26,7 +28,9 @@ SGD = 0.1  # its steps are as long as gradients, which are clipped
 def rate_of(model: nn.Module, training: TrainingSettings) -> float:
     """The settings' learning rate, or else this model's."""
     config = getattr(body_of(model), "config", None)
-    return training.learning_rate or _usual(config, training, adapters=bool(adapted(model)))
+    entities = type(unwrapped(model)).__name__.endswith("ForTokenClassification")
+    usual = _usual(config, training, adapters=bool(adapted(model)), entities=entities)
+    return training.learning_rate or usual
 
 
 def stride_of(model: nn.Module, training: TrainingSettings) -> float:
@@ -36,16 +40,17 @@ def stride_of(model: nn.Module, training: TrainingSettings) -> float:
     return rate_of(model, training)
 
 
-def with_rate(training: TrainingSettings, spec: ModelSettings) -> TrainingSettings:
+def with_rate(training: TrainingSettings, spec: ModelSettings, kind: Kind) -> TrainingSettings:
     """The settings with the rate that this model would have: for who needs it before training."""
     if training.learning_rate is not None:
         return training
     config = configured(spec, load_tokenizer(spec), {})
-    rate = _usual(config, training, adapters=spec.adapter is not None)
+    adapters, entities = spec.adapter is not None, kind == "ner"
+    rate = _usual(config, training, adapters=adapters, entities=entities)
     return training.model_copy(update={"learning_rate": rate})
 
 
-def _usual(config: Any, training: TrainingSettings, *, adapters: bool) -> float:
+def _usual(config: Any, training: TrainingSettings, *, adapters: bool, entities: bool) -> float:
     if training.optimizer == "sgd":
         return SGD
     if config is None:  # no transformer: nothing is known of it
@@ -54,4 +59,4 @@ def _usual(config: Any, training: TrainingSettings, *, adapters: bool) -> float:
     narrower = WIDTH / width
     if adapters:
         return float(f"{min(MOST_OF_ADAPTERS, ADAPTERS * narrower):.3g}")
-    return float(f"{min(MOST, RATE * narrower**2):.3g}")
+    return float(f"{min(MOST_OF_ENTITIES if entities else MOST, RATE * narrower**2):.3g}")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    PreTrainedModel,
+)
 
 from secure_fl import FedAvg, FedKD, TrainingSettings
 from secure_fl.algorithms.distillation import Pair
@@ -13,7 +20,14 @@ from secure_fl.config.load import dump, loads
 from secure_fl.federation.tuning import RATE, around
 from secure_fl.learning.adapters import adapt
 from secure_fl.learning.training import make_optimizer
-from secure_fl.learning.usual import MOST, MOST_OF_ADAPTERS, SGD, rate_of, with_rate
+from secure_fl.learning.usual import (
+    MOST,
+    MOST_OF_ADAPTERS,
+    MOST_OF_ENTITIES,
+    SGD,
+    rate_of,
+    with_rate,
+)
 from secure_fl.settings import AdapterSettings, DPSettings, ModelSettings
 from secure_fl.testing.hospitals import silos, small
 from tests.support.hands import site_of
@@ -21,9 +35,9 @@ from tests.support.hands import site_of
 NONE = TrainingSettings(device="cpu")
 
 
-def bert(width: int) -> BertForSequenceClassification:
+def bert(width: int, kind: type[PreTrainedModel] = BertForSequenceClassification) -> Any:
     shape = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    return BertForSequenceClassification(BertConfig(vocab_size=8, hidden_size=width, **shape))
+    return kind(BertConfig(vocab_size=8, hidden_size=width, **shape))
 
 
 @pytest.mark.parametrize(("width", "rate"), [(1024, 2.81e-5), (768, 5e-5), (384, 2e-4), (32, MOST)])
@@ -39,6 +53,11 @@ def test_adapters_take_larger_steps_still(width: int, rate: float) -> None:
     model = bert(width)
     adapt(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
     assert rate_of(model, NONE) == rate
+
+
+@pytest.mark.parametrize(("width", "rate"), [(384, 2e-4), (64, MOST_OF_ENTITIES)])
+def test_entities_bear_larger_steps_of_narrow_models(width: int, rate: float) -> None:
+    assert rate_of(bert(width, BertForTokenClassification), NONE) == rate
 
 
 def test_batches_are_larger_under_dp_where_nobody_says() -> None:
@@ -58,7 +77,7 @@ def test_what_is_no_transformer_takes_beside() -> None:
 def test_what_is_named_holds() -> None:
     named = TrainingSettings(learning_rate=0.3)
     assert rate_of(bert(8), named) == 0.3
-    assert with_rate(named, ModelSettings()) is named
+    assert with_rate(named, ModelSettings(), "ner") is named
 
 
 def test_sgd_has_a_rate_of_its_own() -> None:
@@ -66,11 +85,13 @@ def test_sgd_has_a_rate_of_its_own() -> None:
 
 
 def test_it_is_known_before_a_model_is_there() -> None:
-    assert with_rate(NONE, ModelSettings()).learning_rate == MOST
+    assert with_rate(NONE, ModelSettings(), "pair").learning_rate == MOST
+    assert with_rate(NONE, ModelSettings(), "ner").learning_rate == MOST_OF_ENTITIES
     beside = ModelSettings(adapter=AdapterSettings())
-    assert with_rate(NONE, beside).learning_rate == MOST_OF_ADAPTERS
-    study = 'data = {corpus = "ade"}\nalgorithm = {name = "fedavg"}\n'
-    assert around(loads(study))[RATE][2] == MOST
+    assert with_rate(NONE, beside, "ner").learning_rate == MOST_OF_ADAPTERS
+    study = 'data = {corpus = "%s"}\ntask = {kind = "%s"}\nalgorithm = {name = "fedavg"}\n'
+    assert around(loads(study % ("ade", "classification")))[RATE][2] == MOST
+    assert around(loads(study % ("ner", "ner")))[RATE][2] == MOST_OF_ENTITIES
 
 
 def test_a_teacher_has_a_quarter_of_its_students() -> None:
