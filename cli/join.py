@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from secure_fl.crypto.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
-    from secure_fl.pilot.hospital import HospitalProcess
+    from secure_fl.pilot.hospital import Asked, HospitalProcess
     from secure_fl.pilot.kits import Kit
-    from secure_fl.pilot.site_questions import Asked
     from secure_fl.policy.file import SiteFile
     from secure_fl.policy.rules import Plan
+    from secure_fl.statistics.site import StatisticsSite
 
 MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fill a disk
 
@@ -191,17 +191,19 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
 
 def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> Asked:
     """What refuses questions, and answers those that are allowed."""
-    from secure_fl.pilot.site import statistics_of
-    from secure_fl.pilot.site_questions import Asked
-    from secure_fl.policy.questions import check_questions
+    from secure_fl.pilot.hospital import Asked
+    from secure_fl.policy.questions import QuestionPlan, check_questions
     from secure_fl.policy.rules import Company
 
     name = kit.connection.name
     company = Company.of(kit.roster, name)
-    return Asked(
-        lambda plan: check_questions(rules.policy, plan, company),
-        lambda plan: statistics_of(rules, name, plan, me),
-    )
+
+    def records(plan: QuestionPlan) -> StatisticsSite:
+        from secure_fl.pilot.site_questions import statistics_of
+
+        return statistics_of(rules, name, plan, me)
+
+    return Asked(lambda plan: check_questions(rules.policy, plan, company), records)
 
 
 def turned_away(log: Logger) -> Callable[[SecureFLError], None]:

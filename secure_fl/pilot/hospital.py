@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.roster import Roster
@@ -21,19 +21,29 @@ from secure_fl.events import Listener
 from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.site import Memory
-from secure_fl.pilot.site_questions import Asked, SiteQuestions
 from secure_fl.pilot.site_run import Home, Records, SiteRun
-from secure_fl.policy.questions import Proposal
+from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 from secure_fl.runs.folder import append_event
 
-Run: TypeAlias = SiteRun | SiteQuestions
+if TYPE_CHECKING:  # tables of records, and what reads them, are loaded by the first question
+    from secure_fl.pilot.site_questions import SiteQuestions
+    from secure_fl.statistics.site import StatisticsSite
+
+Run: TypeAlias = "SiteRun | SiteQuestions"
 MAX_WHY = 20_000  # characters of a refusal in the site's own log
 
 Approve = Callable[[Plan], None]  # raises what the site's policy refuses
 Approved = dict[str, str]  # who has approved a plan, when, and which
+
+
+class Asked(NamedTuple):
+    """What a hospital does with questions."""
+
+    approve: Callable[[QuestionPlan], None]  # raises what the site's policy refuses
+    site: Callable[[QuestionPlan], StatisticsSite]  # its records, rules and note
 
 
 @dataclass(slots=True)
@@ -206,6 +216,8 @@ class HospitalProcess:
         plan = invited.plan
         if isinstance(plan, Plan):
             return SiteRun(self._home, plan, invited.text, members, link)
+        from secure_fl.pilot.site_questions import SiteQuestions
+
         site = self._questions.site(plan)
         return SiteQuestions(self._home, plan, invited.text, members, link, site)
 

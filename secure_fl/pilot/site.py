@@ -16,20 +16,13 @@ from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.config.silos import read
 from secure_fl.crypto import secret
 from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.keyring import KeyRing
 from secure_fl.crypto.roster import Member, Roster
 from secure_fl.data.silo import Silo
-from secure_fl.errors import CohortError, DataError, KeyringError, QuestionRefused
+from secure_fl.errors import CohortError, DataError, KeyringError
 from secure_fl.files import Lines
-from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.policy.file import SiteFile
-from secure_fl.policy.questions import QuestionPlan
 from secure_fl.policy.rules import Plan
-from secure_fl.statistics.noise import NoiseBudget, unit_of
-from secure_fl.statistics.note import NOTE, Note
-from secure_fl.statistics.site import StatisticsSite
-from secure_fl.statistics.tables import of_files
 
 
 def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:
@@ -64,24 +57,6 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
     data = PartyData(party=(mine,), public=found.public, format=found.format, columns=found.columns)
     (silo,) = read(data, plan.task, plan.run.seed)
     return silo
-
-
-def statistics_of(
-    site: SiteFile, me: str, plan: QuestionPlan, identity: Identity
-) -> StatisticsSite:
-    """A site's records as questions see them, with its rules, its note and its one ledger."""
-    found, rules = site.sets.get(plan.dataset), site.policy.statistics
-    if found is None or rules is None:
-        raise QuestionRefused(
-            f"this site answers no questions about {plan.dataset!r}",
-            fix=f"add [site.statistics] and the data set to {site.file.name}",
-            party=me,
-        )
-    mine = PartyFiles(name=me, train=found.train, dev=found.dev, test=found.test)
-    data = PartyData(party=(mine,), format=found.format, columns=found.columns)
-    table, own = of_files(mine, data), site.ledger / me
-    budget = NoiseBudget(me, unit_of(table), open_ledger(own, me, identity))
-    return StatisticsSite(me, table, rules, Note(own / f"{plan.dataset}-{NOTE}"), budget)
 
 
 FILE = "runs.jsonl"

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
-from secure_fl.errors import RunError
+from secure_fl.config.data import PartyData, PartyFiles
+from secure_fl.crypto.identity import Identity
+from secure_fl.errors import QuestionRefused, RunError
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import join_run
+from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.lobby import rules_of_roster
 from secure_fl.pilot.site_run import Home
+from secure_fl.policy.file import SiteFile
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.statistics.exact import sealed
+from secure_fl.statistics.noise import NoiseBudget, unit_of
+from secure_fl.statistics.note import NOTE, Note
 from secure_fl.statistics.pages import write_answers
 from secure_fl.statistics.program import answer
 from secure_fl.statistics.site import StatisticsSite
-
-
-class Asked(NamedTuple):
-    """What a hospital does with questions."""
-
-    approve: Callable[[QuestionPlan], None]  # raises what the site's policy refuses
-    site: Callable[[QuestionPlan], StatisticsSite]  # its records, rules and note
+from secure_fl.statistics.tables import of_files
 
 
 class SiteQuestions:
@@ -98,3 +96,21 @@ class SiteQuestions:
         if not self._closed:
             self._folder.record(event)
         self._home.listen(event)
+
+
+def statistics_of(
+    site: SiteFile, me: str, plan: QuestionPlan, identity: Identity
+) -> StatisticsSite:
+    """A site's records as questions see them, with its rules, its note and its one ledger."""
+    found, rules = site.sets.get(plan.dataset), site.policy.statistics
+    if found is None or rules is None:
+        raise QuestionRefused(
+            f"this site answers no questions about {plan.dataset!r}",
+            fix=f"add [site.statistics] and the data set to {site.file.name}",
+            party=me,
+        )
+    mine = PartyFiles(name=me, train=found.train, dev=found.dev, test=found.test)
+    data = PartyData(party=(mine,), format=found.format, columns=found.columns)
+    table, own = of_files(mine, data), site.ledger / me
+    budget = NoiseBudget(me, unit_of(table), open_ledger(own, me, identity))
+    return StatisticsSite(me, table, rules, Note(own / f"{plan.dataset}-{NOTE}"), budget)

@@ -92,15 +92,17 @@ def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("module", "loads"),
+    ("module", "heavy", "loads"),
     [
-        ("secure_fl.pilot.lead", False),  # the coordinator's program
-        ("secure_fl.pilot.hospital", False),  # until its rules have let a run begin
-        ("secure_fl.learning.tasks.attentive_pooling", True),
+        ("secure_fl.pilot.lead", "transformers.modeling_utils", False),  # the coordinator's program
+        ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
+        ("secure_fl.learning.tasks.attentive_pooling", "transformers.modeling_utils", True),
+        ("secure_fl.pilot.hospital", "pandas", False),  # until a question is asked
+        ("secure_fl.pilot.site_questions", "pandas", True),
     ],
 )
-def test_modelling_code_waits_until_a_model_is_made(module: str, loads: bool) -> None:
-    code = f"import sys, {module}; print('transformers.modeling_utils' in sys.modules)"
+def test_what_is_heavy_waits_until_it_is_needed(module: str, heavy: str, loads: bool) -> None:
+    code = f"import sys, {module}; print({heavy!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == str(loads)
 

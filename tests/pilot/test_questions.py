@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from secure_fl.errors import CohortError, SecureFLError, SettingsError
+from secure_fl.pilot.hospital import Asked
 from secure_fl.pilot.plan import load_proposal, read_plan, read_proposal, write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.site_questions import Asked
 from secure_fl.policy.broken import PolicyRefusal
 from secure_fl.policy.file import SitePolicy
 from secure_fl.policy.questions import QuestionPlan, check_questions
