@@ -269,6 +269,16 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "benchmarks.federations.tuned",
             "FedAvg's defaults and what tune finds, beside a grid.",
             {"corpora": ("ade",), "size": 16, "passes": (1,)},
+            (
+                click.Option(
+                    ["--corpus", "corpora"],
+                    type=click.Choice(("ade", "pairs", "ner")),
+                    multiple=True,
+                    callback=lambda _ctx, _option, names: names or None,
+                    help="Which built-in records. Can be repeated. [default: all]",
+                ),
+                click.Option(["--seed"], type=int, help="Of records and models. [default: 7]"),
+            ),
         ),
         "breaking": Benchmark(
             "benchmarks.peers.breaking",
