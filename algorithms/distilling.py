@@ -118,7 +118,7 @@ def rate_of(site: Site, cfg: Distilling) -> float | None:
 def optimizer_of(site: Site, cfg: Distilling, model: nn.Module) -> Optimizer:
     """A fresh optimiser for steps on public records."""
     settings = site.training.model_copy(update={"learning_rate": rate_of(site, cfg)})
-    return make_optimizer(model, settings)
+    return make_optimizer(model, settings, alone=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,10 +202,10 @@ class Site:
             return fit_privately(self, model, epochs, round, objective, steps, optimizer)
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        """An optimiser of a model's local training, for who keeps it through the run."""
+        """An optimiser of a model that never leaves, for who keeps it through the run."""
         from secure_fl.learning.training import make_optimizer
 
-        return make_optimizer(model, self.training)
+        return make_optimizer(model, self.training, alone=True)
 
     def score(self, model: torch.nn.Module | None, round: int, label: str = "") -> None:
         """Evaluate on the dev and test records and write the metrics down, here.

@@ -46,12 +46,19 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def make_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
+def make_optimizer(
+    model: nn.Module, settings: TrainingSettings, *, alone: bool = False
+) -> Optimizer:
     """The optimiser of the settings over the parameters that are trained.
 
-    A model whose parts learn apart says so by `parts()`: (module, learning rate) of each.
+    A model whose parts learn apart says so by `parts()`: (module, learning rate) of each. `alone`:
+    nobody averages it.
     """
-    parts = model.parts() if isinstance(model, InParts) else [(model, rate_of(model, settings))]
+    parts = (
+        model.parts()
+        if isinstance(model, InParts)
+        else [(model, rate_of(model, settings, alone=alone))]
+    )
     groups = [
         {
             "params": [p for p in part.parameters() if p.requires_grad],

@@ -3,7 +3,8 @@
 Wide models bear small steps alone, and narrow ones learn nothing by them. BERT's 5e-5 belongs to
 768 columns; the built-in model's 64 stay with it where they are, at one class for all records.
 Adapters begin at nothing and are few, so their steps are larger, and follow the width less. Where
-each token has a label, a record says more, and narrow models bear steps twice as large.
+each token has a label, a record says more, and narrow models bear steps twice as large. A model
+that nobody averages bears half: an average forgives what one of its parts does.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ RATE, WIDTH = 5e-5, 768  # BERT-base's own (arXiv 1810.04805, A.3)
 MOST = 2e-3  # of models narrower than any that is pretrained
 MOST_OF_ENTITIES = 4e-3  # of such models, where each token has a label
 ADAPTERS, MOST_OF_ADAPTERS = 2e-3, 1e-2  # the same of adapters (docs/adapters.md)
+ALONE = 0.5  # of a whole model's rate, where no average is taken of it
 SGD = 0.1  # its steps are as long as gradients, which are clipped
 
 
-def rate_of(model: nn.Module, training: TrainingSettings) -> float:
-    """The settings' learning rate, or else this model's."""
+def rate_of(model: nn.Module, training: TrainingSettings, *, alone: bool = False) -> float:
+    """The settings' learning rate, or else this model's; `alone`: that nobody averages."""
     config = getattr(body_of(model), "config", None)
     entities = type(unwrapped(model)).__name__.endswith("ForTokenClassification")
-    usual = _usual(config, training, adapters=bool(adapted(model)), entities=entities)
+    adapters = bool(adapted(model))
+    usual = _usual(config, training, adapters=adapters, entities=entities, alone=alone)
     return training.learning_rate or usual
 
 
@@ -50,7 +53,14 @@ def with_rate(training: TrainingSettings, spec: ModelSettings, kind: Kind) -> Tr
     return training.model_copy(update={"learning_rate": rate})
 
 
-def _usual(config: Any, training: TrainingSettings, *, adapters: bool, entities: bool) -> float:
+def _usual(
+    config: Any,
+    training: TrainingSettings,
+    *,
+    adapters: bool,
+    entities: bool,
+    alone: bool = False,
+) -> float:
     if training.optimizer == "sgd":
         return SGD
     if config is None:  # no transformer: nothing is known of it
@@ -59,4 +69,5 @@ def _usual(config: Any, training: TrainingSettings, *, adapters: bool, entities:
     narrower = WIDTH / width
     if adapters:
         return float(f"{min(MOST_OF_ADAPTERS, ADAPTERS * narrower):.3g}")
-    return float(f"{min(MOST_OF_ENTITIES if entities else MOST, RATE * narrower**2):.3g}")
+    most = MOST_OF_ENTITIES if entities else MOST
+    return float(f"{min(most, RATE * narrower**2) * (ALONE if alone else 1):.3g}")

@@ -15,6 +15,8 @@ from transformers import (
 
 from secure_fl import FedAvg, FedKD, TrainingSettings
 from secure_fl.algorithms.distillation import Pair
+from secure_fl.algorithms.distilling import Learner
+from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.pairing import make_pair
 from secure_fl.config.load import dump, loads
 from secure_fl.federation.tuning import RATE, around
@@ -58,6 +60,17 @@ def test_adapters_take_larger_steps_still(width: int, rate: float) -> None:
 @pytest.mark.parametrize(("width", "rate"), [(384, 2e-4), (64, MOST_OF_ENTITIES)])
 def test_entities_bear_larger_steps_of_narrow_models(width: int, rate: float) -> None:
     assert rate_of(bert(width, BertForTokenClassification), NONE) == rate
+
+
+def test_who_learns_alone_takes_half_steps() -> None:
+    site, own, shared = site_of(silos(1)[0], NONE), NONE, TrainingSettings(learning_rate=0.3)
+    model = site.model()
+    assert [group["lr"] for group in site.optimizer(model).param_groups] == [MOST / 2]
+    assert [rate_of(model, how, alone=True) for how in (own, shared)] == [MOST / 2, 0.3]
+    learner = Learner.of(site, FedID(), model)
+    assert [group["lr"] for group in learner.public.param_groups] == [MOST / 2]
+    adapt(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
+    assert rate_of(model, NONE, alone=True) == MOST_OF_ADAPTERS  # as they are: not measured
 
 
 def test_batches_are_larger_under_dp_where_nobody_says() -> None:
