@@ -183,8 +183,8 @@ class TrainingSettings(Section):
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: by the model's width, 5e-5
-    # for 768 columns, 2e-4 for 384, 2e-3 for the built-in model, 4e-3 where it finds entities; half
-    # of it for a model that nobody averages (adapters: 2e-3, 4e-3, 1e-2; with sgd 0.1)
+    # for 768 columns, 2e-4 for 384, 2e-3 for the built-in model, 4e-3 where it finds entities, and
+    # half of both where nobody averages it (adapters: 2e-3, 4e-3, 1e-2; with sgd 0.1)
     schedule: Literal["linear", "constant"] = "linear"  # linear: down to 0 at the run's end
     warmup: Annotated[float, Field(ge=0, lt=1)] | None = None  # share of the run in which the rate
     # rises from 0; None: 0.1 if linear, else 0

@@ -1,10 +1,10 @@
 """The learning rate of a model for which none is named: it follows from the model's width.
 
-Wide models bear small steps alone, and narrow ones learn nothing by them. BERT's 5e-5 belongs to
+Wide models bear no larger steps, and narrow ones learn nothing by theirs. BERT's 5e-5 belongs to
 768 columns; the built-in model's 64 stay with it where they are, at one class for all records.
 Adapters begin at nothing and are few, so their steps are larger, and follow the width less. Where
-each token has a label, a record says more, and narrow models bear steps twice as large. A model
-that nobody averages bears half: an average forgives what one of its parts does.
+each token has a label, a record says more, and narrow models bear steps twice as large. Of those
+that nobody averages they bear half: an average forgives what one of its parts does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from secure_fl.settings import Kind, ModelSettings, TrainingSettings
 RATE, WIDTH = 5e-5, 768  # BERT-base's own (arXiv 1810.04805, A.3)
 MOST = 2e-3  # of models narrower than any that is pretrained
 MOST_OF_ENTITIES = 4e-3  # of such models, where each token has a label
+ALONE = 0.5  # of these two, where nobody averages a model
 ADAPTERS, MOST_OF_ADAPTERS = 2e-3, 1e-2  # the same of adapters (docs/adapters.md)
-ALONE = 0.5  # of a whole model's rate, where no average is taken of it
 SGD = 0.1  # its steps are as long as gradients, which are clipped
 
 
@@ -69,5 +69,5 @@ def _usual(
     narrower = WIDTH / width
     if adapters:
         return float(f"{min(MOST_OF_ADAPTERS, ADAPTERS * narrower):.3g}")
-    most = MOST_OF_ENTITIES if entities else MOST
-    return float(f"{min(most, RATE * narrower**2) * (ALONE if alone else 1):.3g}")
+    most = (MOST_OF_ENTITIES if entities else MOST) * (ALONE if alone else 1)
+    return float(f"{min(most, RATE * narrower**2):.3g}")

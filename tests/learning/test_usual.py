@@ -67,6 +67,7 @@ def test_who_learns_alone_takes_half_steps() -> None:
     model = site.model()
     assert [group["lr"] for group in site.optimizer(model).param_groups] == [MOST / 2]
     assert [rate_of(model, how, alone=True) for how in (own, shared)] == [MOST / 2, 0.3]
+    assert rate_of(bert(384), NONE, alone=True) == rate_of(bert(384), NONE)  # no narrow one
     learner = Learner.of(site, FedID(), model)
     assert [group["lr"] for group in learner.public.param_groups] == [MOST / 2]
     adapt(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
