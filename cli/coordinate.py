@@ -86,7 +86,7 @@ def coordinate(
     from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import named, saved, unsolved
+    from secure_fl.pilot.progress import named, progress, saved, unsolved
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(Signals())
@@ -94,7 +94,8 @@ def coordinate(
     roster, url = given.roster, listen or given.connection.url
     me = open_ring(folder, passphrase_file).identity()
     show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
-    run = RunFolder.open(out, write_plan(asked), resume=(out / "settings.toml").exists())
+    before = progress(out) if (out / "settings.toml").exists() else None
+    run = RunFolder.open(out, write_plan(asked), resume=before is not None)
     standing = LeadStanding(asked.rounds)
     with closing(run), journal(log_format, quiet=quiet, below=standing.lines) as log:
         for warning in given.warnings():
@@ -105,6 +106,8 @@ def coordinate(
             partial(RunLeader, named=named(out), unsolved=unsolved(out), saved=saved(out)),
         )
         meter = notes.meter
+        if before is not None and before["round"]:
+            recorder.event("begun again", after=before["round"], state=before["state"])
         with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")

@@ -17,6 +17,7 @@ from secure_fl.pilot.metrics import Meter
 from secure_fl.runs.folder import RunFolder
 
 BAD = (
+    "begun again",
     "lost",
     "left out",
     "failed",
@@ -64,6 +65,8 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
             return f"gathered: {', '.join(event['members'])}"
         case "round" if 0 < event["round"] <= rounds:
             return f"round {event['round']} of {rounds}: {', '.join(event['members'])}"
+        case "begun again":
+            return f"begun again, in round {event['after']} of {rounds}: {_ended(event['state'])}"
         case "lost" | "returned" | "restarted" | "left out":
             return f"{event['event']}: {', '.join(map(str, event['parties']))}"
         case "forgot":
@@ -90,6 +93,13 @@ def told(event: dict[str, Any], rounds: int) -> str | None:
         case "stopped":
             return _stopped(event)
     return None
+
+
+def _ended(state: str) -> str:
+    """How the process before this one ended."""
+    if state.startswith(("stopped", "finished")):
+        return f"it was {state} before"
+    return "the process before this one ended without a word"
 
 
 def _awaited(event: dict[str, Any]) -> str:

@@ -84,6 +84,8 @@ class _SoFar:
             case "not awaited" if self.state != "waiting":
                 late = [n for n in (self.waits or {"for": []})["for"] if n not in event["parties"]]
                 self.waits = self.waits and {**self.waits, "for": late} if late else None
+            case "begun again":
+                self.notes.append(f"begun again in round {event['after']}")
             case "returned" | "restarted" as what:
                 self.notes.append(f"{what} {', '.join(event['parties'])}")
             case "stopped" if event.get("final"):  # else a gathering alone ended

@@ -193,3 +193,17 @@ def test_a_coordinator_says_how_many_are_missing_and_until_when() -> None:
     stopped = {"event": "stopped", "code": "returned", "at": ""}
     assert told(stopped, 3) is None  # it is gathered anew
     assert told(stopped | {"final": True}, 3) == "stopped (returned)"
+
+
+def test_a_coordinator_that_was_begun_again_says_how_the_last_one_ended(tmp_path: Path) -> None:
+    def line(state: str) -> str:
+        return told({"event": "begun again", "after": 2, "state": state}, 4) or ""
+
+    assert line("running") == (
+        "begun again, in round 2 of 4: the process before this one ended without a word"
+    )
+    assert line("stopped (operator)").endswith("it was stopped (operator) before")
+    (tmp_path / "settings.toml").write_text("[algorithm]\nrounds = 4\n")
+    events = [{"event": "round", "round": 2, "members": []}, {"event": "begun again", "after": 2}]
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    assert progress(tmp_path)["notes"] == ["begun again in round 2"]
