@@ -203,8 +203,8 @@ class TrainingSettings(Section):
     patience: Positive | None = None  # rounds without a better pooled dev score, after which the
     # run ends with what it was after the best; None: all rounds, and what is there after the last
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: of products, in half the time
-    # where there are instructions for it, and in float32 elsewhere
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: of products, in less time
+    # where there are instructions for it; elsewhere it trains in float32
     dp: DPSettings | None = None  # with it, dp.max_grad_norm takes the place of max_grad_norm
 
     @model_validator(mode="before")

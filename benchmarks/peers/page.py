@@ -59,6 +59,7 @@ def write() -> str:
         machine=_machine,
         times=_ahead,
         share=_share,
+        beside=_beside,
         table=_networked,
         ratios=_ratios(networked["rows"]),
         growth=_growth([networked, *(found[name] for name in GROWN)]),
@@ -172,6 +173,12 @@ def _ahead(document: Mapping[str, Any], system: str, mine: str = OURS) -> str:
     """How far ahead one of ours is of a system: by the clock, by processor time and by bytes."""
     clock, cpu, sent = _over(document["rows"][system], document["rows"][mine])
     return f"{clock:.1f} times by the clock, {cpu:.1f} by processor time and {sent:.1f} by bytes"
+
+
+def _beside(document: Mapping[str, Any], system: str, mine: str) -> str:
+    """What a round of one of ours takes of a system's, and of its bytes."""
+    clock, _, sent = _over(document["rows"][mine], document["rows"][system])
+    return f"{clock:.2f} times as long, at {sent:.2f} of the bytes"
 
 
 def _share(document: Mapping[str, Any], system: str) -> str:

@@ -78,8 +78,9 @@ class Site:
         self.training, self.seed, self.recorder = training, seed, recorder
         self.hospitals = (silo,) if hospitals is None else tuple(hospitals)  # who is measured
         self.device = pick_device(training.device)
-        self.halves = training.precision == "bfloat16" and knows_bfloat16(self.device)
-        if training.precision == "bfloat16" and not self.halves:
+        asked = training.precision == "bfloat16"
+        self.halves = asked and knows_bfloat16(self.device)  # else products are of float32
+        if asked and not self.halves:
             recorder.event("warning", code="no bfloat16")
         self.local_head = local_head  # the parties' label sets differ: heads are never sent
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any

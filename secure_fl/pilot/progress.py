@@ -85,6 +85,7 @@ class _SoFar:
                 late = [n for n in (self.waits or {"for": []})["for"] if n not in event["parties"]]
                 self.waits = self.waits and {**self.waits, "for": late} if late else None
             case "begun again":
+                self.state = "gathering"
                 self.notes.append(f"begun again in round {event['after']}")
             case "returned" | "restarted" as what:
                 self.notes.append(f"{what} {', '.join(event['parties'])}")

@@ -63,10 +63,10 @@ def test_entities_bear_larger_steps_of_narrow_models(width: int, rate: float) ->
 
 
 def test_who_learns_alone_takes_half_steps() -> None:
-    site, own, shared = site_of(silos(1)[0], NONE), NONE, TrainingSettings(learning_rate=0.3)
-    model = site.model()
+    site = site_of(silos(1)[0], NONE)
+    model, named = site.model(), TrainingSettings(learning_rate=0.3)
     assert [group["lr"] for group in site.optimizer(model).param_groups] == [MOST / 2]
-    assert [rate_of(model, how, alone=True) for how in (own, shared)] == [MOST / 2, 0.3]
+    assert [rate_of(model, how, alone=True) for how in (NONE, named)] == [MOST / 2, 0.3]
     assert rate_of(bert(384), NONE, alone=True) == rate_of(bert(384), NONE)  # no narrow one
     learner = Learner.of(site, FedID(), model)
     assert [group["lr"] for group in learner.public.param_groups] == [MOST / 2]

@@ -204,6 +204,12 @@ def test_a_coordinator_that_was_begun_again_says_how_the_last_one_ended(tmp_path
     )
     assert line("stopped (operator)").endswith("it was stopped (operator) before")
     (tmp_path / "settings.toml").write_text("[algorithm]\nrounds = 4\n")
-    events = [{"event": "round", "round": 2, "members": []}, {"event": "begun again", "after": 2}]
+    events: list[dict[str, Any]] = [
+        {"event": "round", "round": 2, "members": []},
+        {"event": "stopped", "code": "operator", "final": True},
+        {"event": "begun again", "after": 2},
+    ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    assert progress(tmp_path)["notes"] == ["begun again in round 2"]
+    found = progress(tmp_path)
+    assert found["notes"] == ["begun again in round 2"]
+    assert found["state"] == "gathering"  # killed now, it was not stopped by an operator
