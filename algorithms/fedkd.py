@@ -170,7 +170,7 @@ class Descent:
         with self._site.recorder.phase("train"):
             self._pair.train()
             self._optimizer.zero_grad(set_to_none=True)
-            backward(self._site, self._pair, batches, losses)
+            backward(self._site, self._pair, self._optimizer, batches, losses)
             clip(self._site, self._optimizer)
             return {
                 name: torch.zeros_like(w) if w.grad is None else w.grad.detach().clone()

@@ -243,6 +243,12 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                     help="Data sets, of which ade_cls is taken. [default: built-in notes]",
                 ),
                 click.Option(["--simulated"], is_flag=True, help="Many clients in one process."),
+                click.Option(
+                    ["--threads"],
+                    metavar="COUNT",
+                    type=click.IntRange(min=1),
+                    help="Of each process. [default: 1]",
+                ),
             ),
         ),
         "defaults": Benchmark(

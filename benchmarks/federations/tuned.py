@@ -1,4 +1,4 @@
-"""FedAvg at its defaults and as `tune` finds it, beside a whole grid of rates and passes.
+"""FedAvg at its defaults, by `init` and by `tune`, beside a whole grid of rates and passes.
 
 Built-in records and the built-in model: every point trains in seconds. All runs are of one seed, so
 the point that `tune` ends with is one of the grid's, and has that one's test score.
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.report import Report, Target, cpu, table
+from secure_fl.cli.init import SHORT
 from secure_fl.config.load import Settings, loads
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.tuning import RATE, combinations, tune, with_choice
@@ -28,7 +29,8 @@ protection = {{mode = "none"}}
 algorithm = {{name = "fedavg"}}
 """
 KINDS = {"ade": "classification", "pairs": "classification", "ner": "ner"}
-COLUMNS = ("corpus", "metric", "default", "tuned", "best of the grid", "tune", "grid")
+WRITTEN = {f"algorithm.{field}": value for field, value in SHORT.items()}  # by `secure-fl init`
+COLUMNS = ("corpus", "metric", "default", "init's", "tuned", "best of the grid", "tune", "grid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Row:
     corpus: str
     metric: str
     default: float
+    written: float
     tuned: float
     best: float
     tune_seconds: float
@@ -60,6 +63,7 @@ def measure(
     for row in rows:
         targets += [
             Target(f"{row.corpus}: default below the best, points", 2, _less(row, row.default)),
+            Target(f"{row.corpus}: init's below the best, points", 2, _less(row, row.written)),
             Target(f"{row.corpus}: tuned below the best, points", 1, _less(row, row.tuned)),
             Target(f"{row.corpus}: tune's CPU, of the grid's", 0.34, _share(row)),
         ]
@@ -67,7 +71,7 @@ def measure(
         (
             row.corpus,
             row.metric,
-            *(f"{100 * score:.1f}" for score in (row.default, row.tuned, row.best)),
+            *(f"{100 * score:.1f}" for score in (row.default, row.written, row.tuned, row.best)),
             *(f"{seconds:.0f} s" for seconds in (row.tune_seconds, row.grid_seconds)),
         )
         for row in rows
@@ -89,12 +93,13 @@ def _row(corpus: str, size: int, values: dict[str, Sequence[Any]], seed: int) ->
     searched, found = cpu(lambda: tune(settings, values))
     best = max(points, key=lambda point: point[1])  # by dev records, as whoever has a grid would
     tuned = next(test for choice, _, test in points if choice == dict(found.best.choice))
-    _, default = _scores(settings, {})
+    (_, default), (_, written) = _scores(settings, {}), _scores(settings, WRITTEN)
     grid = [(choice, round(test, 4)) for choice, _, test in points]
     return Row(
         corpus,
         found.metric,
         default,
+        written,
         tuned,
         best[2],
         searched,

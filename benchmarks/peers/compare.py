@@ -70,12 +70,16 @@ def measure(
     model: str = "tiny",
     data: str | Path | None = None,
     simulated: bool = False,
+    threads: int = 1,
 ) -> Report:
-    """Run the job by every way, turn after turn; `simulated`: of many clients in one process."""
+    """Run the job by every way, turn after turn; `simulated`: of many clients in one process.
+
+    `threads`: of each process.
+    """
     names = names or (SIMULATED if simulated else NETWORKED)
     sites, records = sites or (100 if simulated else 4), records or (24 if simulated else 120)
     started, homes = time.perf_counter(), Path(environments).absolute()
-    size: dict[str, int] = {"sites": sites, "records": records, "rounds": rounds}
+    size = {"sites": sites, "records": records, "rounds": rounds, "threads": threads}
     sizes = Sizes.of(model, real=data is not None, **size)
     taken: dict[str, list[Turn]] = {name: [] for name in names}
     errors: dict[str, str] = {}

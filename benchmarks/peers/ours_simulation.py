@@ -5,27 +5,24 @@ from __future__ import annotations
 import json
 import time
 
-import torch
-
 from benchmarks.peers.inside.job import Job, trained
 from benchmarks.peers.prepare import LENGTH, members
 from secure_fl import FedAvg, Federation, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.events import Event
+from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.settings import ProtectionSettings
 
 
 def main() -> None:
     """Run the job that the environment names."""
-    torch.set_num_threads(1)
     job = Job()
     labels = json.loads((job.folder / "job.json").read_text())["labels"]
     begins: list[float] = []
 
     def listen(event: Event) -> None:
-        if event["event"] == "round" and event["party"] == job.sites[-1]:
-            begins.append(time.time())  # of the next
+        if event["event"] == "round" and event["party"] == COORDINATOR:
+            begins.append(time.time())
 
-    begins.append(time.time())
     result = Federation(
         members(job.folder),
         FedAvg(rounds=job.rounds, epochs=1),

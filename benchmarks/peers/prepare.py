@@ -39,6 +39,7 @@ class Sizes:
     learning_rate: float = FRESH
     model: str = checkpoint.BUILT_IN  # or a size of `larger`, or a checkpoint
     seed: int = 0
+    threads: int = 1  # of each process
     set: str = BUILT_IN  # of `collection.SETS`
 
     @property
@@ -81,6 +82,7 @@ def prepare(folder: Path, sizes: Sizes, data: Path | None = None) -> Path:
         # where our own sites begin to draw their orders from
         "seeds": {party.name: seed_for(sizes.seed, party.name) for party in parties},
         "seed": sizes.seed,
+        "threads": sizes.threads,
         "labels": list(task.labels),
         "records": name,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from secure_fl.data.examples import Example
@@ -38,7 +39,7 @@ class Scores:
 
     def begin(self, model: str, splits: Sequence[str] = SPLITS) -> None:
         """Count nothing yet of a model: as do those who hold none, or no records."""
-        self._counted |= {(model, split): self._count([], []) for split in splits}
+        self._counted |= {(model, split): self._nothing for split in splits}
 
     def measure(
         self,
@@ -100,6 +101,10 @@ class Scores:
             answer for pair in zip(*outcomes, strict=True) for answer in self._task.decode(*pair)
         ]
         return {name: float(metric(records, answers)) for name, metric in self._metrics.items()}
+
+    @cached_property
+    def _nothing(self) -> Counts:
+        return self._count([], [])
 
     def _count(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Counts:
         return self._task.counts(logits, batches, by_label=self._by_label)

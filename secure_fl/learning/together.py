@@ -7,7 +7,7 @@ with those weights; a site that does not trains alone, and from then on everybod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,13 @@ class Together:
     """Trains the sites that joined it."""
 
     _sites: dict[str, Site] = field(default_factory=dict)
+    _alike: dict[str, list[Site]] = field(default_factory=dict)  # by site: those of its kind
     _done: dict[str, Trained] = field(default_factory=dict)
     _what: tuple[Any, ...] = ()  # was asked for of what is done
     _had: set[str] = field(default_factory=set)  # who has asked for it
     _start: dict[str, Tensor] = field(default_factory=dict)  # the weights that it began with
     _fit: WeakKeyDictionary[nn.Module, bool] = field(default_factory=WeakKeyDictionary)
-    _stacks: dict[int, nn.Module] = field(default_factory=dict)  # by copies, as made last
+    _stacks: dict[int, nn.Module] = field(default_factory=dict)  # by copies: full ones, the last
     _spare: list[dict[str, Tensor]] = field(default_factory=list)  # whose values were collected
     _apart: bool = False  # whether sites were found to begin with weights of their own
 
@@ -96,20 +97,13 @@ class Together:
         return self._fit[model]
 
     def _beside(self, site: Site, values: int) -> list[Site]:
-        """Sites with settings and as many batches as this one; the nearest in size, this first."""
-        batches, copies = extent(site, 1)[1], min(COPIES, MOST_VALUES // values)
-        alike = [
-            other
-            for other in self._sites.values()
-            if (other is site or other.name not in self._had | self._done.keys())
-            and (other.task, other.training) == (site.task, site.training)
-            and other.model_settings == site.model_settings
-            and other.max_batch is None
-            and isinstance(other.train, Table)
-            and extent(other, 1)[1] == batches
-        ]
-        alike.sort(key=lambda other: (other is not site, abs(len(other.train) - len(site.train))))
-        return alike[:copies]
+        """A site, and those of its kind that are not trained yet: the nearest in size."""
+        if site.name not in self._alike:
+            self._alike |= _by_kind(self._sites.values())
+        over = self._had | self._done.keys()
+        left = [other for other in self._alike[site.name] if other.name not in over]
+        left.sort(key=lambda other: abs(len(other.train) - len(site.train)))
+        return [site, *left][: min(COPIES, MOST_VALUES // values)]
 
     def _begins(self, site: Site, weights: Mapping[str, Tensor], found: Trained) -> bool:
         """Whether a site begins with the weights and the order that were supposed."""
@@ -118,14 +112,19 @@ class Together:
         )
         return same and torch.equal(site.batches_rng.get_state(), found.before)
 
+    def _stack(self, model: nn.Module, copies: int) -> nn.Module:
+        """So many copies of a model; the last two sizes are kept: full ones, and the rest."""
+        if copies not in self._stacks:
+            kept = list(self._stacks.items())[-1:]
+            self._stacks = dict([*kept, (copies, stacked(model, copies))])
+        return self._stacks[copies]
+
     def _train(
         self, sites: Sequence[Site], model: nn.Module, epochs: int, round: Round, steps: int | None
     ) -> None:
         settings, device = sites[0].training, sites[0].device
         self._start = {name: p.detach().clone() for name, p in trainable(model).items()}
-        if len(sites) not in self._stacks:
-            self._stacks = {len(sites): stacked(model, len(sites)).to(device)}
-        stack = self._stacks[len(sites)].train()
+        stack = self._stack(model, len(sites)).to(device).train()
         parameters = trainable(stack)
         begin(parameters, self._start)
         rate = rate_of(model, settings)
@@ -155,6 +154,22 @@ class Together:
                 kept[name].copy_(every.detach()[at])
             summed = torch.stack([total[at] for total in losses]).cpu()
             self._done[site.name] = Trained(kept, summed, order.before, order.after)
+
+
+def _by_kind(sites: Iterable[Site]) -> dict[str, list[Site]]:
+    """Sites by name, each with all that have its settings and as many batches."""
+    kinds: list[tuple[Any, list[Site]]] = []
+    for site in sites:
+        plain = site.max_batch is None and isinstance(site.train, Table)
+        batches = extent(site, 1)[1] if plain else None
+        kind = (batches, site.training, site.model_settings, site.task)
+        for known, alike in kinds:
+            if known == kind:
+                alike.append(site)
+                break
+        else:
+            kinds.append((kind, [site]))
+    return {site.name: alike for _, alike in kinds for site in alike}
 
 
 def _room_for(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

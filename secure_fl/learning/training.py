@@ -155,16 +155,20 @@ def step(
 ) -> Tensor:
     """One optimiser step; returns the loss without waiting for the device."""
     optimizer.zero_grad(set_to_none=True)
-    loss = backward(site, model, batches, objective)
+    loss = backward(site, model, optimizer, batches, objective)
     clip(site, optimizer)
     optimizer.step()
     return loss
 
 
 def backward(
-    site: Site, model: nn.Module, batches: Sequence[Batch], objective: Objective
+    site: Site,
+    model: nn.Module,
+    optimizer: Optimizer,
+    batches: Sequence[Batch],
+    objective: Objective,
 ) -> Tensor:
-    """Leave the gradients of the mean loss over all records in the model; return that loss."""
+    """Leave the gradients of the mean loss over all records for the optimiser; return that loss."""
     if site.training.dp is not None:
         raise SettingsError(
             "this algorithm makes steps of its own, which DP-SGD does not protect",
@@ -177,9 +181,10 @@ def backward(
             losses = objective(model, batch)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         total, records = total + losses.detach().sum(), records + len(losses)
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad /= records
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad /= records
     return total / records
 
 

@@ -32,9 +32,9 @@ class Job:
     """A job's folder: `job.json`, `model/`, `sites/NAME.npz` and `test.npz`."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        torch.set_num_threads(1)
         self.folder = Path(folder or os.environ[FOLDER])
         about = json.loads((self.folder / "job.json").read_text())
+        torch.set_num_threads(about["threads"])
         self.sites: list[str] = about["sites"]
         self.rounds: int = about["rounds"]
         self.batch_size: int = about["batch_size"]

@@ -16,7 +16,6 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
-torch.set_num_threads(1)
 job = Job()
 
 
