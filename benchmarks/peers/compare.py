@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -91,7 +92,9 @@ def measure(
             for name in names:
                 if name in errors:
                     continue
-                found = _run(name, job, Path(folder, f"{name}-{turn}"), homes, reference)
+                out = Path(folder, f"{name}-{turn}")
+                found = _run(name, job, out, homes, reference)
+                shutil.rmtree(out, ignore_errors=True)  # large models, turn after turn, fill disks
                 if isinstance(found, str):
                     errors[name] = found
                 else:

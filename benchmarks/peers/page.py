@@ -29,7 +29,7 @@ FILES = (
         "values-100M",
         "checkpoint",
     ),
-    *("simulated", "ray", "many", "few", "breaking"),
+    *("simulated", "threads", "ray", "many", "few", "breaking"),
 )
 GROWN = ("values-1M", "values-10M", "values-100M")
 
@@ -52,7 +52,7 @@ def write() -> str:
 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701
     found = {name: _read(name) for name in FILES}
-    networked, simulated, breaking = (found[n] for n in ("networked", "simulated", "breaking"))
+    networked, breaking = found["networked"], found["breaking"]
     shown = {name: row for name, row in breaking["rows"].items() if "error" not in row}
     return environment.from_string(TEXT.read_text()).render(
         **{name.replace("-", "_"): document for name, document in found.items()},
@@ -64,8 +64,7 @@ def write() -> str:
         ratios=_ratios(networked["rows"]),
         growth=_growth([networked, *(found[name] for name in GROWN)]),
         clients=_clients,
-        verdict=_verdict(simulated["rows"]),
-        many_verdict=_verdict(found["many"]["rows"]),
+        simulates=_simulates,
         broken=_grid(shown, outcomes.broken({n: r for n, r in shown.items() if n in NETWORKED})),
         learnt=_grid(shown, outcomes.learning(shown)),
     )
@@ -203,17 +202,11 @@ def _simulated(row: Mapping[str, Any]) -> str:
     )
 
 
-def _verdict(rows: Mapping[str, Any]) -> str:
-    """How our rounds a minute compare."""
-    mine = rows["ours-simulated"]
-    said = [
-        f"{row['cpu'][0] / mine['cpu'][0]:.2f} times those of {row['system'].split(',')[0]} by "
-        f"processor time ({row['seconds'][0] / mine['seconds'][0]:.2f} by the clock, in which "
-        "other jobs had a part)"
-        for name, row in rows.items()
-        if name != "ours-simulated" and row["turns"] and mine["turns"]
-    ]
-    return f"there are {' and '.join(said) or 'none to compare'}."
+def _simulates(document: Mapping[str, Any]) -> str:
+    """Our rounds a minute beside pfl's."""
+    ours, pfl = (document["rows"][f"{system}-simulated"] for system in ("ours", "pfl"))
+    clock, cpu = (pfl[what][0] / ours[what][0] for what in ("seconds", "cpu"))
+    return f"{clock:.2f} times by the clock, {cpu:.2f} by processor time"
 
 
 def _error(row: Mapping[str, Any]) -> str:
