@@ -27,9 +27,10 @@ Examples:
       --try algorithm.epochs=1,2
   secure-fl train study-tuning/tuned.toml
 
-All combinations train for few rounds, and the better third goes on to three times as many. Trials
-are judged by the main metric over all hospitals' dev records, summed like updates are. Under
-differential privacy each trial is entered into the hospitals' ledgers: the search costs, too."""
+All combinations train for few rounds, and the better third goes on to three times as many, until
+one is left; all go on while none has learned more than another. Trials are judged by the main metric
+over all hospitals' dev records, summed like updates are. Under differential privacy each trial is
+entered into the hospitals' ledgers: the search costs, too."""
 )
 @click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(

@@ -81,16 +81,23 @@ def test_trials_show_themselves_only_where_they_are_to(
 
 @pytest.mark.parametrize("name", ["fedavg", "local"])
 def test_what_cannot_learn_loses_to_what_can(name: str) -> None:
-    """Dead rates against one that learns: where scores are equal, the loss decides."""
+    """Dead rates against one that learns; beside nobody it is not trained again."""
     heard: list[Trial] = []
-    settings = study(name, size=240, rounds=2)
+    settings = study(name, size=240, rounds=6)
     found = tune(settings, {RATE: [1e-9, 3e-3, 1e-8], "algorithm.epochs": [3]}, tell=heard.append)
-    assert [trial.rounds for trial in heard] == [1, 1, 1, 2]
+    assert [trial.rounds for trial in heard] == [2, 2, 2]
     assert sorted(map(id, found.trials)) == sorted(map(id, heard))
     assert found.best.choice[RATE] == 3e-3 and found.best.rounds == 2
     assert found.settings.training.learning_rate == 3e-3
     assert found.settings.algorithm.epochs == found.best.choice["algorithm.epochs"]
-    assert found.settings.algorithm.rounds == 2
+    assert found.settings.algorithm.rounds == 6
+
+
+def test_all_go_on_while_nobody_has_learned() -> None:
+    """Rates that are dead alike: after few rounds chance would pick."""
+    heard: list[Trial] = []
+    found = tune(study(rounds=3), {RATE: [1e-9, 2e-9, 3e-9, 1e38]}, tell=heard.append)
+    assert [trial.rounds for trial in heard if trial.choice[RATE] != 1e38] == [1, 1, 1, 3, 3, 3]
     again = Federation.of(found.settings).run()
     assert found.best.score == again.pooled("dev")[found.metric]
 
@@ -144,7 +151,7 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     document = json.loads((out / "trials.json").read_text())
     tuned = load(out / "tuned.toml")
     assert tuned.training.learning_rate == document["best"]["choice"][RATE]
-    assert [t["rounds"] for t in document["trials"]] == [1, 1, 1, 2] and "best" in run.stdout
+    assert [t["rounds"] for t in document["trials"]] == [1, 1, 1] and "best" in run.stdout
     html = (out / "tuning.html").read_text()
     assert "http" not in html and document["metric"] in html
     assert CliRunner().invoke(main, ["tune", str(file), "--try", "nothing"]).exit_code == 2
