@@ -28,7 +28,7 @@ Examples:
   secure-fl train study-tuning/tuned.toml
 
 All combinations train for few rounds, and the better third goes on to three times as many, until
-one is left; all go on while none has learned more than another. Trials are judged by the main metric
+one is left; those that have learned as much as the last of it do, too. Trials are judged by the main metric
 over all hospitals' dev records, summed like updates are. Under differential privacy each trial is
 entered into the hospitals' ledgers: the search costs, too."""
 )

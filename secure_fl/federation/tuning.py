@@ -3,8 +3,9 @@
 Each trial is a run of its own, with its own schedule from the first rate to the last. By successive
 halving (Jamieson, Talwalkar, arXiv 1502.07943; Hyperband's inner loop) all combinations begin with
 few rounds, and the better third goes on to three times as many: a third of a grid's rounds. Where
-scores are equal and losses alike, nothing is learned yet, and all go on. Who is left alone has won:
-a trial beside nobody would decide nothing, and spend what the run itself is to spend.
+scores are equal and losses near, chance would choose, so who is like the last that goes on does,
+too. Who is left alone has won: a trial beside nobody would decide nothing, and spend what the run
+itself is to spend.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 
 KEEP = 3  # one in so many goes on, to so many times the rounds
-ALIKE = 0.02  # losses that are as near, of equal scores, are chance
+NEAR = 0.02  # losses that differ by less, at equal scores, say nothing
 RATE = "training.learning_rate"
 AROUND = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # times the file's rate, where nothing is said to be tried
 
@@ -97,12 +98,14 @@ def tune(
     require_lasting_ledgers(settings)
     choices = list(combinations(settings, values or around(settings)))
     trials: list[Trial] = []
-    metric, alike = "", False
+    done: list[Trial] = []
+    metric = ""
     for count, rounds in rungs(len(choices), settings.algorithm.rounds, halving=halving):
-        choices = choices if alike else choices[:count]
-        if trials and len(choices) == 1:
-            break
-        done: list[Trial] = []
+        if done:
+            choices = [trial.choice for trial in ahead(done, count)]
+            if len(choices) == 1:
+                break
+        done = []
         for choice in choices:
             trial, metric = attempt(settings, choice, rounds, progress=progress)
             tell(trial)
@@ -112,17 +115,21 @@ def tune(
             raise TrainingError(
                 "no combination could be trained", fix="try smaller learning rates, or other values"
             )
-        trained = [trial for trial in done if trial.score is not None]
-        trials, choices = [*trials, *done], [trial.choice for trial in trained]
-        alike = _alike(trained[0], trained[-1])
+        trials += done
     return Tuning(metric, tuple(trials), with_choice(settings, done[0].choice))
 
 
-def _alike(best: Trial, worst: Trial) -> bool:
-    """Whether there is nothing to choose between trials."""
-    if best.score != worst.score or best.loss is None or worst.loss is None:
+def ahead(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """The first of ordered trials, and who is like the last of these; none that failed."""
+    first = [trial for trial in trials[:count] if trial.score is not None]
+    return [*first, *(trial for trial in trials[count:] if _alike(first[-1], trial))]
+
+
+def _alike(better: Trial, worse: Trial) -> bool:
+    """Whether there is nothing to choose between them."""
+    if better.score != worse.score or better.loss is None or worse.loss is None:
         return False
-    return worst.loss <= best.loss * (1 + ALIKE)
+    return worse.loss <= better.loss * (1 + NEAR)
 
 
 def rungs(points: int, rounds: int, *, halving: bool = True) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ from secure_fl.config.load import Settings, load, loads
 from secure_fl.crypto.ledger import load_chain
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.federation.federation import Federation
-from secure_fl.federation.tuning import RATE, Trial, rungs, tune
+from secure_fl.federation.tuning import RATE, Trial, ahead, rungs, tune
 from tests.support.raising import raises
 
 STUDY = """\
@@ -91,6 +91,18 @@ def test_what_cannot_learn_loses_to_what_can(name: str) -> None:
     assert found.settings.training.learning_rate == 3e-3
     assert found.settings.algorithm.epochs == found.best.choice["algorithm.epochs"]
     assert found.settings.algorithm.rounds == 6
+
+
+def test_who_is_like_the_last_that_goes_on_goes_on_too() -> None:
+    def trial(score: float | None, loss: float | None) -> Trial:
+        return Trial({}, 1, score, loss, 0.0)
+
+    best, last, near = trial(0.8, 0.4), trial(0.7, 0.500), trial(0.7, 0.509)
+    worse, less, failed = trial(0.7, 0.511), trial(0.69, 0.5), trial(None, None)
+    ordered = [best, last, near, worse, less, failed]
+    assert ahead(ordered, 2) == [best, last, near]
+    assert ahead(ordered, 1) == [best]
+    assert ahead([best, failed], 2) == [best]
 
 
 def test_all_go_on_while_nobody_has_learned() -> None:
