@@ -28,9 +28,9 @@ Examples:
   secure-fl train study-tuning/tuned.toml
 
 All combinations train for few rounds, and the better third goes on to three times as many, until
-one is left; those that have learned as much as the last of it do, too. Trials are judged by the main metric
-over all hospitals' dev records, summed like updates are. Under differential privacy each trial is
-entered into the hospitals' ledgers: the search costs, too."""
+one is left; who has learned as much as the last of it does, too. Trials are judged by the main
+metric over all hospitals' dev records, summed like updates are. Under differential privacy each
+trial is entered into the hospitals' ledgers: the search costs, too."""
 )
 @click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
