@@ -52,8 +52,8 @@ class Together:
     _had: set[str] = field(default_factory=set)  # who has asked for it
     _start: dict[str, Tensor] = field(default_factory=dict)  # the weights that it began with
     _fit: WeakKeyDictionary[nn.Module, bool] = field(default_factory=WeakKeyDictionary)
-    _stacks: dict[int, nn.Module] = field(default_factory=dict)  # by copies: full ones, the last
-    _spare: list[dict[str, Tensor]] = field(default_factory=list)  # whose values were collected
+    _stacks: dict[Any, nn.Module] = field(default_factory=dict)  # by copies and shapes
+    _spare: dict[Any, list[dict[str, Tensor]]] = field(default_factory=dict)  # by shapes: collected
     _apart: bool = False  # whether sites were found to begin with weights of their own
 
     def join(self, site: Site) -> None:
@@ -83,7 +83,7 @@ class Together:
             self._done.clear()
             return None
         loss = _given(site, weights, found, extent(site, epochs, steps)[0])
-        self._spare.append(found.weights)
+        self._spare.setdefault(_shapes(found.weights), []).append(found.weights)
         return loss
 
     def _fits(self, site: Site, model: nn.Module) -> bool:
@@ -113,11 +113,12 @@ class Together:
         return same and torch.equal(site.batches_rng.get_state(), found.before)
 
     def _stack(self, model: nn.Module, copies: int) -> nn.Module:
-        """So many copies of a model; the last two sizes are kept: full ones, and the rest."""
-        if copies not in self._stacks:
+        """So many copies of a model; two stacks are kept, a full one and the rest's."""
+        like = (copies, _shapes(self._start))
+        if like not in self._stacks:
             kept = list(self._stacks.items())[-1:]
-            self._stacks = dict([*kept, (copies, stacked(model, copies))])
-        return self._stacks[copies]
+            self._stacks = dict([*kept, (like, stacked(model, copies))])
+        return self._stacks[like]
 
     def _train(
         self, sites: Sequence[Site], model: nn.Module, epochs: int, round: Round, steps: int | None
@@ -148,8 +149,9 @@ class Together:
                 clip_each(parameters, settings.max_grad_norm)
             optimizer.step()
             losses.append(total)
+        spare = self._spare.get(_shapes(self._start), [])
         for at, (site, order) in enumerate(zip(sites, drawn, strict=True)):
-            kept = self._spare.pop() if self._spare else _room_for(self._start)
+            kept = spare.pop() if spare else _room_for(self._start)
             for name, every in parameters.items():
                 kept[name].copy_(every.detach()[at])
             summed = torch.stack([total[at] for total in losses]).cpu()
@@ -170,6 +172,11 @@ def _by_kind(sites: Iterable[Site]) -> dict[str, list[Site]]:
         else:
             kinds.append((kind, [site]))
     return {site.name: alike for _, alike in kinds for site in alike}
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> tuple[tuple[str, torch.Size], ...]:
+    """What tells models apart: sites with labels of their own have heads of their own shape."""
+    return tuple((name, weight.shape) for name, weight in weights.items())
 
 
 def _room_for(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

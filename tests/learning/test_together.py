@@ -20,7 +20,7 @@ from secure_fl.learning.stacking import FAMILIES, stacked
 from secure_fl.testing.hospitals import small
 from tests.support.families import save
 from tests.support.saved_models import dropping
-from tests.support.token_hospitals import ner
+from tests.support.token_hospitals import corpora, ner
 
 __all__ = ["dropping"]  # a fixture
 SIZES = (20, 25, 33, 40, 21)  # of sites: one to three batches of 16, few of them full
@@ -113,6 +113,15 @@ def test_words_are_labelled_side_by_side(stacks: list[int]) -> None:
     shared: dict[str, Any] = {"silos": _same_labels(), "algorithm": FedAvg(rounds=2)}
     require_close(ner(**shared).run(), ner(**shared, together=True).run())
     assert stacks
+
+
+def test_heads_of_two_shapes_are_stacked_apart(stacks: list[int]) -> None:
+    """Four sites, of which two find other types than the others, and so have a smaller head."""
+    parts = [(silo, silo.train[at::2]) for silo in corpora()[:2] for at in (0, 1)]
+    sites = [Silo(f"site-{n}", part, s.dev, s.test) for n, (s, part) in enumerate(parts, 1)]
+    given: dict[str, Any] = {"silos": sites, "algorithm": FedAvg(rounds=2)}
+    require_close(ner(**given).run(), ner(**given, together=True).run())
+    assert stacks == [2, 2]
 
 
 def _same_labels() -> list[Silo]:
