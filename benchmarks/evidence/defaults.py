@@ -22,7 +22,7 @@ from benchmarks.evidence.kept import Kept
 from benchmarks.evidence.one_class import one_class
 from benchmarks.evidence.papers import measure as finish
 from benchmarks.evidence.papers import plan
-from benchmarks.evidence.tables.base import Budget, Table
+from benchmarks.evidence.tables.base import Table
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.inclusive.settings import Tiered
 from secure_fl.algorithms.registry import BUILT_IN as ALGORITHMS
@@ -105,9 +105,7 @@ def measure(
     return report(found, time.perf_counter() - started)
 
 
-def cells(
-    sets: Iterable[str], only: str, records: int | None, _budget: Budget, _seed: int
-) -> list[Cell]:
+def cells(sets: Iterable[str], only: str, records: int | None, _seed: int) -> list[Cell]:
     """A cell for each set and each algorithm that can learn it."""
     return [
         cell(name, algorithm, records)

@@ -52,7 +52,7 @@ class Evidence:
         """The rows that the table should have."""
         every = [cell for cell, _ in self.finished] + list(self.missing)
         known = {place_of(cell) for cell in every}
-        planned = (place_of(cell) for cell in self.table.cells("cpu", 0))
+        planned = (place_of(cell) for cell in self.table.cells(0))
         return [place for place in dict.fromkeys(planned) if place in known]
 
 
@@ -81,7 +81,7 @@ def gather(table: Table, folder: Path) -> Evidence:
     finished, missing, used = [], [], set()
     for seed in range(max([SEEDS, *(outcome["seed"] + 1 for outcome in outcomes)])):
         here = [(k, o, said(o)) for k, o in enumerate(outcomes) if o["seed"] == seed]
-        for cell in table.cells("cpu", seed):
+        for cell in table.cells(seed):
             asked, named = wanted(cell), "name" in cell.model
             fitting = [
                 (k, outcome)
@@ -178,4 +178,4 @@ def _in_order(table: Table, finished: Sequence[tuple[Cell, Outcome]]) -> list[tu
 
 def _planned(table: Table) -> Iterator[Place]:
     """The rows of a table: those with any seed, some have the first only."""
-    yield from dict.fromkeys(place_of(cell) for cell in table.cells("cpu", 0))
+    yield from dict.fromkeys(place_of(cell) for cell in table.cells(0))

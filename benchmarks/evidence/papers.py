@@ -20,7 +20,7 @@ from benchmarks import checkpoint, collection
 from benchmarks.evidence.cells import Cell, Outcome, Place, about, key_of, run
 from benchmarks.evidence.kept import Kept
 from benchmarks.evidence.summary import rows, tables
-from benchmarks.evidence.tables import TABLES, Budget, Table
+from benchmarks.evidence.tables import TABLES, Table
 from benchmarks.report import Report
 from secure_fl.errors import SecureFLError, SettingsError
 
@@ -48,13 +48,12 @@ def plan(
     data: str | Path | None = None,
     model: str | None = None,
     seeds: int = 3,
-    budget: Budget = "cpu",
     only: str = "",
 ) -> Plan:
     """List a table's cells, and refuse what could not be run before anything is."""
     chosen = TABLES[table] if isinstance(table, str) else table
     place = Place(collection.find(data), checkpoint.find(model or chosen.model))
-    every = [cell for seed in range(seeds) for cell in chosen.cells(budget, seed)]
+    every = [cell for seed in range(seeds) for cell in chosen.cells(seed)]
     cells = [cell for cell in every if only.lower() in cell.title.lower()]
     if not cells:
         fix = f"its first cell is called {every[0].title!r}"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import click
 
 from secure_fl.cli.group import INTERRUPTED, stop
 
-if TYPE_CHECKING:
-    from benchmarks.evidence.tables import Budget
-
 # Written out: reading them from `benchmarks.evidence.tables` would import torch for a help text.
-TABLES = ("demo", "fedid", "fedkd", "inclusivefl", "adapters")
+TABLES = ("demo", "fedid", "fedkd", "inclusivefl", "adapters", "gpu")
 FAILED = 5
 
 
@@ -42,13 +39,6 @@ whose settings, data or model have changed is run again, and so are all with --a
     "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Repeat with so many."
 )
 @click.option(
-    "--budget",
-    type=click.Choice(["cpu", "gpu"]),
-    default="cpu",
-    show_default=True,
-    help="Sizes for two cores and an hour or two, or for one large GPU.",
-)
-@click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where finished cells are kept.  [default: runs/papers/TABLE]",
@@ -67,7 +57,6 @@ whose settings, data or model have changed is run again, and so are all with --a
 @click.option("--again", is_flag=True, help="Run finished cells again.")
 def papers(
     table: str,
-    budget: str,
     work: Path | None,
     out: Path | None,
     jobs: int,
@@ -85,7 +74,7 @@ def papers(
     from secure_fl.cli import show
     from secure_fl.runs.folder import write_json
 
-    planned = plan(table, budget=cast("Budget", budget), **which)
+    planned = plan(table, **which)
     work = work or Path("runs") / "papers" / table
     try:
         report = measure(planned, work=work, jobs=jobs, again=again, tell=show.err().print)

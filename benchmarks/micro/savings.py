@@ -144,10 +144,11 @@ def kept(site: Site, model: nn.Module) -> int:
     return sum(size for at, size in sizes.items() if at not in weights)
 
 
-def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
+def joined(records: int) -> list[Text]:
+    """So many texts, each of one to eight built-in notes."""
     notes = corpora.make("ade", parties=1, seed=0, size=records * NOTES)[0].train
     texts = [note for note in notes if isinstance(note, Text)]
-    joined = [
+    return [
         Text(
             first.id,
             " ".join(note.text for note in texts[at * NOTES : at * NOTES + 1 + at % NOTES]),
@@ -155,9 +156,13 @@ def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
         )
         for at, first in enumerate(texts[::NOTES])
     ]
+
+
+def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
+    texts = joined(records)
     return Site(
-        Silo("north", joined),
-        make_task(TaskSettings(max_length=TOKENS), joined),
+        Silo("north", texts),
+        make_task(TaskSettings(max_length=TOKENS), texts),
         ModelSettings(name=name),
         TrainingSettings(batch_size=BATCH, device="cpu", **fields),
         0,

@@ -18,7 +18,7 @@ from benchmarks.datasets import Spread
 from benchmarks.evidence import kept, papers, summary
 from benchmarks.evidence import papers_command as command
 from benchmarks.evidence.cells import Cell, Place, key_of, sections
-from benchmarks.evidence.tables import TABLES, Budget, Table
+from benchmarks.evidence.tables import TABLES, Table
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import RunError, SettingsError
 
@@ -38,7 +38,7 @@ def cell(method: str = "FedAvg", seed: int = 0, **changes: Any) -> Cell:
 
 
 def small(*methods: str, **changes: Any) -> Table:
-    def cells(budget: Budget, seed: int) -> Iterator[Cell]:
+    def cells(seed: int) -> Iterator[Cell]:
         yield from (cell(method, seed, **changes) for method in methods)
 
     return Table("small", "small", cells, reference="FedAvg", model=BUILT_IN)
@@ -52,9 +52,8 @@ def fill(table: Table, work: Path, seeds: int = 1, **options: Any) -> tuple[dict
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-@pytest.mark.parametrize("budget", ["cpu", "gpu"])
-def test_every_cell_of_every_table_is_well_formed(name: str, budget: Budget) -> None:
-    found = list(TABLES[name].cells(budget, 0))
+def test_every_cell_of_every_table_is_well_formed(name: str) -> None:
+    found = list(TABLES[name].cells(0))
     assert len({c.title for c in found}) == len(found)
     assert TABLES[name].reference in {c.method for c in found}
     for one in found:
@@ -64,7 +63,7 @@ def test_every_cell_of_every_table_is_well_formed(name: str, budget: Budget) -> 
 
 
 def test_hosts_that_give_feedback_have_a_batch_of_labels() -> None:
-    asking = [c for c in TABLES["fedid"].cells("cpu", 0) if c.algorithm["name"] == "fedid"]
+    asking = [c for c in TABLES["fedid"].cells(0) if c.algorithm["name"] == "fedid"]
     for one in asking:
         here, batch = one.spread, one.training["batch_size"]
         assert here.train is not None
@@ -106,7 +105,7 @@ def test_figures_come_from_real_runs(tmp_path: Path) -> None:
 def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
     bad = {"learning_rate": 1e30, "batch_size": 8, "optimizer": "sgd", "device": "cpu"}
 
-    def cells(budget: Budget, seed: int) -> Iterator[Cell]:
+    def cells(seed: int) -> Iterator[Cell]:
         yield cell("Diverges", seed, training=bad)
         yield cell("Local", seed)
 
@@ -196,10 +195,10 @@ def test_only_picks_cells_by_their_title() -> None:
 
 
 def test_wrong_settings_are_found_before_anything_runs() -> None:
-    unknown = Table("t", "t", lambda budget, seed: [replace(cell(), algorithm={"name": "magic"})])
+    unknown = Table("t", "t", lambda seed: [replace(cell(), algorithm={"name": "magic"})])
     with pytest.raises(SettingsError, match="no algorithm 'magic'"):
         papers.plan(unknown)
-    wrong = Table("t", "t", lambda budget, seed: [cell(protection={"bits": 7})])
+    wrong = Table("t", "t", lambda seed: [cell(protection={"bits": 7})])
     with pytest.raises(SettingsError, match="bits") as caught:
         papers.plan(wrong)
     assert "FedAvg" in str(caught.value)

@@ -27,7 +27,7 @@ from benchmarks.evidence.published import Beside, Paper, Section
 from benchmarks.evidence.sketch import SUMS, distance, sketch
 from benchmarks.evidence.slim import slim
 from benchmarks.evidence.summary import rows
-from benchmarks.evidence.tables import TABLES, Budget, Table
+from benchmarks.evidence.tables import TABLES, Table
 
 ROOT = Path(__file__).parents[2]
 LEARNT = {"FedAvg": (0.80, 0.82, 0.81), "Local": (0.60, 0.63, 0.59), "FedDropout": (0.7, 0.9, 0.8)}
@@ -73,7 +73,7 @@ def outcome(one: Cell, score: float, up: int = 100, **changes: Any) -> dict[str,
 
 
 def table(*methods: str, **changes: Any) -> Table:
-    def cells(budget: Budget, seed: int) -> Iterator[Cell]:
+    def cells(seed: int) -> Iterator[Cell]:
         yield from (cell(method, seed, **changes) for method in methods)
 
     return Table("made-up", "made up", cells, reference="FedAvg")
@@ -308,7 +308,7 @@ def test_a_page_shows_what_agrees_what_does_not_and_what_is_missing(
 
 def test_claims_name_rows_that_the_tables_have() -> None:
     for paper in results.PAPERS:
-        cells = list(TABLES[paper.table].cells("cpu", 0))
+        cells = list(TABLES[paper.table].cells(0))
         for section in paper.sections:
             here = [c for c in cells if section.covers(c.group, c.data)]
             assert here, section

@@ -174,7 +174,10 @@ def recompute(model: nn.Module) -> None:
                     fix="remove training.checkpointing",
                     field="training.checkpointing",
                 )
-            module.activation_checkpointing_enable({"use_reentrant": False})
+            # Earlier releases have it under the other name alone, of which later ones warn.
+            newer = getattr(module, "activation_checkpointing_enable", None)
+            enable = newer or module.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
 
 
 def attach(backbone: nn.Module, task: Task) -> nn.Module:

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.evidence.tables import adapters, demo, fedid, fedkd, inclusivefl
-from benchmarks.evidence.tables.base import Budget, Table
+from benchmarks.evidence.tables import adapters, demo, fedid, fedkd, gpu, inclusivefl
+from benchmarks.evidence.tables.base import Table
 
-__all__ = ["TABLES", "Budget", "Table"]
+__all__ = ["TABLES", "Table"]
 
 TABLES: Mapping[str, Table] = {
     table.name: table
-    for table in (demo.TABLE, fedid.TABLE, fedkd.TABLE, inclusivefl.TABLE, adapters.TABLE)
+    for table in (
+        demo.TABLE,
+        fedid.TABLE,
+        fedkd.TABLE,
+        inclusivefl.TABLE,
+        adapters.TABLE,
+        gpu.TABLE,
+    )
 }

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from benchmarks.evidence.cells import Cell
-
-Budget: TypeAlias = Literal["cpu", "gpu"]  # two cores and an hour or two, or one large GPU
 
 ATTACKED = 96  # training records of a run that is audited
 CONSTANT = {"schedule": "constant"}  # what the kept cells were measured with
@@ -20,7 +17,7 @@ class Table:
 
     name: str
     title: str
-    cells: Callable[[Budget, int], Iterable[Cell]]
+    cells: Callable[[int], Iterable[Cell]]
     reference: str | None = None  # the method whose fp32 updates bytes are compared with
     model: str | None = None  # None: the checkpoint that is asked for, or installed
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.checkpoint import BUILT_IN
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import Budget, Table
+from benchmarks.evidence.tables.base import Table
 
 METHODS: dict[str, dict[str, Any]] = {
     "Local": {"algorithm": {"name": "local"}},
@@ -17,15 +17,14 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def cells(budget: Budget, seed: int) -> Iterator[Cell]:
-    """Three hospitals, alone and together; a larger budget has more to learn from."""
-    size = 720 if budget == "cpu" else 1200
+def cells(seed: int) -> Iterator[Cell]:
+    """Three hospitals, alone and together."""
     for method, settings in METHODS.items():
         yield Cell(
             "built-in ade",
             method,
             seed,
-            Spread(("built-in ade",), 3, train=size),
+            Spread(("built-in ade",), 3, train=720),
             settings["algorithm"] | {"rounds": 5, "epochs": 3},
             model={"layers": 2},
             training={"learning_rate": 1.5e-3, "batch_size": 16},

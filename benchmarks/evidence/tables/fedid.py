@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
-from benchmarks.evidence.tables.fedid_sizes import EARLIER, PRINTED, SCALES, Scale
+from benchmarks.evidence.tables.base import CONSTANT, Table, audited
+from benchmarks.evidence.tables.fedid_sizes import EARLIER, PRINTED, SCALE, Scale
 from benchmarks.evidence.tables.fedid_skewed import skewed
 
 Method = dict[str, Any]
@@ -53,9 +53,9 @@ NOISE = (8.0, 64.0)  # ε of a hospital, over the whole run
 FORCED = "ε for a hospital as a whole, of so few hospitals: the noise drowns the signal, by force"
 
 
-def cells(budget: Budget, seed: int) -> Iterator[Cell]:
+def cells(seed: int) -> Iterator[Cell]:
     """Tables 1, 2 and 4 as printed, skewed hospitals, noise, and what a first round gives away."""
-    scale = SCALES[budget]
+    scale = SCALE
     for data in scale.sets:
         for alpha in ALPHAS:
             yield from _rows(f"homogeneous, α = {alpha:g}", data, ALIKE, scale, seed, alpha)
@@ -63,11 +63,10 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
         for cell in _rows(f"heterogeneous, α = {ALPHA:g}", data, DISTILLED, scale, seed):
             yield replace(cell, depths=(*own, scale.depth))
         yield from _rows("Table 4", data, ABLATED, scale, seed)
-    if budget == "cpu":
-        yield from skewed(seed)
-        yield from _noised("sst2", EARLIER, seed)
-        if not seed:
-            yield from _attacked("sst2", EARLIER)
+    yield from skewed(seed)
+    yield from _noised("sst2", EARLIER, seed)
+    if not seed:
+        yield from _attacked("sst2", EARLIER)
 
 
 def _rows(

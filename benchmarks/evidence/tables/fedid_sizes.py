@@ -1,12 +1,10 @@
-"""How much FedID's tables learn from, by budget."""
+"""How much FedID's tables learn from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from benchmarks.evidence.tables.base import Budget
 
 # FedID as its paper prints it; the authors' batch of labels goes with the table's.
 PRINTED: Mapping[str, Any] = {
@@ -31,7 +29,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One budget: the sets, the members, the rounds."""
+    """The sets, the members, the rounds."""
 
     sets: Mapping[str, Size]
     parties: int
@@ -45,33 +43,16 @@ class Scale:
 
 # Twice the records of an earlier scale, with which models learnt little, in fewer passes over each.
 # Chosen with FedID alone on another seed (7): with 2,400 its longer rounds end at half right.
-SCALES: Mapping[Budget, Scale] = {
-    "cpu": Scale(
-        {"sst2": Size(800, 60, None, 32)},
-        parties=4,
-        rounds=2,
-        epochs=3,
-        distill_epochs=1,
-        depth=6,
-        depths=(3, 4, 5, 6),
-        batch=8,
-    ),
-    "gpu": Scale(
-        {
-            "rte": Size(None, None, None, 128),
-            "cola": Size(None, None, None, 64),
-            "wnli": Size(None, None, None, 128),
-            "sst2": Size(None, None, None, 64),
-        },
-        parties=10,
-        rounds=10,
-        epochs=3,
-        distill_epochs=3,
-        depth=6,
-        depths=(3, 4, 6),
-        batch=32,
-    ),
-}
+SCALE = Scale(
+    {"sst2": Size(800, 60, None, 32)},
+    parties=4,
+    rounds=2,
+    epochs=3,
+    distill_epochs=1,
+    depth=6,
+    depths=(3, 4, 5, 6),
+    batch=8,
+)
 EARLIER = replace(  # of the noised and of the audited runs
-    SCALES["cpu"], sets={"sst2": Size(400, 60, 300, 32)}, epochs=5, distill_epochs=2
+    SCALE, sets={"sst2": Size(400, 60, 300, 32)}, epochs=5, distill_epochs=2
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
+from benchmarks.evidence.tables.base import CONSTANT, Table, audited
 
 Method = Mapping[str, Any]
 
@@ -43,15 +43,11 @@ class Rates:
     shallow: float  # of shallow ones, students among them: 8e-4, of 2e-4, 4e-4 and it
 
 
-SIZES: Mapping[Budget, Mapping[str, Size]] = {
-    "cpu": {"ade_cls": Size(600, 60, 400, 3, 40), "sst2": Size(600, 60, 400, 3, 32)},
-    "gpu": {"ade_cls": Size(16742, 1884, 2270, 8, 96), "sst2": Size(9000, 1000, 872, 8, 64)},
+SIZES: Mapping[str, Size] = {
+    "ade_cls": Size(600, 60, 400, 3, 40),
+    "sst2": Size(600, 60, 400, 3, 32),
 }
-RATES: Mapping[Budget, Rates] = {
-    "cpu": Rates(alone=2e-4, averaged=4e-4, shallow=8e-4),
-    "gpu": Rates(alone=2e-5, averaged=5e-5, shallow=1e-4),  # not tried
-}
-BATCH: Mapping[Budget, int] = {"cpu": 8, "gpu": 32}
+RATES = Rates(alone=2e-4, averaged=4e-4, shallow=8e-4)
 
 
 def fedkd(layers: int, protection: Method = SEALED, **settings: Any) -> Method:
@@ -101,15 +97,15 @@ ATTACKED: Mapping[str, Method] = {
 UNWEIGHTED = {"class_weights": "none"}  # as many records of each class are drawn
 
 
-def cells(budget: Budget, seed: int) -> Iterator[Cell]:
+def cells(seed: int) -> Iterator[Cell]:
     """Tables 2 and 3 on both sets, what travels on one, and what a first round gives away."""
     rows = {**METHODS, **({} if seed else ONCE), **(CLEAR if seed < PAIRED else {})}
-    for data in SIZES[budget]:
+    for data in SIZES:
         for method, settings in rows.items():
-            yield _cell("Tables 2 and 3", data, method, settings, budget, seed)
+            yield _cell("Tables 2 and 3", data, method, settings, seed)
     apart = APART if not seed else {"gradients": APART["gradients"]} if seed < PAIRED else {}
     for method, settings in apart.items():
-        cell = _cell("Figures 6 and 7", "sst2", method, settings, budget, seed)
+        cell = _cell("Figures 6 and 7", "sst2", method, settings, seed)
         if "SGD" in method:
             sgd = {"optimizer": "sgd", "learning_rate": SGD_RATE, "weight_decay": 0.0}
             cell = replace(cell, training={**cell.training, **sgd}, algorithm=_unrated(cell))
@@ -118,14 +114,14 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
         yield audited(_attacked(method, settings))
 
 
-def _cell(group: str, data: str, method: str, settings: Method, budget: Budget, seed: int) -> Cell:
-    size, rates, algorithm = SIZES[budget][data], RATES[budget], dict(settings["algorithm"])
+def _cell(group: str, data: str, method: str, settings: Method, seed: int) -> Cell:
+    size, algorithm = SIZES[data], dict(settings["algorithm"])
     model = {"pooling": "attentive"} | settings.get("model", {})
     if algorithm["name"] == "fedkd":
-        algorithm["teacher_learning_rate"] = rates.alone
-    rate = rates.alone if algorithm["name"] == "local" else rates.averaged
+        algorithm["teacher_learning_rate"] = RATES.alone
+    rate = RATES.alone if algorithm["name"] == "local" else RATES.averaged
     if "layers" in model or algorithm["name"] == "fedkd":
-        rate = rates.shallow
+        rate = RATES.shallow
     return Cell(
         data,
         method,
@@ -133,7 +129,7 @@ def _cell(group: str, data: str, method: str, settings: Method, budget: Budget, 
         Spread((data,), PARTIES, size.train, True, size.dev, size.test),
         {"rounds": size.rounds} | algorithm,
         model,
-        UNWEIGHTED | {"learning_rate": rate, "batch_size": BATCH[budget]},
+        UNWEIGHTED | {"learning_rate": rate, "batch_size": 8},
         settings.get("protection", {}),
         size.max_length,
         group,

@@ -13,29 +13,20 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.tables.base import CONSTANT, Budget, Table, audited
+from benchmarks.evidence.tables.base import CONSTANT, Table, audited
 
 Method = Mapping[str, Any]
 
 DEPTHS = {"weak": 2, "medium": 4, "strong": 6}  # of a model of six layers
 TRIO = {"ncbi_disease": "weak", "ade_ner": "medium", "psytar_ner": "strong"}
 OWN: dict[str, Any] = {"sets": tuple(TRIO), "parties": 3, "tiers": tuple(TRIO.values())}
-SIZES: Mapping[Budget, Mapping[str, Spread]] = {
-    "cpu": {
-        "ner": Spread(**OWN, train=240, dev=60, test=200),
-        "sst2": Spread(("sst2",), 9, train=600, dev=60, test=300),
-    },
-    "gpu": {
-        "ner": Spread(**OWN),
-        "sst2": Spread(("sst2",), 30, train=9000, dev=1000),
-    },
+SIZES: Mapping[str, Spread] = {
+    "ner": Spread(**OWN, train=240, dev=60, test=200),
+    "sst2": Spread(("sst2",), 9, train=600, dev=60, test=300),
 }
-ROUNDS: Mapping[Budget, int] = {"cpu": 6, "gpu": 50}
+ROUNDS = 6
 # Of all models, falling to nothing over a run. NER: the better of two for InclusiveFL on seed 7.
-RATE: Mapping[Budget, Mapping[str, float]] = {
-    "cpu": {"ner": 5e-4, "sst2": 4e-4},
-    "gpu": {"ner": 1e-4, "sst2": 5e-5},  # not tried
-}
+RATE: Mapping[str, float] = {"ner": 5e-4, "sst2": 4e-4}
 BETA = 0.2  # the paper's, for GLUE
 SGD: Mapping[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1}  # the paper's optimiser
 ATTACKED = ("AllLarge", "HeteroFL")
@@ -62,10 +53,10 @@ MOMENTUM: Mapping[str, Method] = {
 }
 
 
-def cells(budget: Budget, seed: int) -> Iterator[Cell]:
+def cells(seed: int) -> Iterator[Cell]:
     """NER with one corpus for each hospital, and classification with three tiers alike."""
     for method, algorithm in NER.items():
-        cell = _cell("NER across hospitals", "ner", method, algorithm, budget, seed)
+        cell = _cell("NER across hospitals", "ner", method, algorithm, seed)
         if method in ("InclusiveFL", "HeteroFL"):
             cell = replace(cell, protection={"min_cohort": 1}, mark=OPEN)
         if method == "Local":
@@ -76,16 +67,15 @@ def cells(budget: Budget, seed: int) -> Iterator[Cell]:
         ("by SGD, 1:1:1", MOMENTUM, SGD),
     ):
         for method, algorithm in methods.items():
-            cell = _cell(group, "sst2", method, algorithm, budget, seed)
-            if budget == "cpu":
-                cell = replace(cell, protection={"mode": "none"}, mark=CLEAR)
+            cell = _cell(group, "sst2", method, algorithm, seed)
+            cell = replace(cell, protection={"mode": "none"}, mark=CLEAR)
             yield replace(cell, training={**cell.training, **training})
     for method in ATTACKED if not seed else ():
         yield audited(_attacked(method))
 
 
-def _cell(group: str, data: str, method: str, algorithm: Method, budget: Budget, seed: int) -> Cell:
-    spread = SIZES[budget][data]
+def _cell(group: str, data: str, method: str, algorithm: Method, seed: int) -> Cell:
+    spread = SIZES[data]
     if data == "sst2":
         tiers = tuple(tier for tier in DEPTHS for _ in range(spread.parties // len(DEPTHS)))
         spread = replace(spread, tiers=tiers, each_tier=True)
@@ -94,11 +84,11 @@ def _cell(group: str, data: str, method: str, algorithm: Method, budget: Budget,
         method,
         seed,
         spread,
-        {**algorithm, "rounds": ROUNDS[budget]},
+        {**algorithm, "rounds": ROUNDS},
         {"pooling": "cls" if data == "ner" else "attentive"},
-        {"learning_rate": RATE[budget][data], "batch_size": 16},
+        {"learning_rate": RATE[data], "batch_size": 16},
         {},
-        48 if budget == "cpu" else 128,
+        48,
         group,
     )
 
@@ -111,7 +101,7 @@ def _attacked(method: str) -> Cell:
         "ner trio",
         method,
         0,
-        SIZES["cpu"]["ner"],
+        SIZES["ner"],
         wide if method == "HeteroFL" else tiered("alllarge", **old),
         {"pooling": "cls"},
         CONSTANT | {"learning_rate": 5e-4, "batch_size": 16, "precision": "bfloat16"},

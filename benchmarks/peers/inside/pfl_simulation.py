@@ -13,10 +13,11 @@ from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
-job = Job()
+job, device = Job(), get_default_device()
 
 
 class Records(Dataset):
@@ -31,7 +32,8 @@ class Records(Dataset):
     def iter(self, batch_size):
         """The round's batches."""
         for picked in job.order(self._site, Records.round).split(batch_size):
-            yield batch(self._rows, picked)
+            given = batch(self._rows, picked)
+            yield {name: rows.to(device) for name, rows in given.items()}
 
 
 class Learner(torch.nn.Module):
