@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.evidence.tables import adapters, demo, fedid, fedkd, gpu, inclusivefl
+from benchmarks.evidence.tables import adapters, demo, fedid, fedkd, inclusivefl, whole
 from benchmarks.evidence.tables.base import Table
 
 __all__ = ["TABLES", "Table"]
@@ -21,6 +21,6 @@ TABLES: Mapping[str, Table] = {
         fedkd.TABLE,
         inclusivefl.TABLE,
         adapters.TABLE,
-        gpu.TABLE,
+        whole.TABLE,
     )
 }
