@@ -77,11 +77,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "What bfloat16, checkpointing and batches of one length save.",
             {"records": 32, "repeats": 1, "prompts": 24, "model": "tiny"},
         ),
-        "gpu": Benchmark(
-            "benchmarks.micro.gpu",
-            "What the ways of training cost on a GPU.",
-            {"records": 64, "repeats": 1, "layers": 2, "width": 128},
-        ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",
             "Questions over ten hospitals, and a thousand that attack.",
@@ -363,7 +358,6 @@ ALONE = frozenset(
         "crowd",
         "defaults",
         "fuzz",
-        "gpu",
         "network",
         "peers",
         "process-storms",

@@ -192,7 +192,11 @@ def run(cell: Cell, place: Place) -> Outcome:
         "algorithm": document["algorithm_settings"],
         "protection": document["protection"],
         "settings": _plain(found, place.model),
-        "machine": {"processor": processor(), "torch_threads": torch.get_num_threads()},
+        "machine": {
+            "processor": processor(),
+            "torch_threads": torch.get_num_threads(),
+            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
         "versions": document["versions"],
     }
 

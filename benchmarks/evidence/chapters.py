@@ -19,9 +19,16 @@ from benchmarks.evidence.tables import (
     fedid_paper,
     fedkd_paper,
     inclusivefl_paper,
+    whole_claims,
 )
 
-PAPERS = (fedid_paper.PAPER, fedkd_paper.PAPER, inclusivefl_paper.PAPER, adapters_claims.PAPER)
+PAPERS = (
+    fedid_paper.PAPER,
+    fedkd_paper.PAPER,
+    inclusivefl_paper.PAPER,
+    whole_claims.PAPER,
+    adapters_claims.PAPER,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from benchmarks.evidence.bounds import Verdict
 from benchmarks.evidence.chapters import Chapter
@@ -61,7 +62,7 @@ def _conditions(evidence: Evidence) -> Iterator[str]:
         seeds = sorted({outcome["seed"] for outcome in outcomes})
         yield f"- seeds: {_numbers(seeds)}, of most rows; bytes, spectra and audits have the first"
         yield f"- checkpoint: {'; '.join(sorted({model_of(o) for o in outcomes}))}"
-        machines = {o["machine"]["processor"] for o in outcomes}
+        machines = {_machine(o["machine"]) for o in outcomes}
         threads = sorted({o["machine"]["torch_threads"] for o in outcomes})
         yield f"- machine: {'; '.join(sorted(machines))}; threads a run: {_numbers(threads)}"
         found: dict[str, set[str]] = {}
@@ -74,6 +75,11 @@ def _conditions(evidence: Evidence) -> Iterator[str]:
     if evidence.stale:
         what = "kept cells were made with other settings than today's table has, or with another"
         yield f"- {evidence.stale} {what} checkpoint; they are not shown"
+
+
+def _machine(found: Mapping[str, Any]) -> str:
+    """A processor, and the GPU beside it, if any."""
+    return " and ".join(filter(None, (found["processor"], found.get("accelerator"))))
 
 
 def _numbers(values: list[int]) -> str:

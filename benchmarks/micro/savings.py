@@ -144,11 +144,10 @@ def kept(site: Site, model: nn.Module) -> int:
     return sum(size for at, size in sizes.items() if at not in weights)
 
 
-def joined(records: int) -> list[Text]:
-    """So many texts, each of one to eight built-in notes."""
+def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
     notes = corpora.make("ade", parties=1, seed=0, size=records * NOTES)[0].train
     texts = [note for note in notes if isinstance(note, Text)]
-    return [
+    joined = [
         Text(
             first.id,
             " ".join(note.text for note in texts[at * NOTES : at * NOTES + 1 + at % NOTES]),
@@ -156,13 +155,9 @@ def joined(records: int) -> list[Text]:
         )
         for at, first in enumerate(texts[::NOTES])
     ]
-
-
-def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
-    texts = joined(records)
     return Site(
-        Silo("north", texts),
-        make_task(TaskSettings(max_length=TOKENS), texts),
+        Silo("north", joined),
+        make_task(TaskSettings(max_length=TOKENS), joined),
         ModelSettings(name=name),
         TrainingSettings(batch_size=BATCH, device="cpu", **fields),
         0,

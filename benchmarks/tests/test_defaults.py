@@ -76,7 +76,7 @@ def test_answers_are_those_of_the_models_themselves() -> None:
 
 
 def test_every_algorithm_has_a_cell_with_nothing_but_records(tmp_path: Path) -> None:
-    found = defaults.cells(tuple(defaults.SIZES), "", None, "cpu", 0)
+    found = defaults.cells(tuple(defaults.SIZES), "", None, 0)
     trained = {name for name, entry in ALGORITHMS.items() if not entry.trains_nothing}
     assert {cell.method for cell in found if cell.data == "sst2"} == trained
     assert all(not cell.model and not cell.training for cell in found)

@@ -22,6 +22,7 @@ from secure_fl.federation.result import Result
 from secure_fl.settings import (
     AdapterSettings,
     DPSettings,
+    Kind,
     ModelSettings,
     ProtectionSettings,
     TaskSettings,
@@ -57,7 +58,7 @@ rounds = 1
 """
 LEARNING = [name for name, entry in BUILT_IN.items() if not entry.trains_nothing]
 TIERS = ("strong", "weak", "medium")
-KINDS = {
+KINDS: dict[str, tuple[Kind, tuple[str, ...] | None]] = {
     "ade": ("classification", LABELS),
     "pairs": ("pair", None),
     "similarity": ("regression", None),
@@ -77,7 +78,8 @@ SAVING: dict[str, dict[str, Any]] = {
 
 def training(device: str, **options: Any) -> TrainingSettings:
     """The rate of small hospitals, on a device."""
-    return TrainingSettings(**{"learning_rate": 2e-3, "batch_size": 8, "device": device} | options)
+    usual: dict[str, Any] = {"learning_rate": 2e-3, "batch_size": 8, "device": device}
+    return TrainingSettings(**usual | options)
 
 
 def federation(name: str, device: str, mode: Any = "none", **options: Any) -> Federation:

@@ -39,13 +39,13 @@ ADR = column(
 ADR_COST = column("paper: GB a client", "-", "1.37", "0.46", "0.24", "0.34", "0.12", "0.07")
 
 LOCAL_TEACHER = (
-    "a teacher learns from one hospital's 150 records only, and what it knows beyond the student, "
+    "a teacher learns from one hospital's records only, and what it knows beyond the student, "
     "which learns from all, is little"
 )
 TEACHER, WHOLE, LOCAL = Arm("FedKD 2"), Arm("FedAvg"), Arm("Local")
 STUDENT, SHALLOW = replace(TEACHER, model="student"), Arm("FedAvg, first 2 layers")
 ALONE = Arm("FedKD 2, labels only")
-SCORES: tuple[Claim, ...] = (
+SCORES: tuple[Claim, ...] = (  # judged on whole sets (`whole_claims`)
     Better(
         "There is head-room: FedAvg of the whole model is above its first two layers.",
         WHOLE,
@@ -72,12 +72,12 @@ SCORES: tuple[Claim, ...] = (
         (SHALLOW,),
         reason=LOCAL_TEACHER,
     ),
-    Better(
-        "Mutual distillation lowers the teachers' loss on test records (Figure 2).",
-        TEACHER,
-        (ALONE,),
-        figure="loss",
-    ),
+)
+TAUGHT = Better(
+    "Mutual distillation lowers the teachers' loss on test records (Figure 2).",
+    TEACHER,
+    (ALONE,),
+    figure="loss",
 )
 
 
@@ -144,7 +144,7 @@ PAPER = Paper(
             "figures stand beside our rows of the same cut in depth.",
             ("ade_cls",),
             (ADR, ADR_COST),
-            (*SCORES, *costs(11.4, 19.6), FRUGAL),
+            (TAUGHT, *costs(11.4, 19.6), FRUGAL),
         ),
         Section(
             "Tables 2 and 3",
@@ -152,7 +152,7 @@ PAPER = Paper(
             "no like; what can be compared is who is above whom, and the cost.",
             ("sst2",),
             (AUC, AUC_COST),
-            (*SCORES, *costs(10.8, 18.6)),
+            (TAUGHT, *costs(10.8, 18.6)),
         ),
         Section(
             "Figures 6 and 7",
