@@ -116,14 +116,18 @@ class Federation:
         settings: Settings,
         folder: Path | None = None,
         *,
+        hospitals: Sequence[Silo] | None = None,
         resume: bool = False,
         listener: Listener | None = None,
         progress: bool | None = None,
     ) -> Federation:
-        """The federation that a settings file describes; to resume, they must be the run's own."""
+        """The federation that a settings file describes; to resume, they must be the run's own.
+
+        `hospitals`: the members with their records, where these were read already.
+        """
         text = settings_to_resume(settings, folder) if resume and folder else dump(settings)
         return cls(
-            silos(settings),
+            silos(settings) if hospitals is None else hospitals,
             settings.algorithm,
             task=settings.task,
             model=settings.model,

@@ -5,7 +5,7 @@ halving (Jamieson, Talwalkar, arXiv 1502.07943; Hyperband's inner loop) all comb
 few rounds, and the better third goes on to three times as many: a third of a grid's rounds. Where
 scores are equal and losses near, chance would choose, so who is like the last that goes on does,
 too. Who is left alone has won: a trial beside nobody would decide nothing, and spend what the run
-itself is to spend.
+itself is to spend. Records are read once, and those to test by are left out: no trial sees them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias
 
 from secure_fl.config.build import Settings
-from secure_fl.config.load import changed
+from secure_fl.config.load import changed, silos
+from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
@@ -99,7 +100,7 @@ def tune(
     choices = list(combinations(settings, values or around(settings)))
     trials: list[Trial] = []
     done: list[Trial] = []
-    metric = ""
+    records, metric = Records(), ""
     for count, rounds in rungs(len(choices), settings.algorithm.rounds, halving=halving):
         if done:
             choices = [trial.choice for trial in ahead(done, count)]
@@ -107,7 +108,7 @@ def tune(
                 break
         done = []
         for choice in choices:
-            trial, metric = attempt(settings, choice, rounds, progress=progress)
+            trial, metric = attempt(settings, choice, rounds, records, progress=progress)
             tell(trial)
             done.append(trial)
         done.sort(key=lambda trial: trial.rank, reverse=True)
@@ -142,13 +143,34 @@ def rungs(points: int, rounds: int, *, halving: bool = True) -> Iterator[tuple[i
     yield points, rounds
 
 
+class Records:
+    """The members with their records, read again only for a trial that asks for others."""
+
+    def __init__(self) -> None:
+        self._asked: Any = None
+        self._members: list[Silo] = []
+
+    def of(self, settings: Settings) -> list[Silo]:
+        """Everybody's, but for those to test by."""
+        asked = (settings.data, settings.task, settings.run.seed, settings.algorithm.name)
+        if asked != self._asked:
+            self._asked = asked
+            self._members = [replace(silo, test=()) for silo in silos(settings)]
+        return self._members
+
+
 def attempt(
-    settings: Settings, choice: Choice, rounds: int, *, progress: bool | None = None
+    settings: Settings,
+    choice: Choice,
+    rounds: int,
+    records: Records,
+    *,
+    progress: bool | None = None,
 ) -> tuple[Trial, str]:
     """Train one combination for so many rounds; also the name of the score."""
     began = time.process_time()
     chosen = with_choice(settings, {**choice, "algorithm.rounds": rounds})
-    federation = Federation.of(chosen, progress=progress)
+    federation = Federation.of(chosen, hospitals=records.of(chosen), progress=progress)
     metric = next(iter(federation.tasks.values())).metric
     try:
         result = federation.run()
