@@ -181,10 +181,8 @@ def backward(
             losses = objective(model, batch)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         total, records = total + losses.detach().sum(), records + len(losses)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                parameter.grad /= records
+    every = (p.grad for group in optimizer.param_groups for p in group["params"])
+    torch._foreach_div_([grad for grad in every if grad is not None], records)
     return total / records
 
 
