@@ -16,7 +16,7 @@ from benchmarks.evidence.bounds import LEVEL, Verdict, half_width, told
 from benchmarks.evidence.summary import Row, three
 
 Which: TypeAlias = Literal["last", "best"]
-Figure: TypeAlias = Literal["score", "loss", "auroc"]
+Figure: TypeAlias = Literal["score", "loss", "auroc", "average_precision"]
 
 # Of several comparisons in one claim: one that fails refutes it, and all must hold.
 WORST: tuple[Verdict, ...] = ("does not hold", "not run", "cannot be told", "level", "holds")
@@ -233,7 +233,9 @@ def gained(row: Row, against: Row, figure: Figure) -> dict[int, float]:
 
 
 def _of(figure: Figure, one: str, other: str) -> str:
-    return f"loss of {other} - {one}" if figure == "loss" else f"AUROC of {one} - {other}"
+    if figure == "loss":
+        return f"loss of {other} - {one}"
+    return f"{'AUROC' if figure == 'auroc' else 'average precision'} of {one} - {other}"
 
 
 def part_of(times: float) -> str:

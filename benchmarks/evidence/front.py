@@ -12,7 +12,7 @@ from statistics import fmean, median
 from benchmarks.evidence.bounds import Verdict
 from benchmarks.evidence.cells import Outcome
 from benchmarks.evidence.chapters import Chapter, Part
-from benchmarks.evidence.claims import Arm, Bench, Better
+from benchmarks.evidence.claims import Arm, Bench, Better, Figure
 from benchmarks.evidence.markdown import grid, name
 from benchmarks.evidence.sealing import change, nearest, pairs
 from benchmarks.evidence.sheets import between, score
@@ -58,13 +58,15 @@ class Facts:
         judged = (one for part in self._parts(sheet, column) for one in part.judged)
         return _bounds((figure for one in judged for figure in one.figures), arms)
 
-    def apart(self, sheet: str, column: str, one: str, other: str) -> str:
+    def apart(
+        self, sheet: str, column: str, one: str, other: str, figure: Figure = "score"
+    ) -> str:
         """A difference of two scores with its bounds, whatever is claimed of it."""
-        found: list[str] = []
         for part in self._parts(sheet, column):
             bench = Bench(part.rows, part.group, part.data, part.which)
-            found += bench.judge(Better("", Arm(one), (Arm(other),))).figures
-        return _bounds(found, f"{one} - {other}")
+            for said in bench.judge(Better("", Arm(one), (Arm(other),), figure=figure)).figures:
+                return _bounds([said], said.partition(": ")[0])
+        return NOTHING
 
     def matrix(self, columns: Sequence[tuple[str, str, str, bool]], *methods: str) -> str:
         """Methods by columns: our score, and in brackets the paper's.

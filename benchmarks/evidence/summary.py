@@ -18,6 +18,7 @@ Row = dict[str, Any]
 
 FP32 = 4  # bytes of a value that nothing compresses
 FEW = 6  # parties that fit into a table side by side
+FIGURES = ("loss", "auroc", "average_precision")  # that claims may be about, beside the score
 COLUMNS = (
     "method",
     "test, best dev round",
@@ -85,7 +86,7 @@ def rows(finished: Sequence[tuple[Cell, Outcome]], reference: str | None) -> lis
         listed += [
             titles
             | {"model": model}
-            | {figure: _figures(model, figure, outcomes) for figure in ("loss", "auroc")}
+            | {figure: _figures(model, figure, outcomes) for figure in FIGURES}
             | _measured(Scores(model, first["metric"]), outcomes)
             | shared
             for model in models_of(first)
