@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -67,7 +68,8 @@ def test_a_value_that_is_another(data: st.DataObject) -> None:
     tree = json.loads(GENUINE)
     for place in data.draw(st.lists(st.sampled_from(places(tree)), min_size=1, max_size=2)):
         try:
-            put(tree, place, data.draw(ODD))
+            # A copy: a later change may put something into it, and all draws share one {}.
+            put(tree, place, deepcopy(data.draw(ODD)))
         except (TypeError, KeyError, IndexError):  # the first change took the place away
             continue
     try:
