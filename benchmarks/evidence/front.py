@@ -58,9 +58,7 @@ class Facts:
         judged = (one for part in self._parts(sheet, column) for one in part.judged)
         return _bounds((figure for one in judged for figure in one.figures), arms)
 
-    def apart(
-        self, sheet: str, column: str, one: str, other: str, figure: Figure = "score"
-    ) -> str:
+    def apart(self, sheet: str, column: str, one: str, other: str, figure: Figure = "score") -> str:
         """A difference of two scores with its bounds, whatever is claimed of it."""
         for part in self._parts(sheet, column):
             bench = Bench(part.rows, part.group, part.data, part.which)
