@@ -95,6 +95,10 @@ def tune(
     elif not quiet:
         results = show.out()
         results.print(table(found))
+        if found.undecided:
+            rounds = show.counted(found.best.rounds, "round")
+            results.print(f"After {rounds} all score the same, and losses chose.")
+            results.print("  -> more rounds, or more records, would tell them apart")
         if found.epsilon is not None:
             results.print(f"ledgers hold ε = {found.epsilon:.3f} now, this search included")
         results.print(f"\nThe best settings, and a picture: {out}. Train with them:")
@@ -162,6 +166,7 @@ def document_of(found: Tuning) -> dict[str, Any]:
         "schema": SCHEMA,
         "metric": found.metric,
         "best": best,
+        "undecided": found.undecided,
         "epsilon": found.epsilon,
         "trials": trials,
     }

@@ -76,6 +76,12 @@ class Tuning:
         return sorted(self.trials, key=lambda trial: (trial.rounds, trial.rank), reverse=True)
 
     @property
+    def undecided(self) -> bool:
+        """Whether the trials with the most rounds all have one score, so that losses chose."""
+        longest = [trial for trial in self.trials if trial.rounds == self.best.rounds]
+        return len(longest) > 1 and len({trial.score for trial in longest}) == 1
+
+    @property
     def epsilon(self) -> float | None:
         """What ledgers hold after the search, the search included: the most of any hospital."""
         return max((t.epsilon for t in self.trials if t.epsilon is not None), default=None)

@@ -112,6 +112,7 @@ def test_all_go_on_while_nobody_has_learned() -> None:
     assert [trial.rounds for trial in heard if trial.choice[RATE] != 1e38] == [1, 1, 1, 3, 3, 3]
     again = Federation.of(found.settings).run()
     assert found.best.score == again.pooled("dev")[found.metric]
+    assert found.undecided and not tune(study(rounds=3), {RATE: [1e-9]}).undecided
 
 
 def test_trials_are_judged_by_the_sealed_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +168,8 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     html = (out / "tuning.html").read_text()
     assert "http" not in html and document["metric"] in html
     assert CliRunner().invoke(main, ["tune", str(file), "--try", "nothing"]).exit_code == 2
+    dead = CliRunner().invoke(main, ["tune", str(file), "--try", f"{RATE}=1e-9,2e-9"])
+    assert "After 2 rounds all score the same" in dead.stdout
 
 
 def test_the_picture_is_well_formed_whatever_was_tried() -> None:
