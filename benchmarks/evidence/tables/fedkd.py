@@ -114,20 +114,26 @@ def cells(seed: int) -> Iterator[Cell]:
         yield audited(_attacked(method, settings))
 
 
-def _cell(group: str, data: str, method: str, settings: Method, seed: int) -> Cell:
-    size, algorithm = SIZES[data], dict(settings["algorithm"])
+def rated(settings: Method, rates: Rates, rounds: int) -> tuple[Method, Method, float]:
+    """A row's algorithm and model, and the rate that it learns at."""
+    algorithm = {"rounds": rounds} | settings["algorithm"]
     model = {"pooling": "attentive"} | settings.get("model", {})
     if algorithm["name"] == "fedkd":
-        algorithm["teacher_learning_rate"] = RATES.alone
-    rate = RATES.alone if algorithm["name"] == "local" else RATES.averaged
-    if "layers" in model or algorithm["name"] == "fedkd":
-        rate = RATES.shallow
+        return algorithm | {"teacher_learning_rate": rates.alone}, model, rates.shallow
+    if "layers" in model:
+        return algorithm, model, rates.shallow
+    return algorithm, model, rates.alone if algorithm["name"] == "local" else rates.averaged
+
+
+def _cell(group: str, data: str, method: str, settings: Method, seed: int) -> Cell:
+    size = SIZES[data]
+    algorithm, model, rate = rated(settings, RATES, size.rounds)
     return Cell(
         data,
         method,
         seed,
         Spread((data,), PARTIES, size.train, True, size.dev, size.test),
-        {"rounds": size.rounds} | algorithm,
+        algorithm,
         model,
         UNWEIGHTED | {"learning_rate": rate, "batch_size": 8},
         settings.get("protection", {}),
