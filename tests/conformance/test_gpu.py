@@ -106,18 +106,22 @@ def losses(result: Result) -> Mapping[str, float]:
 
 
 def alike(found: Result, expected: Result) -> None:
-    """Both learned about the same: dropout draws other units on another device."""
+    """Both learned the same, but for rounding: the built-in model has no dropout.
+
+    One that was not trained is 0.035 off or more in some split, so this tells it.
+    """
     ours, theirs = losses(found), losses(expected)
     assert ours.keys() == theirs.keys()
     for split, loss in ours.items():
-        assert loss == pytest.approx(theirs[split], abs=0.15), split
+        assert loss == pytest.approx(theirs[split], abs=0.01), split
 
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_an_algorithm_learns_on_a_gpu_what_it_learns_on_a_cpu(name: str) -> None:
     torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     found = federation(name, "cuda").run()
-    assert torch.cuda.max_memory_allocated() > 0
+    assert torch.cuda.max_memory_allocated() > before  # it was used
     alike(found, federation(name, "cpu").run())
 
 
