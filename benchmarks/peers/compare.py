@@ -96,7 +96,7 @@ def measure(
                 found = _run(name, job, out, homes, reference)
                 shutil.rmtree(out, ignore_errors=True)  # large models, turn after turn, fill disks
                 if isinstance(found, str):
-                    errors[name] = found
+                    errors[name] = found.replace(f"{ROOT}/", "")
                 else:
                     taken[name].append(found)
     rows = {name: _row(WAYS[name], taken[name], errors.get(name)) for name in names}

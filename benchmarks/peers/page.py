@@ -24,6 +24,7 @@ FILES = (
         "close",
         "sites-16",
         "sites-32",
+        "sites-64",
         "values-1M",
         "values-10M",
         "values-100M",

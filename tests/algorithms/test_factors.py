@@ -2,132 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from secure_fl.algorithms.factors import Exchange, Way, exchange_of
 from secure_fl.algorithms.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
 from secure_fl.crypto.segments import CLIP_IN_RMS
-from secure_fl.errors import PartyFailed
-from secure_fl.events import Event, EventLog
+from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
-from secure_fl.testing.harness import LossyEngine, Program, federate
-from tests.support.raising import raises
-
-NAMES = ("east", "north", "south", "west")
-WAYS: tuple[Way, ...] = get_args(Way)
-MODES: tuple[Protection, ...] = get_args(Protection)
-SLOW = pytest.mark.slow
-Matrix = NDArray[np.float64]
-
-
-@dataclass
-class Log:
-    """What one party gave, the mean it got, what it kept, and how wide the factors were."""
-
-    given: list[Update] = field(
-        default_factory=list
-    )  # weighted, with what was left of earlier ones
-    mean: list[Update] = field(default_factory=list)
-    kept: list[Update] = field(default_factory=list)
-    width: list[dict[str, int | None]] = field(default_factory=list)  # None: travelled whole
-
-
-@dataclass
-class Sum:
-    """One party's part in one sum, and what it saw of all parts."""
-
-    party: str
-    given: dict[str, NDArray[Any]]
-    opened: dict[str, Any] = field(default_factory=dict)
-
-
-def exchanged(
-    updates: Mapping[str, Sequence[Update]],
-    way: Way = "joint",
-    *,
-    T: float = 0.95,
-    max_rank: int | None = None,
-    weights: Mapping[str, float] | None = None,
-    after: Callable[[Exchange], None] = lambda way: None,
-    **options: Any,
-) -> dict[str, Log]:
-    """Let every party exchange its updates, one after the other, through the real door."""
-
-    def program(name: str) -> Program:
-        async def run(cohort: Cohort) -> Log:
-            log, mine = Log(), updates[name]
-            weight = (weights or {}).get(name, 1.0)
-            events: list[Event] = []
-            recorder = EventLog(name, events.append)
-            ready = exchange_of(way, cohort, recorder, mine[0], 5, max_rank)
-            for Δ in mine:
-                personal = ready.personal.state_dict()
-                log.given.append(
-                    {n: weight * δ + personal.get(n, torch.zeros(())) for n, δ in Δ.items()}
-                )
-                log.mean.append(await ready.mean(Δ, weight, T))
-                log.kept.append(
-                    {n: torch.zeros_like(δ) for n, δ in Δ.items()} | ready.personal.state_dict()
-                )
-                after(ready)
-            log.width = [e["widths"] for e in events if e["event"] == "factors"]
-            return log
-
-        return run
-
-    return federate({name: program(name) for name in updates}, **options).results
-
-
-def summed(updates: Sequence[Update]) -> dict[str, Matrix]:
-    return {n: sum(u[n].double().numpy() for u in updates) for n in updates[0]}  # type: ignore[misc]
-
-
-def aggregate(logs: Mapping[str, Log], round: int) -> dict[str, Matrix]:
-    return summed([log.given[round] for log in logs.values()])
-
-
-def drawn(seed: int, *shape: int) -> Matrix:
-    return np.random.default_rng(seed).normal(size=shape)
-
-
-def basis(M: Matrix) -> Matrix:
-    Q: Matrix = np.linalg.qr(M)[0]
-    return Q
-
-
-def tensor(M: Any) -> Tensor:
-    return torch.from_numpy(np.asarray(M, np.float32))
-
-
-SHAPES = {"tall": (40, 24), "wide": (24, 40), "bias": (30,), "row": (1, 20), "scale": ()}
-
-
-def mixed(seed: int, names: Sequence[str] = NAMES, rounds: int = 3) -> dict[str, list[Update]]:
-    """Updates of every shape, each party's its own, with a common part of rank two."""
-    updates: dict[str, list[Update]] = {}
-    for number, name in enumerate(names):
-        updates[name] = []
-        for t in range(rounds):
-            rng = np.random.default_rng([seed, number, t])
-            Δ = {n: rng.normal(size=shape) for n, shape in SHAPES.items()}
-            for n in ("tall", "wide"):
-                P, Q = SHAPES[n]
-                Δ[n] = 0.05 * Δ[n] + drawn(seed, P, 2) @ drawn(seed + 1, 2, Q)
-            updates[name].append({n: tensor(δ) for n, δ in Δ.items()})
-    return updates
-
+from secure_fl.testing.harness import federate
+from tests.support.exchanging import (
+    MODES,
+    NAMES,
+    SHAPES,
+    WAYS,
+    Matrix,
+    aggregate,
+    basis,
+    drawn,
+    exchanged,
+    mixed,
+    summed,
+    tensor,
+)
 
 # --- what all ways have in common -----------------------------------------------------------------
 
@@ -286,173 +191,6 @@ def test_sealed_factors_equal_clear_ones_within_the_codecs_bound(
     assert error > (D * M + E) / 200 or bits == 24  # no bound that anything would meet
 
 
-# --- how wide joint factors are -------------------------------------------------------------------
-
-
-def of_rank(seed: int, P: int, Q: int, rank: int) -> Matrix:
-    """A matrix with so many singular values, all 1."""
-    A: Matrix = basis(drawn(seed, P, rank)) @ basis(drawn(seed + 1, Q, rank)).T
-    return A
-
-
-def captured(logs: Mapping[str, Log], round: int) -> float:
-    """The share of the aggregate's energy that got through."""
-    A = aggregate(logs, round)["w"]
-    error = np.linalg.norm(A - len(logs) * logs["east"].mean[round]["w"].double().numpy())
-    return float(1 - (error / np.linalg.norm(A)) ** 2)
-
-
-@pytest.mark.parametrize("T", [0.95, pytest.param(0.96, marks=SLOW), 0.98])
-@pytest.mark.parametrize("noise", [0.1, 0.2, 0.3])
-@pytest.mark.parametrize(("P", "Q"), [(96, 64), pytest.param(64, 160, marks=SLOW)])
-def test_the_width_lets_the_share_of_the_aggregates_energy_through(
-    P: int, Q: int, noise: float, T: float
-) -> None:
-    """T, in one pass, of new directions in every round: what the last one taught does not help."""
-    found = []
-    for seed in range(6):
-        updates: dict[str, list[Update]] = {name: [] for name in NAMES}
-        for t in range(2):
-            common = of_rank(50 * seed + 7 * t, P, Q, 6) / sqrt(6)
-            for i, own in enumerate(updates.values()):
-                E = drawn(50 * seed + 7 * t + 1000 * (i + 1), P, Q)
-                own.append({"w": tensor(common + noise * E / np.linalg.norm(E))})
-        logs = exchanged(updates, T=T)
-        assert all(width["w"] is not None for width in logs["east"].width)
-        found.append([captured(logs, t) for t in range(2)])
-    assert np.mean(found, axis=0).min() >= T - 0.02
-    assert np.min(found) >= T - 0.1  # Ω is drawn: four columns more than the rank may not be enough
-
-
-def test_what_parties_do_not_share_is_not_all_in_one_exchange_but_in_a_few() -> None:
-    """Four times the rank that anybody has, the worst case: each exchange finds some of it."""
-    updates = {m: [{"w": tensor(of_rank(9 * i, 96, 64, 4))}] for i, m in enumerate(NAMES)}
-    whole = summed([Δ[0] for Δ in updates.values()])["w"]
-    zeros = [{"w": torch.zeros(96, 64)}] * 5
-    logs = exchanged({m: [*Δ, *zeros] for m, Δ in updates.items()}, T=0.98)
-    assert logs["east"].width[0] == {"w": 8}
-    means = np.cumsum([mean["w"].double().numpy() for mean in logs["east"].mean], axis=0)
-    left = [np.linalg.norm(whole - 4 * m) ** 2 / np.linalg.norm(whole) ** 2 for m in means]
-    assert 0.2 < left[0] < 0.7 and left[2] < 0.1 and left[5] < 0.02
-
-
-def test_the_width_follows_the_ranks_of_the_round_itself() -> None:
-    """Rank four, then rank twelve, then four again: nothing has to be learnt first."""
-    few, many = of_rank(2, 60, 48, 4), of_rank(3, 60, 48, 12)
-    updates = {m: [{"w": tensor(A)} for A in (few, few, many, few)] for m in NAMES}
-    logs = exchanged(updates, T=0.999)
-    assert [width["w"] for width in logs["east"].width] == [8, 8, 16, 8]
-    assert min(captured(logs, t) for t in range(4)) > 0.9999
-
-
-def test_the_width_is_the_mean_of_the_parties_ranks() -> None:
-    ranks, weights = (2, 3, 4, 8), dict(zip(NAMES, (1.0, 3.0, 2.0, 50.0), strict=True))
-    updates = {
-        m: [{"w": tensor(of_rank(5 * k, 60, 40, k))}] for m, k in zip(NAMES, ranks, strict=True)
-    }
-    logs = exchanged(updates, T=0.999, mode="he+secagg", weights=weights)  # 17 / 4 is above four
-    assert all(log.width == [{"w": 5 + 4}] for log in logs.values())
-
-
-@pytest.mark.parametrize("nobody", [False, True])
-def test_who_did_not_move_counts_as_of_rank_one(nobody: bool) -> None:
-    """(6 + 6 + 6 + 1) / 4 is below five; and nobody's rank is never 0."""
-    moved, still = tensor(of_rank(1, 60, 40, 6)), torch.zeros(60, 40)
-    updates = {m: [{"w": still if nobody or m == "west" else moved}] for m in NAMES}
-    logs = exchanged(updates, T=0.999, mode="he+secagg", bits=24)
-    assert logs["west"].width == [{"w": 1 + 4 if nobody else 5 + 4}]
-    expected = torch.zeros(60, 40) if nobody else 3 / 4 * moved
-    torch.testing.assert_close(logs["west"].mean[0]["w"], expected, atol=1e-4, rtol=0)
-
-
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sum]]:
-    """What every party gives to sums and takes out of them; nothing else may cross."""
-    seen: list[Sum] = []
-    add = Cohort.sum
-
-    async def listening(self: Cohort, values: Mapping[str, Any], **options: Any) -> Any:
-        part = Sum(self.me, {n: np.array(v) for n, v in values.items()})
-        seen.append(part)
-        part.opened = await add(self, values, **options)
-        return part.opened
-
-    async def shut(self: Cohort, *values: Any) -> Any:
-        raise AssertionError("something crosses the door that is no sum")
-
-    monkeypatch.setattr(Cohort, "sum", listening)
-    for name in ("share", "broadcast", "agree"):
-        monkeypatch.setattr(Cohort, name, shut)
-    yield seen
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_matrices_of_too_high_a_rank_travel_whole(mode: Protection, door: list[Sum]) -> None:
-    """As wide as nothing would be saved; they are in the first sum of values, and in no other."""
-    updates = {
-        m: [{"w": tensor(drawn(i, 60, 40)), "low": tensor(of_rank(8, 60, 40, 2))}]
-        for i, m in enumerate(NAMES)
-    }
-    logs = exchanged(updates, T=0.98, mode=mode, bits=24)
-    assert all(log.width == [{"w": None, "low": 6}] for log in logs.values())
-    ranks, first, second = (s.given for s in door if s.party == "east")
-    assert set(ranks) == {"parties", "w|rank", "low|rank"}
-    assert first["w"].shape == (60, 40) and first["low"].shape == (60, 6)
-    assert set(second) == {"records", "low|B"}
-    for name, A in aggregate(logs, 0).items():
-        np.testing.assert_allclose(4 * logs["east"].mean[0][name], A, atol=1e-3)
-
-
-def test_when_all_travel_whole_there_is_no_second_sum(door: list[Sum]) -> None:
-    exchanged({m: [{"w": tensor(drawn(i, 60, 40))}] for i, m in enumerate(NAMES)}, T=0.98)
-    assert len(door) == 2 * len(NAMES)
-
-
-@pytest.mark.parametrize(("most", "width"), [(1, 1), (7, 7), (50, 23)])
-def test_max_rank_caps_the_width_of_what_else_would_travel_whole(
-    most: int, width: int, door: list[Sum]
-) -> None:
-    updates = {m: [{"w": tensor(drawn(i, 60, 40))}] * 3 for i, m in enumerate(NAMES)}
-    logs = exchanged(updates, T=0.98, max_rank=most)
-    assert logs["east"].width == [{"w": width}] * 3
-    shapes = {v.shape for s in door for n, v in s.given.items() if n.startswith("w") and v.ndim}
-    assert shapes == {(60, width), (width, 40)}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_nobody_learns_anybodys_rank(mode: Protection, door: list[Sum]) -> None:
-    """Only ranks' sums are opened: who of the others has which rank makes no difference."""
-
-    def run(ranks: Sequence[int]) -> tuple[list[Sum], dict[str, Log]]:
-        door.clear()
-        updates = {
-            m: [{"w": tensor(of_rank(k, 60, 40, k))}] for m, k in zip(NAMES, ranks, strict=True)
-        }
-        logs = exchanged(updates, T=0.999, mode=mode)
-        return list(door), logs
-
-    (one, logs), (other, same) = run((3, 2, 5, 9)), run((3, 9, 2, 5))
-    for seen, ranks in ((one, (3, 2, 5, 9)), (other, (3, 9, 2, 5))):
-        first = [s for s in seen if "parties" in s.given]
-        assert {s.party: s.given["w|rank"] for s in first} == dict(zip(NAMES, ranks, strict=True))
-        assert all(s.given.keys() == {"parties", "w|rank"} for s in first)
-        assert all(s.opened == {"parties": 4.0, "w|rank": 19.0} for s in first)
-        assert not any("rank" in n for s in seen if s not in first for n in s.given)
-        # And what else is sent has the mean's width, not one's own.
-        assert {s.given["w"].shape for s in seen if "w" in s.given} == {(60, 9)}
-        assert {s.given["w|B"].shape for s in seen if "w|B" in s.given} == {(9, 40)}
-    assert all(log.width == [{"w": 9}] for log in [*logs.values(), *same.values()])
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_explained_and_not_sent(bad: float) -> None:
-    updates = mixed(2, rounds=1)
-    updates["south"][0]["tall"][3, 4] = bad
-    with raises(PartyFailed, party="south", round=1) as caught:
-        exchanged(updates)
-    assert caught.value.reason == "training"
-
-
 # --- error feedback -------------------------------------------------------------------------------
 
 
@@ -534,94 +272,3 @@ def test_none_is_the_weighted_mean() -> None:
             torch.testing.assert_close(
                 logs["west"].mean[t][name].double(), expected, atol=1e-6, rtol=0
             )
-
-
-# --- who leaves -----------------------------------------------------------------------------------
-
-
-AT = (4, 5, 8, 10, 12, 15)  # ranks, Y and B, of two rounds
-
-
-@pytest.mark.parametrize(
-    "exchange", [e if e in AT else pytest.param(e, marks=SLOW) for e in range(1, 19)]
-)
-def test_who_leaves_is_not_missed(exchange: int) -> None:
-    """Lost at any exchange: every mean is that of some parties, whole, or waits for the next."""
-    names = (*NAMES, "hub")
-    A = basis(drawn(0, 40, 3)) @ basis(drawn(1, 24, 3)).T  # of rank three: met exactly
-    sizes = dict(zip(names, (1.0, 2.0, 3.0, 4.0, 50.0), strict=True))
-    updates = {n: [{"w": tensor(s * A), "b": tensor(np.full(12, s))}] * 2 for n, s in sizes.items()}
-    logs = exchanged(
-        updates,
-        T=0.9,
-        mode="he+secagg",
-        bits=24,
-        threshold=3,
-        engine=lambda sessions: LossyEngine(sessions, lose={"hub": exchange}),
-    )
-    everyone, rest = (sum(sizes[n] for n in group) / len(group) for group in (names, NAMES))
-    assert set(logs) >= set(NAMES)
-    waits = 0.0
-    for t in range(2):
-        means = [logs[n].mean[t] for n in NAMES]
-        assert all(torch.equal(m[k], means[0][k]) for m in means for k in m)
-        factored, whole = float(torch.sum(means[0]["w"] * tensor(A)) / 3), means[0]["b"].mean()
-        assert min(abs(whole - everyone), abs(whole - rest)) < 1e-3
-        if factored == 0:  # between both sums: what the others have left of it, they send later
-            assert not waits
-            waits = rest
-        else:
-            assert min(abs(factored - waits - everyone), abs(factored - waits - rest)) < 1e-3
-            waits = 0.0
-
-
-@pytest.mark.parametrize("mode", ["he+secagg", pytest.param("secagg", marks=SLOW)])
-@pytest.mark.parametrize("exchange", range(2, 11))
-def test_no_value_of_who_leaves_is_in_two_sums_of_others(
-    exchange: int, mode: Protection, door: list[Sum]
-) -> None:
-    """Lost between the sums of ranks, of Y, of B: their difference must not be the leaver's."""
-    names = (*NAMES, "hub")
-    updates = {m: [{"w": tensor(of_rank(i, 40, 24, i + 2))}] for i, m in enumerate(names)}
-    exchanged(
-        updates,
-        T=0.9,
-        mode=mode,
-        weights=dict.fromkeys(names, 3.0),
-        threshold=3,
-        engine=lambda sessions: LossyEngine(sessions, lose={"hub": exchange}),
-    )
-    over = {}  # names of a sum -> how many are in it
-    for part in (s for s in door if s.party == "east" and s.opened):
-        count = part.opened["parties" if "parties" in part.opened else "records"]
-        over[frozenset(part.opened)] = float(count) / (1 if "parties" in part.opened else 3)
-    ranks, Y, B = ({"parties", "w|rank"}, {"records", "w"}, {"records", "w|B"})
-    assert over.keys() >= {frozenset(ranks), frozenset(Y)} and set(over.values()) <= {4.0, 5.0}
-    assert not ranks & (Y | B)  # so they may be over others
-    assert over.get(frozenset(B), over[frozenset(Y)]) == over[frozenset(Y)]
-
-
-def test_one_may_leave_between_the_sums_of_ranks_and_of_values(door: list[Sum]) -> None:
-    """The width is that of five, the mean is that of four."""
-    names = (*NAMES, "hub")
-    ranks = dict(zip(names, (2, 2, 3, 3, 12), strict=True))
-    updates = {m: [{"w": tensor(of_rank(k, 60, 40, k))}] for m, k in ranks.items()}
-    found = set()
-    for exchange in range(2, 7):
-        door.clear()
-        logs = exchanged(
-            updates,
-            T=0.999,
-            mode="secagg",
-            bits=24,
-            threshold=3,
-            engine=lambda sessions, at=exchange: LossyEngine(sessions, lose={"hub": at}),
-        )
-        first, second = [s.opened for s in door if s.party == "east"][:2]
-        counts = (float(first["parties"]), float(second["records"]))
-        found.add(counts)
-        if counts == (5.0, 4.0):
-            assert logs["east"].width[0]["w"] == 9  # of (2 + 2 + 3 + 3 + 12) / 5
-            A = summed([updates[n][0] for n in NAMES])["w"] / 4
-            np.testing.assert_allclose(logs["east"].mean[0]["w"], A, atol=1e-4)
-    assert (5.0, 4.0) in found
