@@ -61,6 +61,7 @@ def write() -> str:
         times=_ahead,
         share=_share,
         beside=_beside,
+        grows=_grows,
         table=_networked,
         ratios=_ratios(networked["rows"]),
         growth=_growth([networked, *(found[name] for name in GROWN)]),
@@ -181,6 +182,12 @@ def _beside(document: Mapping[str, Any], system: str, mine: str) -> str:
     return f"{clock:.2f} times as long, at {sent:.2f} of the bytes"
 
 
+def _grows(larger: Mapping[str, Any], smaller: Mapping[str, Any]) -> str:
+    """How many times the processor time of a round one of ours takes with more sites."""
+    more, less = (document["rows"][OURS]["cpu"][0] for document in (larger, smaller))
+    return f"{more / less:.1f}"
+
+
 def _share(document: Mapping[str, Any], system: str) -> str:
     """A system's seconds of a round, of ours."""
     clock, *_ = _over(document["rows"][system], document["rows"][OURS])
@@ -203,10 +210,10 @@ def _simulated(row: Mapping[str, Any]) -> str:
     )
 
 
-def _simulates(document: Mapping[str, Any]) -> str:
-    """Our rounds a minute beside pfl's."""
-    ours, pfl = (document["rows"][f"{system}-simulated"] for system in ("ours", "pfl"))
-    clock, cpu = (pfl[what][0] / ours[what][0] for what in ("seconds", "cpu"))
+def _simulates(document: Mapping[str, Any], system: str = "pfl") -> str:
+    """Our rounds a minute beside a system's."""
+    ours, other = (document["rows"][f"{name}-simulated"] for name in (OURS, system))
+    clock, cpu = (other[what][0] / ours[what][0] for what in ("seconds", "cpu"))
     return f"{clock:.2f} times by the clock, {cpu:.2f} by processor time"
 
 

@@ -1,68 +1,38 @@
-"""FedKD whole: what is shared stays equal, what is a party's own stays there, and it resumes."""
+"""FedKD whole: what is shared stays equal, and what is a party's own stays there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from secure_fl import FedAvg, Federation, Silo
+from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.factors import Way
-from secure_fl.algorithms.fedkd import Descent, FedKD, losses
+from secure_fl.algorithms.fedkd import Descent, losses
 from secure_fl.algorithms.pairing import make_pair
 from secure_fl.corpora import make
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger
-from secure_fl.errors import DataError, ModelError, SettingsError
-from secure_fl.events import Event, EventLog
+from secure_fl.events import Event
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
-from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.models import load_model
-from secure_fl.learning.site import Site
-from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.testing.harness import LossyEngine
+from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, weights
-from tests.support.killing import Killed, after, kill_when
-from tests.support.private import make_site, notes, seeded
-from tests.support.raising import raises
+from tests.support.fedkd_runs import NAMES, SGD, kd, run, site_of
 from tests.support.run_states import kept_state
-from tests.support.saved_models import dropping, save_tiny
+from tests.support.saved_models import dropping
 
 __all__ = ["dropping"]  # a fixture
 
-WAYS: tuple[Way, ...] = get_args(Way)
-NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
 OFF: dict[str, Any] = {"mutual": False, "soft_labels": False, "hidden": False}
-SGD = TrainingSettings(
-    optimizer="sgd",
-    learning_rate=0.05,
-    weight_decay=0.0,
-    batch_size=1000,
-    max_grad_norm=None,
-    device="cpu",
-    schedule="constant",
-)
-
 SLOW = pytest.mark.slow
-
-kd = partial(FedKD, rounds=2, student_layers=1)
-
-
-def run(algorithm: FedKD, mode: Any = "none", **options: Any) -> Federation:
-    """Teachers of two layers, and few records."""
-    usual = {"model": ModelSettings(layers=2), "silos": silos(size=20)}
-    return small(algorithm, mode, **usual | options)
 
 
 @pytest.fixture
@@ -208,11 +178,6 @@ def test_without_distillation_it_is_fedavg_of_the_student(optimizer: Any) -> Non
     assert equal(weights(alone.run()), weights(pair.run(), "student"))
 
 
-def site_of(silo: Silo, model: ModelSettings, training: TrainingSettings = SGD) -> Site:
-    task = make_task(TaskSettings(labels=LABELS, max_length=32))
-    return Site(silo, task, model, training, 0, EventLog(silo.name))
-
-
 @pytest.mark.parametrize("mean", ["records", "parties"])
 def test_an_exchanged_gradient_is_that_of_all_records(mean: Any) -> None:
     """One step of full batches against one step by hand on everybody's records together."""
@@ -298,215 +263,3 @@ def test_moments_of_the_teacher_stay_at_home(tmp_path: Path) -> None:
     assert not torch.equal(
         states[0]["optimizer"]["0"]["exp_avg"], states[1]["optimizer"]["0"]["exp_avg"]
     )
-
-
-# --- interruptions --------------------------------------------------------------------------------
-
-
-def stopped_after(round: int, cfg: FedKD, mode: Any, folder: Path, **options: Any) -> None:
-    with pytest.raises(Killed):
-        run(cfg, mode, folder=folder, listener=kill_when(after(round)), **options).run()
-
-
-GRADIENT = {"exchange": "gradient", "steps": 2}
-HOW: list[Any] = [
-    pytest.param({"factors": "joint"}, "he+secagg", id="joint"),
-    pytest.param({"factors": "per_party"}, "none", id="per_party", marks=SLOW),
-    pytest.param(GRADIENT, "none", id="gradient"),
-    *(
-        pytest.param({"factors": way} | more, mode, marks=SLOW)
-        for way in WAYS
-        for more in ({}, GRADIENT)
-        for mode in ("none", "he+secagg")
-    ),
-]
-
-
-@pytest.mark.parametrize(("how", "mode"), HOW)
-def test_resume_is_bit_for_bit(tmp_path: Path, how: dict[str, Any], mode: Any) -> None:
-    cfg = kd(rounds=2, max_rank=8, **how)
-    whole = run(cfg, mode, folder=tmp_path / "whole").run()
-    stopped_after(1, cfg, mode, tmp_path / "again")
-    again = run(cfg, mode, folder=tmp_path / "again", resume=True).run()
-    for name in ("student", *(f"{name}/model" for name in NAMES)):
-        assert equal(weights(whole, name), weights(again, name)), name
-    assert whole.document["history"] == again.document["history"]
-
-
-@pytest.mark.parametrize(
-    ("how", "mode"),
-    [
-        ({}, "he+secagg"),
-        pytest.param(GRADIENT, "none", marks=SLOW),
-        pytest.param(GRADIENT, "he+secagg", marks=SLOW),
-    ],
-)
-def test_who_joins_late_is_given_the_student(
-    tmp_path: Path, how: dict[str, Any], mode: Any
-) -> None:
-    cfg, four = kd(rounds=2, **how), silos(4, size=20)
-    late = four[3].name
-    stopped_after(1, cfg, mode, tmp_path, silos=four[:3])
-    result = run(cfg, mode, folder=tmp_path, silos=four, resume=True).run()
-    assert f"{late}/model" in result.models
-    states = [kept_state(tmp_path, silo.name, 2) for silo in four]
-    for state in states[1:]:
-        assert equal(states[0]["student"], state["student"])
-        assert {n for n in state["factors"]} == {n for n in states[0]["factors"]}
-        for name, subspace in state["factors"].items():
-            if name != "count":
-                assert torch.equal(subspace["B"], states[0]["factors"][name]["B"])
-
-
-@pytest.mark.parametrize("exchange", [4, 9, *(pytest.param(e, marks=SLOW) for e in (6, 8, 11, 15))])
-def test_who_leaves_is_not_missed(exchange: int) -> None:
-    four = silos(4, size=20)
-
-    def losing(sessions: Any) -> LossyEngine:
-        return LossyEngine(sessions, lose={four[3].name: exchange})
-
-    result = run(kd(rounds=2), "he+secagg", silos=four).run(losing)
-    assert "student" in result.models
-    assert all(w.isfinite().all() for w in result.models["student"].parameters())
-
-
-# --- differential privacy -------------------------------------------------------------------------
-
-DP = DPSettings(epsilon=50.0, delta=1e-3, noise_multiplier=1.0, accountant="rdp")
-PRIVATE = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", dp=DP)
-
-
-@pytest.mark.parametrize("clipping", ["ghost", pytest.param("per_sample", marks=SLOW)])
-def test_a_pair_trains_privately_as_one_module(clipping: Any, tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", Identity.generate("north"))
-    site = make_site(notes(40), ledger=ledger, clipping=clipping, learning_rate=1e-2)
-    site.shared_model_settings = site.model_settings = ModelSettings(layers=2)
-    pair = make_pair(site, kd(adaptive="sample"))
-    before = {n: w.detach().clone() for n, w in trainable(pair).items()}
-    fit_privately(site, pair, 2, objective=losses, generator=seeded())
-    assert site.privacy is not None
-    assert site.privacy.statement()["steps"] == 2 * 4  # two passes of 40 / 10, not four
-    for name, weight in trainable(pair).items():
-        assert not torch.equal(weight, before[name])
-    assert {name.split(".")[0] for name in before} == {"teacher", "student", "W"}
-
-
-def test_a_round_spends_one_pass_for_both_models() -> None:
-    result = run(kd(adaptive="sample", epochs=1), "he+secagg", training=PRIVATE).run()
-    steps = 2 * 2  # rounds, and steps of a pass over 20 records by 16
-    assert set(result.document["privacy"]["steps"].values()) == {steps}
-
-
-@pytest.mark.parametrize(
-    ("how", "found"),
-    [
-        ({"adaptive": "batch"}, "touch each other"),
-        ({"adaptive": "sample", "exchange": "gradient"}, "passes"),
-    ],
-)
-def test_what_dp_does_not_cover_is_refused(how: dict[str, Any], found: str) -> None:
-    with pytest.raises(SettingsError, match=found) as caught:
-        run(kd(**how), training=PRIVATE).run()
-    assert (
-        caught.value.where["field"]
-        == f"algorithm.{'exchange' if 'exchange' in how else 'adaptive'}"
-    )
-
-
-# --- bad input ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bad", "found"),
-    [
-        ({"max_rank": 0}, "a number from 1 on"),
-        ({"student_layers": 0}, "a number from 1 on"),
-        ({"energy_start": 0.0}, "energy_start: found 0.0"),
-        ({"energy_end": 1.5}, "energy_end: found 1.5"),
-        ({"energy_start": 0.99, "energy_end": 0.95}, "precision grows"),
-        ({"joint_loss": True, "mutual": False}, "mutual"),
-        ({"factors": "shared"}, "joint"),
-    ],
-)
-def test_bad_settings_are_refused(bad: dict[str, Any], found: str) -> None:
-    with pytest.raises(ValueError, match=found):
-        FedKD(**bad)
-
-
-def test_a_student_is_no_deeper_than_its_teacher() -> None:
-    with raises(SettingsError, "3", "2", "1 to 2", field="algorithm.student_layers"):
-        run(kd(student_layers=3)).run()
-
-
-def own(teacher: ModelSettings) -> list[Silo]:
-    """Hospitals, of which the second has a teacher of its own."""
-    one, two, three = silos(size=20)
-    return [one, Silo(two.name, two.train, two.dev, two.test, model=teacher), three]
-
-
-Made = Callable[[Path], ModelSettings]
-REFUSED: dict[str, tuple[Made, dict[str, Any], str]] = {
-    "words": (
-        lambda f: ModelSettings(name=save_tiny(f, words=("alpha", "beta"))),
-        {},
-        "another vocabulary",
-    ),
-    "heads": (
-        lambda f: ModelSettings(name=save_tiny(f, num_attention_heads=2)),
-        {},
-        "num_attention_heads 2",
-    ),
-    "width": (
-        lambda f: ModelSettings(name=save_tiny(f, hidden_size=32)),
-        {"transform": False},
-        "hidden_size 32",
-    ),
-    "depth": (lambda f: ModelSettings(layers=1), {"student_layers": 2}, "teacher 1"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_teacher_that_no_student_fits_is_explained(case: str, tmp_path: Path) -> None:
-    make_teacher, how, found = REFUSED[case]
-    with pytest.raises(ModelError, match=found) as caught:
-        run(kd(**how), silos=own(make_teacher(tmp_path))).run()
-    assert caught.value.where["party"] == NAMES[1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "how"),
-    [
-        pytest.param({"num_hidden_layers": 6}, {}, marks=SLOW),
-        ({"hidden_size": 32}, {}),  # Wʰ maps between the widths
-        pytest.param({"num_attention_heads": 2, "hidden_size": 48}, {"hidden": False}, marks=SLOW),
-    ],
-    ids=str,
-)
-def test_a_teacher_of_ones_own_may_be_another(
-    changes: dict[str, Any], how: dict[str, Any], tmp_path: Path
-) -> None:
-    teacher = ModelSettings(name=save_tiny(tmp_path / "own", **changes))
-    result = run(kd(**how), silos=own(teacher), folder=tmp_path / "run").run()
-    found: Any = result.models[f"{NAMES[1]}/model"].config
-    assert all(getattr(found, name) == value for name, value in changes.items())
-    states = [kept_state(tmp_path / "run", name, 2)["student"] for name in NAMES]
-    assert all(equal(states[0], state) for state in states)
-
-
-def test_texts_with_other_labels_are_explained() -> None:
-    one, two, three = silos()
-    odd = Silo(two.name, [e for e in two.train if e.label == "ade"])  # type: ignore[union-attr]
-    with pytest.raises(DataError, match=f"{two.name} lacks no-ade"):
-        run(kd(), silos=[one, odd, three], task=TaskSettings()).run()
-
-
-@pytest.mark.parametrize("way", ["joint", *(pytest.param(w, marks=SLOW) for w in WAYS[1:])])
-def test_no_party_moves_when_nothing_can_be_learnt(way: Way) -> None:
-    """An update of next to nothing, from everybody: no NaN, and the student as it was."""
-    nothing = TrainingSettings(
-        learning_rate=1e-30, weight_decay=0.0, optimizer="sgd", device="cpu", batch_size=16
-    )
-    start = trainable(make_pair(site_of(silos()[0], ModelSettings(layers=2)), kd()).student)
-    result = run(kd(factors=way), "he+secagg", training=nothing).run()
-    for name, weight in weights(result, "student").items():
-        torch.testing.assert_close(weight, start[name], rtol=0, atol=1e-20)
