@@ -30,7 +30,7 @@ FILES = (
         "values-100M",
         "checkpoint",
     ),
-    *("simulated", "threads", "ray", "many", "few", "breaking"),
+    *("simulated", "threads", "many", "few", "breaking"),
 )
 GROWN = ("values-1M", "values-10M", "values-100M")
 
@@ -120,12 +120,11 @@ def _grown(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _clients(*documents: Mapping[str, Any]) -> str:
+def _clients(document: Mapping[str, Any]) -> str:
     """A row for each system that simulates."""
     titles = ("", "rounds a minute", "CPU s of a round", "MB", "until the first round")
     lines = [_line((*titles, "accuracy (off)")), _line(["---", *["---:"] * 5])]
-    rows = [row for document in documents for row in document["rows"].values()]
-    return "\n".join(lines + list(map(_simulated, rows)))
+    return "\n".join(lines + list(map(_simulated, document["rows"].values())))
 
 
 def _networked(document: Mapping[str, Any]) -> str:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.baselines.feddf import FedDF
 from secure_fl.algorithms.baselines.feded import FedED
 from secure_fl.algorithms.baselines.gong import Gong
+from secure_fl.algorithms.baselines.mhat import MHAT
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.protocol import messages
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import HOST, hosted, members
@@ -48,9 +49,9 @@ K, Y = 3, 4 * D0 * C  # parties, and the bytes of one party's predictions: |D⁰
 COUNTS = 4 * 2  # a party's records and its weight, once a round; the paper leaves out such numbers
 
 
-@pytest.mark.parametrize("name", ["dsfl", "mhat"])
-def test_traffic_of_predictions_is_table_5s(name: str) -> None:
-    up, down = traffic(ALGORITHMS[name].settings(rounds=T))
+@pytest.mark.parametrize("method", [DSFL, MHAT])
+def test_traffic_of_predictions_is_table_5s(method: Any) -> None:
+    up, down = traffic(method(rounds=T))
     assert up == T * K * (Y + COUNTS) and down == T * Y  # |D⁰| x (K + 1) x T
 
 
