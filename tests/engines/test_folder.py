@@ -86,8 +86,11 @@ def forged(end: FolderEnd, to: FolderEnd, number: int, key: bytes = KEY) -> byte
 
 
 def drop(file: Path, data: bytes, mode: int = 0o600) -> None:
-    file.touch(mode=mode)
-    file.write_bytes(data)
+    """Put a file there whole, as a writer does: the reader must not meet half of it."""
+    beside = file.with_name(f".{file.name}.part")
+    beside.touch(mode=mode)
+    beside.write_bytes(data)
+    beside.rename(file)
 
 
 def test_letters_arrive_in_order_and_their_going_is_the_receipt(ends: Ends) -> None:
