@@ -120,7 +120,7 @@ class Progress:
         self._note(cell, outcome)
         scores = {
             name: round(100 * values[outcome["metric"]], 1)
-            for name, values in outcome["metrics"]["best"]["mean"].items()
+            for name, values in outcome["metrics"]["last"]["mean"].items()
             if name.endswith("test") and outcome["metric"] in values
         }
         found = ", ".join(f"{name} {outcome['metric']} {value}" for name, value in scores.items())
