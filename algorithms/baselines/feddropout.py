@@ -3,7 +3,7 @@
 Caldas, Konečný, McMahan, Talwalkar: Expanding the Reach of Federated Learning by Reducing Client
 Resource Requirements. arXiv 1812.07210, Sec. "Federated Dropout". A baseline of FedKD (arXiv
 2108.13323, Tables 2 and 3), whose cost column is 0.6 of the full model's: what `keep` = 0.6 sends.
-A checkpoint learns nothing by that (docs/papers.md, "Defaults"), so it is not the default.
+A checkpoint learns nothing by that (docs/choices.md, "Defaults"), so it is not the default.
 
 A sub-model is the model without some units of its encoder layers. A unit is an attention head, or
 an intermediate unit of a feed-forward block: some rows of the matrices that make it and some

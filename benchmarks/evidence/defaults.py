@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.checkpoint import BUILT_IN
-from benchmarks.collection import SETS
+from benchmarks.collection import SETS, DataSet
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell, Outcome
 from benchmarks.evidence.kept import Kept
@@ -27,9 +26,11 @@ from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.inclusive.settings import Tiered
 from secure_fl.algorithms.registry import BUILT_IN as ALGORITHMS
 from secure_fl.algorithms.registry import Entry
+from secure_fl.errors import SettingsError
 
+NAME = "defaults"
 SEED, PARTIES = 7, 4  # settings were chosen on seed 107
-WORK = Path(__file__).parents[2] / "docs" / "results" / "defaults"
+WORK = Path(__file__).parents[2] / "docs" / "results" / NAME
 PUBLIC, LABELLED = 0.5, 0.2  # of the records, and of the public ones, where there is a host
 TIERS = ("weak", "weak", "medium", "strong")
 COLUMNS = (
@@ -51,6 +52,7 @@ class Sizes:
     train: int
     dev: int
     test: int
+    of: str = ""  # the set, if the title is not its name
 
 
 SIZES: Mapping[str, Sizes] = {
@@ -59,6 +61,7 @@ SIZES: Mapping[str, Sizes] = {
     "built-in pairs": Sizes(2000, 100, 400),
     "sst2": Sizes(300, 20, 200),
     "ade_cls": Sizes(300, 20, 200),
+    "ade_cls, 2,000 records": Sizes(2000, 20, 200, of="ade_cls"),
     "qnli": Sizes(2000, 20, 200),
 }
 
@@ -72,9 +75,15 @@ class Row:
     model: str  # empty: there is one
     metric: str
     score: float
+    auroc: float | None  # how well it ranks two classes, whatever it answers
     answers: Mapping[str, float]
     one_class: bool
     cpu_seconds: float
+
+    @property
+    def name(self) -> str:
+        """The algorithm, and which of its models, if there are several."""
+        return f"{self.algorithm} [{self.model}]" if self.model else self.algorithm
 
 
 def measure(
@@ -91,41 +100,46 @@ def measure(
     if work is None and records is not None:
         with TemporaryDirectory(prefix="defaults-") as folder:
             return measure(sets, only, records, Path(folder), tell)
-    started, work, found = time.perf_counter(), work or WORK, []
-    for built_in in (True, False):
-        some = [name for name in sets if (SETS[name].corpus is not None) == built_in]
-        if not some:
-            continue
-        made = partial(cells, some, only, records)
-        listed = Table("defaults", "defaults", made, model=BUILT_IN if built_in else None)
-        planned = plan(listed, seeds=1)
-        finish(planned, work=work, tell=tell)
-        kept = Kept(work).cells
-        found += [(cell, kept[key]) for key, cell in planned.cells if key in kept]
+    started, work = time.perf_counter(), work or WORK
+    made = cells(sets, only, records)
+    planned = plan(Table(NAME, NAME, lambda _: made), seeds=1)
+    finish(planned, work=work, tell=tell)
+    kept = Kept(work).cells
+    found = [(cell, kept[key]) for key, cell in planned.cells if key in kept]
     return report(found, time.perf_counter() - started)
 
 
-def cells(sets: Iterable[str], only: str, records: int | None, _seed: int) -> list[Cell]:
+def cells(sets: Iterable[str], only: str = "", records: int | None = None) -> list[Cell]:
     """A cell for each set and each algorithm that can learn it."""
     return [
-        cell(name, algorithm, records)
-        for name in sets
+        cell(title, algorithm, records)
+        for title in sets
         for algorithm, entry in ALGORITHMS.items()
         if not entry.trains_nothing and only in algorithm
-        if not (entry.has_host and SETS[name].kind == "ner")
+        if not (entry.has_host and set_of(title).kind == "ner")
     ]
 
 
-def cell(data: str, algorithm: str, records: int | None = None) -> Cell:
-    """Nothing but records and, by the place it is run at, a model."""
-    size, entry = SIZES[data], ALGORITHMS[algorithm]
-    spread = Spread((data,), PARTIES, records or size.train, dev=size.dev, test=size.test)
+def set_of(title: str) -> DataSet:
+    """The set behind a title."""
+    if title not in SIZES:
+        fix = f"there are {', '.join(SIZES)}"
+        raise SettingsError(f"nothing is measured on {title!r}", fix=fix, option="--set")
+    return SETS[SIZES[title].of or title]
+
+
+def cell(title: str, algorithm: str, records: int | None = None) -> Cell:
+    """Nothing but records and a model: the built-in one for built-in records."""
+    about, size, entry = set_of(title), SIZES[title], ALGORITHMS[algorithm]
+    sets = (size.of or title,)
+    spread = Spread(sets, PARTIES, records or size.train, dev=size.dev, test=size.test)
     return Cell(
-        data,
+        title,
         algorithm,
         SEED,
         _dealt(spread, entry),
         {"name": algorithm},
+        {"name": BUILT_IN} if about.corpus is not None else {},
         protection={"mode": "none", "min_cohort": 1},  # two hospitals in a tier, or one
         max_length=128,
     )
@@ -152,6 +166,7 @@ def rows(cell: Cell, outcome: Outcome) -> list[Row]:
                 model,
                 metric,
                 round(scores[metric], 4),
+                scores.get("auroc"),
                 answers,
                 one_class(answers),
                 round(outcome["cpu_seconds"], 1),
@@ -166,7 +181,7 @@ def report(found: Sequence[tuple[Cell, Outcome]], seconds: float) -> Report:
     bad = sum(row.one_class for row in listed)
     sizes: dict[str, Any] = {"parties": PARTIES, "cells": len(found)}
     return Report(
-        "defaults",
+        NAME,
         sizes | {name: asdict(SIZES[name]) for name in dict.fromkeys(row.set for row in listed)},
         SEED,
         {"rows": [asdict(row) for row in listed]},
@@ -177,11 +192,10 @@ def report(found: Sequence[tuple[Cell, Outcome]], seconds: float) -> Report:
 
 
 def _shown(row: Row) -> tuple[str, ...]:
-    name = f"{row.algorithm} [{row.model}]" if row.model else row.algorithm
     most, largest = row.answers.get("answers"), row.answers.get("majority")
     return (
         row.set,
-        name,
+        row.name,
         f"{100 * row.score:.1f}",
         row.metric,
         f"{most:.0%}" if most is not None else "-",

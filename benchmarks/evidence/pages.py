@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.evidence import paper_page
+from benchmarks.evidence import defaults, defaults_page, paper_page
 from benchmarks.evidence.chapters import chapters
 from benchmarks.evidence.front import front
 
 
 def pages(folder: Path, page: Path) -> dict[Path, str]:
-    """Lay out the page that sums up, and one for each paper beside its cells."""
+    """Lay out the page that sums up, one for each paper beside its cells, and one of defaults."""
     found = chapters(folder)
-    return {page: front(found)} | {
-        folder / f"{one.paper.table}.md": paper_page.page(one) for one in found
-    }
+    beside = {one.paper.table: paper_page.page(one) for one in found}
+    beside[defaults.NAME] = defaults_page.page(folder)
+    return {page: front(found)} | {folder / f"{name}.md": text for name, text in beside.items()}

@@ -39,7 +39,7 @@ Examples:
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page differs.")
 def results(folder: Path, page: Path, check: bool) -> None:
-    """Write the pages of results: one that sums up, and one for each paper beside its cells.
+    """Write the pages of results: one that sums up, and one for each table beside its cells.
 
     They are computed from finished cells alone; neither data sets nor checkpoints are read.
     """

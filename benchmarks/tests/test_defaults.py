@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 
 from benchmarks.evidence import defaults
-from benchmarks.evidence.kept import read
+from benchmarks.evidence.defaults_page import page
+from benchmarks.evidence.kept import FILE, read
 from benchmarks.evidence.one_class import answers, one_class
 from benchmarks.federations import tuned
 from benchmarks.federations.tuned import EPOCHS
 from secure_fl import Local
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.errors import SettingsError
 from secure_fl.federation.tuning import RATE
 from secure_fl.testing.hospitals import silos, small
+
+KEPT = defaults.WORK / FILE
 
 
 def counts(square: list[list[int]], **more: Any) -> dict[str, Any]:
@@ -75,11 +79,11 @@ def test_answers_are_those_of_the_models_themselves() -> None:
     assert answers(run.document)[""]["answers"] == pytest.approx(most, abs=1e-4)
 
 
-def test_every_algorithm_has_a_cell_with_nothing_but_records(tmp_path: Path) -> None:
-    found = defaults.cells(tuple(defaults.SIZES), "", None, 0)
+def test_every_algorithm_has_a_cell_with_nothing_but_records() -> None:
+    found = defaults.cells(defaults.SIZES)
     trained = {name for name, entry in ALGORITHMS.items() if not entry.trains_nothing}
     assert {cell.method for cell in found if cell.data == "sst2"} == trained
-    assert all(not cell.model and not cell.training for cell in found)
+    assert all(cell.model in ({}, {"name": "tiny"}) and not cell.training for cell in found)
     assert all(list(cell.algorithm) == ["name"] and cell.seed == 7 for cell in found)
 
 
@@ -97,6 +101,28 @@ def test_cells_are_kept_and_not_run_again(tmp_path: Path) -> None:
     assert again["rows"] == first["rows"] and "0 to run" in told
     measured("gong")
     assert len(read(tmp_path / "cells.jsonl")) == 2
+
+
+def test_the_page_shows_what_was_measured_with_the_defaults_of_today(tmp_path: Path) -> None:
+    outcome = next(o for o in read(KEPT).values() if o["title"].startswith("sst2 · mhat"))
+    work = tmp_path / defaults.NAME / KEPT.name
+    work.parent.mkdir()
+
+    def written() -> str:
+        work.write_text(json.dumps({"key": "made up", "outcome": outcome}) + "\n")
+        return page(tmp_path)
+
+    assert "| mhat | 60.0 (86%) |" in written()
+    outcome["answers"][""]["answers"] = 0.96
+    assert "| mhat | **60.0 (96%)** |" in written()
+    outcome["settings"]["training"]["batch_size"] += 1
+    assert "mhat" not in written()
+
+
+def test_a_set_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SettingsError, match="nothing is measured on 'sst3'") as found:
+        defaults.measure(["sst3"])
+    assert "sst2" in str(found.value.fix)
 
 
 def test_tune_ends_at_a_point_of_the_grid() -> None:
