@@ -23,6 +23,8 @@ built-in model learns built-in records, a checkpoint of six layers all else.
 `python -m benchmarks {NAME}` runs what is missing and goes on from the cells beside this page
 (`--set sst2`, `--only fedavg`); `python -m benchmarks results` writes it. An empty place was not
 run, or the algorithm cannot learn that task. Of FedKD the row without a student is its teachers.
+In ner each hospital marks other kinds of entities, which federated dropout and FetchSGD refuse, and
+by which records in one place contradict one another.
 [Why defaults are as they are](../choices.md#defaults)."""
 SCORES = """\
 Accuracy, of ade_cls and ner F1, x 100; in brackets the share of the most frequent answer. **Bold is
