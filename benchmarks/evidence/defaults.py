@@ -123,7 +123,7 @@ def cells(sets: Iterable[str], only: str = "", records: int | None = None) -> li
 def set_of(title: str) -> DataSet:
     """The set behind a title."""
     if title not in SIZES:
-        fix = f"there are {', '.join(SIZES)}"
+        fix = f"there are {'; '.join(SIZES)}"
         raise SettingsError(f"nothing is measured on {title!r}", fix=fix, option="--set")
     return SETS[SIZES[title].of or title]
 
