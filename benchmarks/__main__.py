@@ -23,6 +23,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "papers": Lazy(
             "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
         ),
+        "halved": Lazy(
+            "benchmarks.evidence.halved", "halved", "Write the checkpoint of the table `whole`."
+        ),
         "results": Lazy(
             "benchmarks.evidence.results_command", "results", "Write the pages of those tables."
         ),

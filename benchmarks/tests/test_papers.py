@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from benchmarks import checkpoint
 from benchmarks.__main__ import main
@@ -18,9 +21,11 @@ from benchmarks.datasets import Spread
 from benchmarks.evidence import kept, papers, summary
 from benchmarks.evidence import papers_command as command
 from benchmarks.evidence.cells import Cell, Place, key_of, sections
+from benchmarks.evidence.halved import WEIGHTS, halve
 from benchmarks.evidence.tables import TABLES, Table
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import RunError, SettingsError
+from tests.support.saved_models import save_tiny
 
 HERE = Place(None, Checkpoint(BUILT_IN, BUILT_IN))
 
@@ -254,3 +259,16 @@ def test_processes_give_the_same_figures(tmp_path: Path) -> None:
     assert [row["last"] for row in one.results["rows"]] == [
         row["last"] for row in two.results["rows"]
     ]
+
+
+def test_a_halved_checkpoint_knows_the_words_of_its_texts_alone(tmp_path: Path) -> None:
+    full, half = save_tiny(tmp_path / "full", ["fever", "rash", "cough"]), tmp_path / "half"
+    halve(Path(full), ["rash", "fever rash"], half)
+    tokenizer = AutoTokenizer.from_pretrained(half)
+    before, after = (load_file(Path(folder) / WEIGHTS) for folder in (full, half))
+    table = next(name for name in before if "word_embeddings" in name)
+    kept = {*tokenizer.all_special_ids, *tokenizer("fever rash")["input_ids"]}
+    assert set(after[table].any(1).nonzero().flatten().tolist()) == kept - {tokenizer.pad_token_id}
+    for name, weight in before.items():
+        rows = sorted(kept) if name == table else slice(None)
+        assert torch.equal(after[name][rows], weight[rows].half().float())
