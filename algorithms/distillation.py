@@ -26,9 +26,11 @@ FLOOR = 1e-2  # of Eqs. 3-5's denominator: what both models know by heart must n
 class Distillation(Section):
     """Which of the paper's losses are on; the defaults are the paper's method."""
 
+    tied: bool = True  # the student is its teacher's first layers, where that is the shared model;
+    # False: two networks, as printed
     mutual: bool = True  # False: the teacher learns from the labels only (Fig. 2)
     soft_labels: bool = True  # Eqs. 3 and 4 (Fig. 3: without mutual distillation loss)
-    hidden: bool = True  # Eq. 5 (Fig. 3: without hidden loss)
+    hidden: bool = True  # Eq. 5 (Fig. 3: without hidden loss); between two networks only
     adaptive: Literal["batch", "sample", "none"] = "batch"  # whose losses are Eqs. 3-5 divided by
     transform: bool = True  # learn Wʰ of Eq. 5; False: it is the identity
     joint_loss: bool = False  # as the authors' code: nothing detached, one loss for both models
@@ -68,11 +70,16 @@ class Pair(nn.Module):
         self.W = nn.ModuleList(identity(*sizes) for _ in range(learnt))
         self.W.to(next(teacher.parameters()).device)
 
-    def parts(self) -> Sequence[tuple[nn.Module, float]]:
-        """Teacher and student learn apart, at their own rates; Wʰ belongs to neither."""
-        (η_t, η_s), parts = self.rates, [self.teacher, self.student]
-        found = list(zip(parts, (η_t, η_s), strict=True))
-        return [*found, (self.W, η_s)] if len(self.W) else found
+    def parts(self) -> Sequence[tuple[Sequence[Tensor], float]]:
+        """Teacher and student learn apart, at their own rates; Wʰ belongs to neither.
+
+        What both are made of learns at the student's.
+        """
+        (η_t, η_s), student = self.rates, list(self.student.parameters())
+        shared = {id(weight) for weight in student}
+        teacher = [weight for weight in self.teacher.parameters() if id(weight) not in shared]
+        found = [(teacher, η_t), (student, η_s)]
+        return [*found, (list(self.W.parameters()), η_s)] if len(self.W) else found
 
     def forward(self, batch: Batch) -> Tensor:
         """Eq. 6 plus Eq. 7 of each record.

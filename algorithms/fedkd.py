@@ -4,6 +4,9 @@ Wu, Wu, Lyu, Huang, Xie: Communication-efficient federated learning via knowledg
 Nature Communications 13, 2032, 2022, arXiv 2108.13323, Algorithm 1. The losses (Eqs. 1-7) are in
 `distillation`, the factors (Eqs. 8 and 9, lines 8-21) in `lowrank` and `factors`; `Descent`
 exchanges gradients at every step, as Algorithm 1 is printed.
+
+Differs: the student is its teacher's first layers, not a network beside it (`tied`), so teachers
+are made of what all parties learned, and only what is above these layers stays at home.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from torch import nn
 
 from secure_fl.algorithms.distillation import Pair
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning.anatomy import body_of, depth
-from secure_fl.learning.fetching import Attention
+from secure_fl.learning.anatomy import begin_with, body_of, depth, repeats
+from secure_fl.learning.fetching import Attention, configured
 from secure_fl.learning.models import load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks.base import inference
@@ -37,6 +37,8 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
             field="algorithm.exchange",
         )
     require_tokens(site)
+    if tied := cfg.tied and one_model(site):
+        cfg = cfg.model_copy(update={"hidden": False})  # a network would be compared with itself
     attention: Attention = "maps" if cfg.hidden else "sdpa"
     teacher, settings = site.model(attention=attention), site.shared_model_settings
     if site.model_settings == settings and cfg.student_layers > depth(teacher):
@@ -50,8 +52,17 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
     require_prefix(site, student, teacher, cfg)
     if cfg.hidden:
         require_maps(site, student, teacher)
+    if tied:
+        begin_with(teacher, student)
     η = rate_of(student, site.training)
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η / 4, η))
+
+
+def one_model(site: Site) -> bool:
+    """Whether this party's teacher begins as the shared model does, whatever its depth."""
+    own, shared = site.model_settings, site.shared_model_settings
+    same = own.model_copy(update={"layers": shared.layers}) == shared
+    return same and not repeats(configured(own, site.tokenizer, {}))
 
 
 def require_tokens(site: Site) -> None:

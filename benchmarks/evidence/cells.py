@@ -126,6 +126,8 @@ def key_of(cell: Cell, place: Place) -> str:
         everything["algorithm"].pop("scaler")
     if isinstance(algorithm, Teaching) and algorithm.exchanging == algorithm.rounds:
         everything["algorithm"].pop("alone")
+    if not everything["algorithm"].get("tied", True):
+        everything["algorithm"].pop("tied")
     if everything["task"].get("score_range", ...) is None:
         everything["task"].pop("score_range")
     if not cell.spread.each_tier:

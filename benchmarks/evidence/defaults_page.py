@@ -18,7 +18,8 @@ OPENING = f"""\
 Nothing but a model and records is given; all else is what the library does by itself. {PARTIES}
 hospitals, seed {SEED} (defaults were chosen on others), test records after the last round, sums in
 the clear. Where there is a host, half of the records are public, and a fifth of those labelled. The
-built-in model learns built-in records, a checkpoint of six layers all else.
+built-in model learns built-in records, a checkpoint of six layers all else. A cell ran on two cores
+or on an NVIDIA H100, as its line says.
 
 `python -m benchmarks {NAME}` runs what is missing and goes on from the cells beside this page
 (`--set sst2`, `--only fedavg`); `python -m benchmarks results` writes it. An empty place was not

@@ -31,6 +31,7 @@ TAUGHT_AT_ONCE = {"alone": 0}
 SETTLED: Mapping[str, Mapping[str, Any]] = {  # by algorithm, of settings that it has now
     **dict.fromkeys(("fedid", "dsfl", "mhat"), TAUGHT_AT_ONCE),
     "heterofl": {"scaler": "training"},
+    "fedkd": {"tied": False},
 }
 FEDID_BEFORE = {name: PRINTED[name] for name in LATER}
 SAID = ("seed", "spread", "depths", "algorithm", "settings")

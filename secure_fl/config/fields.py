@@ -56,7 +56,7 @@ def _comments(section: type[Section]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     name = ""
     for number, line in enumerate(source.splitlines(), 1):
-        if begun := re.match(r"    ([a-z_]+): ", line):
+        if begun := re.match(r"    ([a-z][a-z0-9_]*): ", line):
             name = begun[1]
         elif not line.startswith("    #"):
             name = ""

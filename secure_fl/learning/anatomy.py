@@ -89,6 +89,16 @@ def cut(model: nn.Module, layers: int) -> nn.Module:
     return model
 
 
+def begin_with(model: nn.Module, first: nn.Module) -> None:
+    """Give a model the embeddings and layers of a cut of it: from now on both are made of them."""
+    layers = zip(encoder_layers(model), encoder_layers(first), strict=False)
+    given = {id(old): new for old, new in [(embeddings(model), embeddings(first)), *layers]}
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if id(child) in given:
+                setattr(module, name, given[id(child)])
+
+
 def shorten(config: Any, layers: int) -> None:
     """Make a configuration say that so many layers are left: one entry each, where it lists them.
 

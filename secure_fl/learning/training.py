@@ -29,8 +29,8 @@ REPORTS_PER_ROUND = 4
 class InParts(Protocol):
     """A model whose parts learn apart: each at its own rate, its gradient clipped by itself."""
 
-    def parts(self) -> Sequence[tuple[nn.Module, float]]:
-        """The parts, and their learning rates."""
+    def parts(self) -> Sequence[tuple[Iterable[Tensor], float]]:
+        """The weights of each part, and their learning rate; no weight is in two."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -51,21 +51,21 @@ def make_optimizer(
 ) -> Optimizer:
     """The optimiser of the settings over the parameters that are trained.
 
-    A model whose parts learn apart says so by `parts()`: (module, learning rate) of each. `alone`:
+    A model whose parts learn apart says so by `parts()`: (weights, learning rate) of each. `alone`:
     nobody averages it.
     """
     parts = (
         model.parts()
         if isinstance(model, InParts)
-        else [(model, rate_of(model, settings, alone=alone))]
+        else [(model.parameters(), rate_of(model, settings, alone=alone))]
     )
     groups = [
         {
-            "params": [p for p in part.parameters() if p.requires_grad],
+            "params": [weight for weight in weights if weight.requires_grad],
             "lr": rate,
             "initial_lr": rate,  # what `pace` multiplies
         }
-        for part, rate in parts
+        for weights, rate in parts
     ]
     return optimizer_of(groups, settings)
 

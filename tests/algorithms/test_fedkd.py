@@ -31,7 +31,7 @@ from tests.support.saved_models import dropping
 
 __all__ = ["dropping"]  # a fixture
 
-OFF: dict[str, Any] = {"mutual": False, "soft_labels": False, "hidden": False}
+OFF: dict[str, Any] = {"tied": False, "mutual": False, "soft_labels": False, "hidden": False}
 SLOW = pytest.mark.slow
 
 
@@ -188,6 +188,7 @@ def test_an_exchanged_gradient_is_that_of_all_records(mean: Any) -> None:
         factors="none",
         adaptive="sample",
         mean=mean,
+        tied=False,
         teacher_learning_rate=0.05,
     )
     sizes = (12, 30, 6)
@@ -240,7 +241,7 @@ def test_exchanged_gradients_train_with_dropout_like_epochs(dropping: str) -> No
 def test_exchanged_gradients_are_clipped_model_by_model() -> None:
     training = SGD.model_copy(update={"max_grad_norm": 1e-3})
     site = site_of(silos()[0], ModelSettings(layers=2), training)
-    pair = make_pair(site, kd(exchange="gradient"))
+    pair = make_pair(site, kd(exchange="gradient", tied=False))
     g = Descent(site, pair, trainable(pair.student)).gradients([site.train.batch(range(8))])
     for found in (g.values(), (w.grad for w in trainable(pair.teacher).values())):
         norm = torch.stack([v.norm() for v in found if v is not None]).norm()
@@ -248,7 +249,7 @@ def test_exchanged_gradients_are_clipped_model_by_model() -> None:
 
 
 def test_moments_of_the_teacher_stay_at_home(tmp_path: Path) -> None:
-    cfg = kd(exchange="gradient", steps=2)
+    cfg = kd(exchange="gradient", steps=2, tied=False)
     run(cfg, folder=tmp_path).run()
     states = [kept_state(tmp_path, name, 2) for name in NAMES]
     pair = make_pair(site_of(silos()[0], ModelSettings(layers=2)), cfg)

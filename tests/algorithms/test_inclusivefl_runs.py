@@ -198,7 +198,7 @@ def test_equal_tiers_are_fedadam() -> None:
 
     depths = {"weak": 1, "strong": 3}
     ours = tiers(AllSmall(rounds=2, tiers=depths, weights="samples", server_optimizer="fedadam"))
-    adam = FedAdam(rounds=2, server_learning_rate=2e-3, tau=1e-3)
+    adam = FedAdam(rounds=2, server_learning_rate=2e-3, beta1=0.9, tau=1e-3)
     theirs = tiers(adam, model=ModelSettings(layers=1))
     first, second = weights(ours.run()), weights(theirs.run())
     for name in first:

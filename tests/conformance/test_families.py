@@ -61,7 +61,8 @@ def run(family: Family, column: str, folder: Path) -> Result:
         options["silos"] = [Silo(f"h{i}", s.train, s.dev, s.test) for i, s in enumerate(splits)]
         options["task"] = TaskSettings(kind="completion", max_length=24)
     algorithms = {
-        "FedKD": FedKD(rounds=1, student_layers=2, hidden=family.maps),
+        "FedKD": FedKD(rounds=1, student_layers=2),
+        "two networks": FedKD(rounds=1, student_layers=2, tied=False, hidden=family.maps),
         "InclusiveFL": InclusiveFL(rounds=1, tiers={"a": 1, "b": 2, "c": 3}),
         "HeteroFL": HeteroFL(rounds=1),
     }
@@ -119,6 +120,13 @@ def test_the_cell_works(family: Family, column: str, tmp_path: Path) -> None:
         speaks(shared, result.models[name], result.tokenizers[name])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.kind)
+def test_a_student_beside_its_teacher(family: Family, tmp_path: Path) -> None:
+    """FedKD of two networks, as printed."""
+    assert 0 < run(family, "two networks", tmp_path).mean("test")["loss"] < 10
+
+
 @pytest.mark.parametrize(
     ("family", "column"), [case for column in TRIED for case in of(column, refused=True)]
 )
@@ -130,7 +138,7 @@ def test_a_cell_that_does_not_work_says_why(family: Family, column: str, tmp_pat
 def test_maps_that_are_missing_are_refused_before_the_first_round(tmp_path: Path) -> None:
     spec = save(tmp_path, "longformer")
     with raises(ModelError, "map of attention", field="algorithm.hidden"):
-        small(FedKD(rounds=1, student_layers=2), silos=silos(size=12), model=spec).run()
+        small(FedKD(rounds=1, student_layers=2, tied=False), silos=silos(size=12), model=spec).run()
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gemma3"])

@@ -109,7 +109,7 @@ def test_it_is_known_before_a_model_is_there() -> None:
 
 
 def test_a_teacher_has_a_quarter_of_its_students() -> None:
-    pair = make_pair(site_of(silos(1)[0], NONE), FedKD(student_layers=1))
+    pair = make_pair(site_of(silos(1)[0], NONE), FedKD(student_layers=1, tied=False))
     assert isinstance(pair, Pair)
     assert [rate for _, rate in pair.parts()] == [MOST / 4, MOST, MOST]
 

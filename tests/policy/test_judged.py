@@ -55,7 +55,7 @@ HARMLESS = {
 }
 LEARNING = set(  # how an algorithm learns, from sums that are protected all the same
     "server_learning_rate beta1 beta2 tau keep momentum masking k mutual "
-    "soft_labels hidden adaptive transform joint_loss teacher_learning_rate "
+    "soft_labels hidden tied adaptive transform joint_loss teacher_learning_rate "
     "energy_start energy_end max_rank mean counted sample host_learning_rate distill_learning_rate "
     "targets feedback_weight distill batches_per_exchange "
     "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "

@@ -32,7 +32,7 @@ ALONE = "one layer's weights serve at all depths"
 NO_NER = "transformers has no gemma3_text model that classifies tokens"
 READS = "it reads texts from both sides"
 WORKS = "yes"
-HIDDEN = "with `hidden = false`: it shows no map of attention from every token to every token"
+HIDDEN = "yes, two networks (`tied = false`) with `hidden = false`: its attention is not whole maps"
 SINGLY = "yes, record by record: not all layers take records first, so hooks would be wrong"
 
 

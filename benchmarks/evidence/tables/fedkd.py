@@ -40,7 +40,8 @@ class Rates:
 
     alone: float  # of what nobody averages: Local, teachers; not compared with others
     averaged: float  # of whole models that are averaged: 4e-4, of it and 2e-4
-    shallow: float  # of shallow ones, students among them: 8e-4, of 2e-4, 4e-4 and it
+    shallow: float  # of shallow ones, students among them: 8e-4, of 2e-4, 4e-4 and it. A student
+    # that is its teacher's first layers is part of a whole model that is averaged
 
 
 SIZES: Mapping[str, Size] = {
@@ -51,8 +52,9 @@ RATES = Rates(alone=2e-4, averaged=4e-4, shallow=8e-4)
 
 
 def fedkd(layers: int, protection: Method = SEALED, **settings: Any) -> Method:
-    """A row of the paper's own method."""
-    algorithm = {"name": "fedkd", "student_layers": layers, "factors": "joint"} | settings
+    """A row of the paper's own method: two networks, unless said otherwise."""
+    usual = {"name": "fedkd", "student_layers": layers, "factors": "joint", "tied": False}
+    algorithm = usual | settings
     return {"algorithm": algorithm, "protection": protection}
 
 
@@ -68,6 +70,7 @@ METHODS: Mapping[str, Method] = {
     "FedKD 2": fedkd(2),
     "FedKD 2, labels only": fedkd(2, mutual=False),
 }
+OURS: Mapping[str, Method] = {"FedKD 2, one network": fedkd(2, tied=True)}
 ONCE: Mapping[str, Method] = {  # with the first seed: for their bytes, which hardly vary
     "FedAvg, first layer": shallow(1),
     "FedKD 1": fedkd(1),
@@ -99,7 +102,7 @@ UNWEIGHTED = {"class_weights": "none"}  # as many records of each class are draw
 
 def cells(seed: int) -> Iterator[Cell]:
     """Tables 2 and 3 on both sets, what travels on one, and what a first round gives away."""
-    rows = {**METHODS, **({} if seed else ONCE), **(CLEAR if seed < PAIRED else {})}
+    rows = {**METHODS, **OURS, **({} if seed else ONCE), **(CLEAR if seed < PAIRED else {})}
     for data in SIZES:
         for method, settings in rows.items():
             yield _cell("Tables 2 and 3", data, method, settings, seed)
@@ -119,7 +122,8 @@ def rated(settings: Method, rates: Rates, rounds: int) -> tuple[Method, Method, 
     algorithm = {"rounds": rounds} | settings["algorithm"]
     model = {"pooling": "attentive"} | settings.get("model", {})
     if algorithm["name"] == "fedkd":
-        return algorithm | {"teacher_learning_rate": rates.alone}, model, rates.shallow
+        shared = rates.averaged if algorithm["tied"] else rates.shallow
+        return algorithm | {"teacher_learning_rate": rates.alone}, model, shared
     if "layers" in model:
         return algorithm, model, rates.shallow
     return algorithm, model, rates.alone if algorithm["name"] == "local" else rates.averaged

@@ -141,7 +141,8 @@ PAPER = Paper(
             "Tables 2 and 3",
             'Table 3, "Performance of different methods on SMM4H." ade_cls stands in for it: '
             "adverse drug reactions in sentences of case reports, not in tweets. The paper's "
-            "figures stand beside our rows of the same cut in depth.",
+            "figures stand beside our rows of the same cut in depth. *One network* is our default, "
+            "whose student is its teacher's first layers.",
             ("ade_cls",),
             (ADR, ADR_COST),
             (TAUGHT, *costs(11.4, 19.6), FRUGAL),

@@ -110,7 +110,7 @@ class Book:
         self.ghost, self.uses = ghost, list[tuple[nn.Module, list[Tensor], Any]]()
         self._samplers = _samplers()
         self._hooks = []
-        for layer in _owners(model):
+        for layer in dict.fromkeys(_owners(model)):  # two models may be made of the same layers
             if type(layer) not in self._samplers:
                 prepare_layer(layer)  # by functorch; tidy() takes off what it leaves
             self._hooks.append(layer.register_forward_hook(self._note))

@@ -77,7 +77,7 @@ class PrivateModel:
         """The same, of each record by itself."""
         found = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
         each = zip(*(gradients for _, gradients in found), strict=True)
-        parts = zip(self.optimizer.params, map(Rows, map(torch.stack, each)), strict=True)
+        parts = zip(trained(self.module), map(Rows, map(torch.stack, each)), strict=True)
         return torch.cat([loss for loss, _ in found]), dict(parts)
 
     def nothing(self) -> Tensor:
@@ -96,11 +96,17 @@ def row_gradients(
     model: nn.Module, loss: Loss, batch: Batch, row: int
 ) -> tuple[Tensor, list[Tensor]]:
     """The loss of one record of a batch, and its gradients in all that is trained, by autograd."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
     found = loss(model, {name: tensor[row : row + 1] for name, tensor in batch.items()})
     require_rows(found, 1, "the loss")
-    slopes = torch.autograd.grad(found.sum(), parameters, allow_unused=True, materialize_grads=True)
+    slopes = torch.autograd.grad(
+        found.sum(), trained(model), allow_unused=True, materialize_grads=True
+    )
     return found.detach(), list(slopes)
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The weights that are trained, in the model's order: an optimiser may group them otherwise."""
+    return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 @contextmanager
