@@ -25,7 +25,7 @@ from secure_fl.algorithms.lowrank import (
 )
 from secure_fl.algorithms.lowrank import useful_rank as useful
 from secure_fl.algorithms.updates import RECORDS, Update, weighted_mean
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
 from secure_fl.seeds import seed_for
@@ -33,6 +33,15 @@ from secure_fl.seeds import seed_for
 PARTIES = "parties"  # the name under which parties are counted
 
 Way: TypeAlias = Literal["joint", "per_party", "none"]
+
+
+class FactorWidths(ExtensionEvent, frozen=True, tag="factor_widths"):
+    """The columns of each matrix's factors in this round; None for a matrix that is sent whole."""
+
+    round: int
+    energy: float
+    """T of Eq. 8."""
+    widths: dict[str, int | None]
 
 
 class Exchange(Protocol):
@@ -143,7 +152,7 @@ class Joint:
         sums = await self._cohort.sum({PARTIES: 1.0, **values})
         means = {name: float(sums[_rank(name)] / sums[PARTIES]) for name in ranks}
         found = {name: self.shared[name].width(mean) for name, mean in means.items()}
-        self._recorder.event("factors", round=self._recorder.round, energy=T, widths=found)
+        self._recorder.event(FactorWidths(round=self._recorder.round, energy=T, widths=found))
         return {name: width for name, width in found.items() if width is not None}
 
     async def _sum(self, values: Update, *, together: bool = False) -> tuple[Update, Update]:

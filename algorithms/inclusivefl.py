@@ -22,11 +22,20 @@ from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.tiers import tier_of
 from secure_fl.algorithms.updates import add_, agree_by_name, kept_at_home, local_update
 from secure_fl.errors import CohortError
+from secure_fl.events import ExtensionEvent
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
 from secure_fl.settings import TrainingSettings
+
+
+class TierAssigned(ExtensionEvent, frozen=True, tag="tier"):
+    """The tier of a party in this run."""
+
+    tier: int
+    layers: int
+    """Encoder layers of the tier's model."""
 
 
 class InclusiveFL(Tiered):
@@ -114,5 +123,5 @@ def deliver(site: Site, model: nn.Module, tier: str, turn: Turn) -> None:
     """The largest tier's model is the global one ("model"); the others serve locally."""
     shared = not site.local_head
     largest = tier == turn.ladder.tiers[-1]
-    site.recorder.event("tier", tier=tier, layers=turn.ladder.depths[tier])
+    site.recorder.event(TierAssigned(tier=tier, layers=turn.ladder.depths[tier]))
     site.deliver(model, "model" if largest or not shared else f"model-{tier}", shared=shared)

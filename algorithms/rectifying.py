@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.feedback import Feedback, Scale
 from secure_fl.algorithms.public_records import Rows, cross_entropy, votes
+from secure_fl.events import ExtensionEvent
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.training import Optimizer, public_step
@@ -80,6 +81,23 @@ def rectify(
         public_step(site, optimizer, loss)
 
 
+class PublicSteps(ExtensionEvent, frozen=True, tag="public_steps"):
+    """Means over the steps of one round on public records."""
+
+    round: int
+    means: dict[str, float]
+
+
+class EnsembleDrift(ExtensionEvent, frozen=True, tag="ensemble"):
+    """The host's measure of a collapse of the ensemble to one class."""
+
+    round: int
+    commonest: float
+    """Fraction of records whose likeliest class is the commonest one."""
+    changed: float | None = None
+    """Fraction of records whose likeliest class changed since the last pass."""
+
+
 class Watch:
     """A round's steps at a party: how far it moved since it predicted, and what moved it."""
 
@@ -102,7 +120,7 @@ class Watch:
     def tell(self, site: Site) -> None:
         """Write the means over the round's steps into the party's log."""
         means = {name: fmean(values) for name, values in self._seen.items()}
-        site.recorder.event("public steps", round=site.recorder.round, **means)
+        site.recorder.event(PublicSteps(round=site.recorder.round, means=means))
 
 
 class Drift:
@@ -127,4 +145,4 @@ class Drift:
         if self._changed:
             facts["changed"] = fmean(self._changed)
         self._changed.clear()
-        site.recorder.event("ensemble", round=site.recorder.round, **facts)
+        site.recorder.event(EnsembleDrift(round=site.recorder.round, **facts))

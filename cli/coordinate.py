@@ -82,11 +82,12 @@ def coordinate(
     from secure_fl.cli.keyring import open_ring
     from secure_fl.display.standing import LeadStanding
     from secure_fl.engines.flare.hub import FlareHub
+    from secure_fl.events import Resumed
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import named, progress, saved, unsolved
+    from secure_fl.pilot.progress import convicted, progress, saved, unsolved
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(Signals())
@@ -103,11 +104,11 @@ def coordinate(
         notes = CoordinatorLog(run, asked.rounds, log, standing)
         recorder, leads = (
             notes.recorder,
-            partial(RunLeader, named=named(out), unsolved=unsolved(out), saved=saved(out)),
+            partial(RunLeader, named=convicted(out), unsolved=unsolved(out), saved=saved(out)),
         )
         meter = notes.meter
         if before is not None and before["round"]:
-            recorder.event("begun again", after=before["round"], state=before["state"])
+            recorder.event(Resumed(after=before["round"], state=before["state"]))
         with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
@@ -157,7 +158,7 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
     if is_letters(run):
         show_ends(run, kit, as_json=as_json)
         return
-    from secure_fl.display.results import approved, convicted, listed, until_told
+    from secure_fl.display.results import approved, convicted, listed, until_text
     from secure_fl.pilot.progress import progress
 
     found = progress(run)
@@ -177,7 +178,7 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
     if waits := found["waits"]:
         since = datetime.fromtimestamp(waits["since"], UTC)
         whom = f"{listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC"
-        console.print(f"waits for {whom}{until_told(waits)}")
+        console.print(f"waits for {whom}{until_text(waits['until'])}")
     said = (convicted(found), approved(found))
     for line in (*"\n".join(filter(None, said)).splitlines(), *found["notes"]):
         console.print(line)

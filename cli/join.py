@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from logging import Logger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from secure_fl.crypto.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
+    from secure_fl.events import Event
     from secure_fl.pilot.hospital import Asked, HospitalProcess
     from secure_fl.pilot.kits import Kit
     from secure_fl.policy.file import SiteFile
@@ -82,7 +83,7 @@ def join(
     rules, given = load_site(site), load_kit(kit)
     meter, standing = Meter(given.connection.name), SiteStanding()
 
-    def heard(event: dict[str, Any]) -> None:
+    def heard(event: Event) -> None:
         meter.note(event)
         standing(event)
         _show(event, log)
@@ -135,7 +136,7 @@ def hospital_of(
     kit: Kit,
     passphrase_file: Path | None,
     out: Path,
-    heard: Callable[[dict[str, Any]], None],
+    heard: Callable[[Event], None],
     *,
     goes_back: bool = False,
 ) -> HospitalProcess:
@@ -223,29 +224,16 @@ def turned_away(log: Logger) -> Callable[[SecureFLError], None]:
     return refusing
 
 
-def _show(event: dict[str, Any], log: Logger) -> None:
-    from secure_fl.display.watch import warning
-    from secure_fl.pilot.progress import vote_told
+def _show(event: Event, log: Logger) -> None:
+    from secure_fl.events import Convicted, Waiting
 
-    match event["event"]:
-        case "invited":
-            by = f", and {' and '.join(event['approved'])} approved it" * bool(event["approved"])
-            log.info(f"invited to {event['run']}: this site's rules allow it{by}")
-        case "waiting":
-            whom = ", ".join(event["parties"]) or "answers of others"
-            log.warning(f"{event['run']} waits for {whom}; the coordinator asks again until then")
-        case "round":
-            log.info(f"round {event['round']}: {', '.join(event['members'])}")
-        case "refused":
-            log.error(f"refused ({event['code']}): {event['why']}")
-        case "named":
-            whom = ", ".join(event["parties"])
-            log.error(f"a sum was spoiled by {whom}: see evidence/ in this run's folder")
-        case "guard" if event["refused"]:
-            log.warning(vote_told(event))
-        case "warning":
-            log.warning(warning(event))
-        case "metrics" | "pooled":
-            scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
-            whose = ", all hospitals" * (event["event"] == "pooled")
-            log.info(f"round {event['round']}, {event['split']}{whose}: {scores}")
+    match event:
+        case Waiting(run=run, parties=parties):
+            names = ", ".join(parties) or "answers of others"
+            line: str | None = f"{run} waits for {names}; the coordinator will ask again"
+        case Convicted(names=names):
+            line = f"{names} spoiled a sum: see evidence/ in this run's folder"
+        case _:
+            line = event.sentence()
+    if line is not None:
+        log.log(event.LEVEL, line)

@@ -95,7 +95,7 @@ def _led(made: LocalPilot, drawn: Drawn) -> SecureFLError | None:
                 break
         except SecureFLError as problem:
             error = problem
-            told = [e for e in made.seen("named") if e["party"] == "coordinator"]
+            told = [e for e in made.seen("convicted") if e["party"] == "coordinator"]
             named |= {party for event in told for party in event["parties"]}
             if _blamed(made, drawn, error):
                 break
@@ -117,7 +117,7 @@ def _end(made: LocalPilot, drawn: Drawn, honest: list[str], error: SecureFLError
 
 def _blamed(made: LocalPilot, drawn: Drawn, error: SecureFLError) -> bool:
     """Whether the liar, and nobody else, is named."""
-    convicted = made.seen("named")  # with evidence; else it is enough that nobody else is blamed
+    convicted = made.seen("convicted")  # by evidence; else nobody else may be blamed
     told = convicted or [event for kind in BLAMING for event in made.seen(kind)]
     named = {party for event in told for party in event["parties"]}
     if named or drawn.liar != COORDINATOR:

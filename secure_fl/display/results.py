@@ -128,8 +128,10 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "answers of those who are there"
 
 
-def until_told(waits: Mapping[str, Any]) -> str:
-    """Until when it is waited, if that was noted."""
-    if waits.get("until") is None:
-        return ""
-    return f" until {datetime.fromtimestamp(waits['until'], UTC):%Y-%m-%d %H:%M:%S} UTC"
+def until_text(until: float | None) -> str:
+    """Write the time until which a run waits, if there is one."""
+    return (
+        ""
+        if until is None
+        else f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    )

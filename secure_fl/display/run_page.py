@@ -25,6 +25,7 @@ from secure_fl.display.results import (
     score_line,
 )
 from secure_fl.display.story import Story, by_class, confusion, read_story
+from secure_fl.events import Event, RoundSaved, RoundStarted
 from secure_fl.files import write_again
 
 log = logging.getLogger(__name__)
@@ -51,10 +52,10 @@ class PageWriter:
     def __init__(self, folder: Path) -> None:
         self._folder, self._due = folder, 0.0
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
+    def __call__(self, event: Event) -> None:
+        """Write the page after a round, if it is due."""
         now = time.monotonic()
-        if event["event"] != "round" or now < self._due:
+        if not isinstance(event, RoundStarted | RoundSaved) or now < self._due:
             return
         self.write()
         spent = time.monotonic() - now

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from secure_fl.display.figures import duration, number
 from secure_fl.display.pace import Pace, bar, late, sparkline
+from secure_fl.events import (
+    Event,
+    MembersGathered,
+    PlanAccepted,
+    RoundSaved,
+    RoundStarted,
+    Scored,
+    TrainingProgress,
+    Waiting,
+)
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -21,20 +31,20 @@ class LeadStanding:
         self.connected: Callable[[], Collection[str]] = set
         self._rounds = rounds
         self._clock, self._pace = clock, Pace(clock, rounds)
-        self._round, self._members = 0, list[str]()
+        self._round, self._members = 0, tuple[str, ...]()
         self._missing: dict[str, float] = {}  # since when, before a run can go on
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
-        match event["event"]:
-            case "waiting":
+    def __call__(self, event: Event) -> None:
+        """Follow one event."""
+        match event:
+            case Waiting(parties=parties):
                 now = self._clock()
-                self._missing = {name: self._missing.get(name, now) for name in event["parties"]}
-            case "gathered" | "round" as what:
-                self._missing, self._members = {}, list(event["members"])
-                if what == "round":
-                    self._round = int(event["round"])
-                    self._pace.begin(self._round - 1)
+                self._missing = {name: self._missing.get(name, now) for name in parties}
+            case MembersGathered(members=members):
+                self._missing, self._members = {}, members
+            case RoundStarted(members=members, round=number):
+                self._missing, self._members, self._round = {}, members, number
+                self._pace.begin(number - 1)
 
     def lines(self) -> list[str]:
         """What stands below the log."""
@@ -61,8 +71,8 @@ class SiteStanding:
         self._run, self._round, self._rounds = "", 0, 0
         self._pace: Pace | None = None
         self._busy = False
-        self._at: Mapping[str, Any] = {}  # the last step of training in this round
-        self._missing: list[str] = []
+        self._at: TrainingProgress | None = None  # the last step of training in this round
+        self._missing: tuple[str, ...] = ()
         self._name, self._curve = "", list[float]()
 
     def around(self, step: Callable[[Asked], Answer]) -> Callable[[Asked], Answer]:
@@ -77,21 +87,21 @@ class SiteStanding:
 
         return stepped
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
-        match event["event"]:
-            case "invited":
-                self._run, self._rounds = str(event["run"]), int(event.get("rounds", 0))
-                self._pace, self._round, self._missing = None, 0, []
-            case "waiting":
-                self._missing = list(event["parties"])
-            case "round":
-                self._round, self._at, self._missing = int(event["round"]), {}, []
+    def __call__(self, event: Event) -> None:
+        """Follow one event."""
+        match event:
+            case PlanAccepted(run=run, rounds=rounds):
+                self._run, self._rounds = run, rounds
+                self._pace, self._round, self._missing = None, 0, ()
+            case Waiting(parties=parties):
+                self._missing = parties
+            case RoundSaved(round=number):
+                self._round, self._at, self._missing = number, None, ()
                 self._pace = self._pace or Pace(self._clock, self._rounds)
-                self._pace.begin(self._round - 1)
-            case "train":
+                self._pace.begin(number - 1)
+            case TrainingProgress():
                 self._at = event
-            case "pooled" | "metrics" if event.get("split") == "dev" and "model" not in event:
+            case Scored(split="dev", model=""):
                 self._measured(event)
 
     def lines(self) -> list[str]:
@@ -107,7 +117,7 @@ class SiteStanding:
 
     @property
     def _share(self) -> float:
-        return self._at["step"] / max(self._at["steps"], 1) if self._at else 0.0
+        return self._at.step / max(self._at.steps, 1) if self._at else 0.0
 
     def _doing(self) -> str:
         if self._missing:
@@ -116,17 +126,18 @@ class SiteStanding:
             return f"has answered; waits for the others, {duration(self._clock() - self._since)}"
         if not self._at or self._share == 1:
             return f"at work on the coordinator's step, {duration(self._clock() - self._since)}"
-        loss = number(self._at.get("loss"))
-        return f"trains: step {self._at['step']} of {self._at['steps']}, loss {loss}"
+        loss = number(self._at.loss)
+        return f"trains: step {self._at.step} of {self._at.steps}, loss {loss}"
 
-    def _measured(self, event: Mapping[str, Any]) -> None:
-        """All hospitals' score where there is one; else this hospital's own."""
-        name = next((k for k, v in event.items() if isinstance(v, float) and k != "loss"), "")
+    def _measured(self, event: Scored) -> None:
+        """Follow all hospitals' score if there is one, else this hospital's own."""
+        scores = event.numbers()
+        name = next((name for name in scores if name != "loss"), "")
         if not name:
             return
-        named = name + " here" * (event["event"] == "metrics")
-        if named != self._name and event["event"] == "metrics" and self._curve:
+        named = name if event.pooled else f"{name} here"
+        if named != self._name and not event.pooled and self._curve:
             return
         if named != self._name:
             self._name, self._curve = named, []
-        self._curve.append(float(event[name]))
+        self._curve.append(scores[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,22 @@ from typing import Any
 from secure_fl.display.charts import Point
 from secure_fl.display.figures import protection
 from secure_fl.errors import RunError
+from secure_fl.events import (
+    Convicted,
+    Crossing,
+    Event,
+    MembersExcluded,
+    MembershipChanged,
+    MembersJoined,
+    MembersLost,
+    MembersReturned,
+    RoundSaved,
+    RoundStarted,
+    Scored,
+    TrainingProgress,
+    read_events,
+)
 
-COORDINATOR = "coordinator"
 RESULT, SETTINGS, EVENTS, TRANSCRIPT = (
     "result.json",
     "settings.toml",
@@ -115,96 +129,71 @@ def read_story(folder: Path) -> Story:
         raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
     text = (folder / SETTINGS).read_text(encoding="utf-8")
     story = Story(folder.name, _toml(text), text, _of_lead(_json(folder / RESULT)))
-    for event in _lines(folder / EVENTS):
-        _READ.get(event.get("event", ""), _nothing)(story, event)
+    for event in events_of(folder / EVENTS):
+        _follow(story, event)
     for file in sorted(folder.glob(f"parties/*/{TRANSCRIPT}")):
-        for crossing in _lines(file):
-            _cross(story, crossing)
+        for event in events_of(file):
+            if isinstance(event, Crossing):
+                _cross(story, event)
     found = list(story.document.get("parties", ())) or sorted(story.own | story.train_loss)
     story.parties = [str(name) for name in found]
     return story
 
 
-def _round(story: Story, event: Mapping[str, Any]) -> None:
-    number = int(event["round"])
-    story.round = max(story.round, min(number, story.rounds or number))
-    if "at" in event and event.get("party") == COORDINATOR:
-        earlier = {n: at for n, at in story.began.items() if n < number}  # all went back to it
-        story.began = earlier | {number: float(event["at"])}
-    elif "at" in event:  # a hospital tells a round as it is over
-        story.began.setdefault(number + 1, float(event["at"]))
-    if number <= (story.rounds or number):
-        story.here[number] = len(event.get("members", ()))
-
-
-def _train(story: Story, event: Mapping[str, Any]) -> None:
-    rounds = story.train_loss.setdefault(str(event["party"]), {})
-    rounds[int(event["round"])] = float(event["loss"])
-
-
-def _measured(story: Story, event: Mapping[str, Any]) -> None:
-    if "model" in event:
-        return
-    whose = (
-        story.pooled
-        if event["event"] == "pooled"
-        else story.own.setdefault(str(event["party"]), {})
-    )
-    for name, value in event.items():
-        if isinstance(value, float):
-            points = whose.setdefault(f"{event['split']} {name}", [])
-            at = float(event["round"])
-            while points and points[-1][0] >= at:  # the round is repeated
-                points.pop()
-            points.append((at, value))
-
-
-def _changed(story: Story, event: Mapping[str, Any]) -> None:
-    who = [*event.get("parties", ()), *event.get("left", ())]
-    if who:
-        what = "left" if event["event"] == "parties" else event["event"]
-        story.notes.append(f"round {max(story.round, 1)}: {what}: {', '.join(map(str, who))}")
-
-
-def _convicted(story: Story, event: Mapping[str, Any]) -> None:
-    names = map(str, event.get("parties", ()))
-    story.convicted += [name for name in names if name not in story.convicted]
-
-
-def _cross(story: Story, event: Mapping[str, Any]) -> None:
-    sums = story.up if event["direction"] == "out" else story.down
-    number = min(max(int(event["round"]), 1), story.rounds or int(event["round"]))
-    sums[number] = sums.get(number, 0) + int(event["head_bytes"]) + int(event["bulk_bytes"])
-
-
-def _nothing(story: Story, event: Mapping[str, Any]) -> None:
-    """Most events are no part of the picture."""
-
-
-_READ: Mapping[str, Callable[[Story, Mapping[str, Any]], None]] = {
-    "round": _round,
-    "train": _train,
-    "metrics": _measured,
-    "pooled": _measured,
-    "lost": _changed,
-    "returned": _changed,
-    "joined": _changed,
-    "parties": _changed,
-    "left out": _changed,
-    "named": _convicted,
-}
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
+def events_of(file: Path) -> list[Event]:
+    """Read an events file; a missing file holds no events."""
     try:
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue
+        with file.open("rb") as lines:
+            return list(read_events(lines))
     except OSError:
-        return
+        return []
+
+
+def _follow(story: Story, event: Event) -> None:
+    match event:
+        case RoundStarted(round=number, at=at):
+            if at is not None:
+                earlier = {n: began for n, began in story.began.items() if n < number}
+                story.began = earlier | {number: at}  # rounds from this one are repeated
+            _reached(story, event)
+        case RoundSaved(round=number, at=at):
+            if at is not None:
+                story.began.setdefault(number + 1, at)
+            _reached(story, event)
+        case TrainingProgress(loss=float(loss)):
+            story.train_loss.setdefault(event.party, {})[event.round] = loss
+        case Scored(model=""):
+            _measured(story, event)
+        case MembersLost() | MembersReturned() | MembersJoined() | MembersExcluded():
+            kind = str(type(event).__struct_config__.tag)
+            story.notes.append(f"round {max(story.round, 1)}: {kind}: {event.names}")
+        case MembershipChanged(left=left) if left:
+            story.notes.append(f"round {max(story.round, 1)}: left: {', '.join(left)}")
+        case Convicted(parties=names):
+            story.convicted += [name for name in names if name not in story.convicted]
+
+
+def _reached(story: Story, event: RoundStarted | RoundSaved) -> None:
+    rounds = story.rounds or event.round
+    story.round = max(story.round, min(event.round, rounds))
+    if event.round <= rounds:
+        story.here[event.round] = len(event.members)
+
+
+def _measured(story: Story, event: Scored) -> None:
+    scores = story.pooled if event.pooled else story.own.setdefault(event.party, {})
+    for name, value in event.numbers().items():
+        points = scores.setdefault(f"{event.split} {name}", [])
+        at = float(event.round)
+        while points and points[-1][0] >= at:  # the round is repeated
+            points.pop()
+        points.append((at, value))
+
+
+def _cross(story: Story, crossing: Crossing) -> None:
+    sums = story.up if crossing.direction == "out" else story.down
+    number = min(max(crossing.round, 1), story.rounds or crossing.round)
+    sums[number] = sums.get(number, 0) + crossing.size
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Scores:
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
                 kept = _listed(counts)
-                self._recorder.pooled(round, values, kept, **_named(model), split=split)
+                self._recorder.metrics(round, values, kept, split=split, model=model, pooled=True)
                 judged += [values[self._task.metric]] if split == "dev" else []
         return judged[0] if judged else None
 

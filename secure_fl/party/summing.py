@@ -36,7 +36,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Warned
 from secure_fl.party.groups import declare
 from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
@@ -196,7 +196,12 @@ class Summing:
             if admitted:
                 opened = under_way.open(cut(data, total.sizes), total.survivors, total.lost)
                 if count := len(under_way.unscaled):
-                    self._recorder.event("warning", code="impossible norms", count=count)
+                    text = (
+                        f"the squared norms of {count} sums add up to less than zero: a hospital "
+                        "sent a wrong one. The run continues without them; this site is not at "
+                        "fault"
+                    )
+                    self._recorder.event(Warned(code="impossible norms", text=text))
             self._sums.accept(total.offers, total.members)
         return opened
 

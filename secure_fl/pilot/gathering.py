@@ -12,7 +12,7 @@ from secure_fl.coordinator.machine import Engine
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, PlanRefused, SecureFLError, TooFewParties, WireError
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, MembersGathered, MembersLost, Refused
 from secure_fl.pilot.lobby import rules_of_roster, run_id
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.questions import Proposal
@@ -56,12 +56,12 @@ class Gathering:
         gathered = {name: links[name] for name in members}
         for party, message in self._ask(gathered, Gather(nonces)):
             if isinstance(message, Failed):
-                self.log.event("refused", parties=[party], code=message.code)
+                self.log.event(Refused(parties=(party,), code=message.code))
                 what, fix = f"this site cannot begin ({message.code})", "its own log says why"
                 raise PlanRefused(what, fix=fix, party=party)
             if not isinstance(message, Gathered) or message.run != run:
                 raise WireError("a site computed another run's id", party=party)
-        self.log.event("gathered", members=list(members))
+        self.log.event(MembersGathered(members=members))
         return run, members
 
     def _accepted(self, links: Mapping[str, Link], invitation: Invite) -> dict[str, bytes]:
@@ -69,7 +69,7 @@ class Gathering:
         nonces: dict[str, bytes] = {}
         for party, message in self._ask(links, invitation):
             if isinstance(message, Failed):
-                self.log.event("refused", parties=[party], code=message.code)
+                self.log.event(Refused(parties=(party,), code=message.code))
                 raise PlanRefused(f"this site refuses the plan ({message.code})", party=party)
             if isinstance(message, Hello):
                 nonces[party] = message.nonce
@@ -92,5 +92,5 @@ class Gathering:
             try:
                 answers.append((party, links[party].unpack(frame)))
             except SecureFLError as error:
-                self.log.event("lost", parties=[party], code=error.code)
+                self.log.event(MembersLost(parties=(party,), code=error.code))
         return answers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from secure_fl.crypto.envelopes import PartyKeys
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
-from secure_fl.events import Listener
+from secure_fl.events import Listener, PlanAccepted, SiteError, Waiting
 from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.site import Memory
@@ -175,9 +175,10 @@ class HospitalProcess:
         except Exception as error:
             return link.pack(self._refused(error))
         if before is None or before.text != message.plan:
-            who = [one["who"] for one in approved]
-            told = {"run": plan.run.name, "rounds": plan.rounds, "approved": who}
-            self._listen({"event": "invited", "party": self.name, **told})
+            names = tuple(one["who"] for one in approved)
+            run, rounds = plan.run.name, plan.rounds
+            event = PlanAccepted(party=self.name, run=run, rounds=rounds, approved=names)
+            self._listen(event)
         else:  # nothing came of the last invitation
             self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))
@@ -186,7 +187,7 @@ class HospitalProcess:
         """Note for whom the run waits, once; the coordinator asks again every few seconds."""
         if self._awaited != missing:
             self._awaited = missing
-            event = {"event": "waiting", "party": self.name, "run": run, "parties": list(missing)}
+            event = Waiting(party=self.name, run=run, parties=missing)
             append_event(self._home.folder / run, event)
             self._listen(event)
 
@@ -282,4 +283,4 @@ class HospitalProcess:
     def _tell(self, error: SecureFLError) -> None:
         why = str(error)[:MAX_WHY]  # it may quote what the coordinator wrote, control codes too
         why = "".join(c if c.isprintable() or c == "\n" else "?" for c in why)
-        self._listen({"event": "refused", "party": self.name, "code": error.code, "why": why})
+        self._listen(SiteError(party=self.name, code=error.code, why=why))

@@ -19,7 +19,16 @@ from secure_fl.coordinator.resume import Saved, Unfinished
 from secure_fl.crypto.identity import Identity
 from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
-from secure_fl.events import EventLog
+from secure_fl.events import (
+    EventLog,
+    MemberRestarted,
+    MembersExcluded,
+    MembersReturned,
+    Stopped,
+    Traffic,
+    Waiting,
+    Withheld,
+)
 from secure_fl.federation.ground_rules import require_masks
 from secure_fl.pilot.gathering import Gathering, HubEngine
 from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
@@ -92,7 +101,7 @@ class RunLeader:
                 pass
         except SecureFLError as error:
             at = str(error.where.get("party", ""))
-            self._recorder.event("stopped", code=error.code, at=at, final=True)
+            self._recorder.event(Stopped(code=error.code, member=at, final=True))
             raise
 
     def _tried(self) -> bool:
@@ -116,7 +125,7 @@ class RunLeader:
             self._go_on_without(error)
         except PartyFailed as error:
             if error.reason == RESTARTED:
-                self._recorder.event("restarted", parties=[error.where["party"]])
+                self._recorder.event(MemberRestarted(parties=(str(error.where["party"]),)))
                 self._toll.restarted(str(error.where["party"]))
             elif error.reason == HIDDEN:
                 self._hid(error)
@@ -145,7 +154,7 @@ class RunLeader:
     def _hid(self, error: PartyFailed) -> None:
         """Repeat the round with who did not show an upload that is in doubt, but not for ever."""
         party = str(error.where["party"])
-        self._recorder.event("hidden", parties=[party])
+        self._recorder.event(Withheld(parties=(party,)))
         self._toll.unsolved.append(party)
         self._toll.require_solved()
 
@@ -162,7 +171,7 @@ class RunLeader:
             until = round(time.time() + self._patience - self._waited)
             more = max(0, self._least - len(here - self._named - self._toll.tired))
             self._recorder.event(
-                "waiting", code=error.code, parties=awaited, more=more, until=until
+                Waiting(code=error.code, parties=tuple(awaited), more=more, until=until)
             )
             self._awaited = awaited
         self._nap()
@@ -211,7 +220,7 @@ class RunLeader:
                 if self._coordinator.inquired and not (hid or isinstance(error, Misconduct)):
                     self._toll.unsolved.append("")  # somebody else ended it, and nobody was named
                 raise
-        self._recorder.event("traffic", bytes=self.traffic())
+        self._recorder.event(Traffic(bytes=self.traffic()))
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """Bytes from and to each member so far, over all gatherings."""
@@ -241,10 +250,10 @@ class RunLeader:
 
     def _between(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """At a boundary: stop if the operator asks, gather again if somebody is back."""
-        self._recorder.event("traffic", bytes=self.traffic())
+        self._recorder.event(Traffic(bytes=self.traffic()))
         self._require_not_stopping()
         if tired := sorted(self._toll.tired.intersection(members)):
-            self._recorder.event("left out", parties=tired)
+            self._recorder.event(MembersExcluded(parties=tuple(tired)))
             raise Returned(f"the others go on without {', '.join(tired)}")
         if newcomers and not self._joinable:
             self._leave_out(members, newcomers)
@@ -258,7 +267,7 @@ class RunLeader:
         if self._coordinator.repeating:
             return  # what is repeated is finished by those who began it
         if back and self._joinable:
-            self._recorder.event("returned", parties=back)
+            self._recorder.event(MembersReturned(parties=tuple(back)))
             raise Returned(f"{', '.join(back)} came back", fix="the run goes on with all")
 
     def _require_not_stopping(self) -> None:
@@ -278,7 +287,7 @@ class RunLeader:
     def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Go on without those who lack a round that nobody can give them."""
         able = frozenset(members) - set(newcomers)
-        self._recorder.event("left out", parties=list(newcomers))
+        self._recorder.event(MembersExcluded(parties=newcomers))
         raise Unfinished(
             f"{', '.join(newcomers)} lack the last round, and parties of other tiers cannot give "
             "it to them",

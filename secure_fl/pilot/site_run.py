@@ -12,7 +12,7 @@ from secure_fl.crypto.roster import Roster
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
-from secure_fl.events import Event, Listener
+from secure_fl.events import Event, Listener, PlanApproved
 from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
@@ -150,7 +150,7 @@ class SiteRun:
         """Keep, for whoever reads about the run, who approved it here."""
         self._approvals = approvals
         if approvals:
-            self._record({"event": "approved", "party": self._silo.name, "by": approvals})
+            self._record(PlanApproved(party=self._silo.name, by=tuple(approvals)))
 
     def finish(self) -> None:
         """Write this site's result and its models; they concern its own records alone."""

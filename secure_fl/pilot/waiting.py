@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Stragglers, StragglersAnswered, Waiting
 
 PATIENCE = 60.0  # seconds that a step may take before it is told whose answer is missing
 
@@ -35,8 +35,8 @@ def arrived(
         if missing != noted:
             here = sorted(set(names) - missing)
             end = round(time.time() + max(0.0, until - time.monotonic()))
-            away = sorted(missing)
-            log.event("waiting", code="arrival", parties=away, members=here, until=end)
+            away, there = tuple(sorted(missing)), tuple(here)
+            log.event(Waiting(code="arrival", parties=away, members=there, until=end))
             noted = missing
         if stopping() or time.monotonic() >= until:
             return
@@ -56,8 +56,9 @@ class Slow:
         if over.is_set():
             return
         if back := sorted(self._noted.keys() - late.keys()):
-            self._log.event("not awaited", parties=back)
+            self._log.event(StragglersAnswered(parties=tuple(back)))
         self._noted = {n: at for n, at in self._noted.items() if n in late}
         if any(seconds > self._noted.get(name, 0.0) for name, seconds in late.items()):
-            self._log.event("slow", parties=sorted(late), seconds=max(late.values()))
+            slowest = max(late.values())
+            self._log.event(Stragglers(parties=tuple(sorted(late)), seconds=slowest))
             self._noted = {name: 2 * seconds for name, seconds in late.items()}

@@ -65,7 +65,7 @@ class LocalPilot:
     threshold: int | None = None
     goes_back: bool = False  # what operators say
     sharing: frozenset[str] = frozenset()  # whose rules share their own scores
-    events: list[Event] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)  # as the events file holds them
     processes: dict[str, HospitalProcess] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     exchanges: int = 0
@@ -102,7 +102,11 @@ class LocalPilot:
 
     def listener(self, name: str) -> Listener:
         """What hears the events of a hospital's process."""
-        return self.listeners.get(name, self.events.append)
+        return self.listeners.get(name, self.record)
+
+    def record(self, event: Event) -> None:
+        """Keep an event's document."""
+        self.events.append(event.document())
 
     def kill(self, name: str) -> None:
         """A hospital's process ends, wherever it is."""
@@ -131,7 +135,7 @@ class LocalPilot:
 
     def lead(self, **options: Any) -> RunLeader:
         """What leads a run of the plan to its end; options are `RunLeader`'s."""
-        recorder = EventLog("coordinator", self.events.append)
+        recorder = EventLog("coordinator", self.record)
         return RunLeader(
             self, self.coordinator, self.roster, self.plan, recorder, sleep=self.nap, **options
         )
@@ -146,7 +150,7 @@ class LocalPilot:
         card = self.roster.member(name).identity
         return links_to({name: card}, self.coordinator, run)[name]
 
-    def seen(self, kind: str) -> list[Event]:
+    def seen(self, kind: str) -> list[dict[str, Any]]:
         """The events of a kind, in order."""
         return [event for event in self.events if event["event"] == kind]
 

@@ -29,6 +29,7 @@ from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.policy.rules import PolicyRefusal, check
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 from secure_fl.testing.hospitals import small
+from tests.support.documents import into
 from tests.support.policy_plans import COMPANY, TODAY, plan, policy
 from tests.support.raising import raises
 
@@ -194,7 +195,7 @@ class Taken(Halves):
 
 def test_a_program_passes_its_own_class(tmp_path: Path) -> None:
     events: list[Any] = []
-    found = small(Halves(rounds=2, times=7), "he+secagg", listener=events.append, folder=tmp_path)
+    found = small(Halves(rounds=2, times=7), "he+secagg", listener=into(events), folder=tmp_path)
     mine, usual = found.run(), small(FedAvg(rounds=2), "he+secagg").run()
     assert [event["times"] for event in events if event["event"] == "halves"] == [7, 7, 7]
     assert mine.document["algorithm"] == "halves"

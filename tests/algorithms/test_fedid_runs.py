@@ -24,6 +24,7 @@ from secure_fl.party.session import Session
 from secure_fl.settings import ModelSettings, TaskSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
+from tests.support.documents import into
 from tests.support.equality import equal, weights
 from tests.support.hands import LOCAL, NAMES, site_of
 from tests.support.killing import Killed
@@ -61,8 +62,8 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
         lambda site, *rest: steps.append((site.name, site.recorder.round)),
     )
     cfg = FedID(rounds=2, public_batch=4, batches_per_exchange=together, distill_epochs=2)
-    events: list[Event] = []
-    hosted(cfg, silos=members(size=8, shared=22), listener=events.append).run()
+    events: list[dict[str, Any]] = []
+    hosted(cfg, silos=members(size=8, shared=22), listener=into(events)).run()
     batches = exchanges * min(together, 5)
     found = sums_of(events)
     assert found == [4 * (batches // exchanges * 4 * len(LABELS) + 1)] * (2 * 2 * exchanges)
@@ -75,11 +76,11 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
 def test_members_learn_alone_before_they_teach(method: Any) -> None:
     """Half of the rounds by default: no sum, no noise and no step on public records in them."""
     assert [method(rounds=n).exchanging for n in (1, 3, 4, 5, 10)] == [1, 3, 2, 3, 5]
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     cfg = method(rounds=3, alone=2, epochs=1)
-    hosted(cfg, silos=members(), listener=events.append).run()
+    hosted(cfg, silos=members(), listener=into(events)).run()
     assert len(sums_of(events)) == cfg.exchanging == cfg.releases(22, 8)[1] == 1
-    assert {e["round"] for e in events if e["event"] == "metrics" and e["party"] == HOST} == {
+    assert {e["round"] for e in events if e["event"] == "scores" and e["party"] == HOST} == {
         1,
         2,
         3,
@@ -288,8 +289,8 @@ def test_without_a_host_or_public_records_nothing_begins() -> None:
 
 
 def test_fewer_public_records_than_a_batch_are_one_batch() -> None:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     cfg = FedID(rounds=1, public_batch=50)
-    hosted(cfg, silos=members(size=8, shared=5), listener=events.append).run()
+    hosted(cfg, silos=members(size=8, shared=5), listener=into(events)).run()
     assert sums_of(events) == [4 * (5 * len(LABELS) + 1)]
     assert cfg.releases(5, 8) == (5, 1)

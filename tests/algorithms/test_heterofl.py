@@ -265,7 +265,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     broken = small(cfg, "he+secagg", folder=tmp_path / "again")
 
     def fail(event: dict[str, Any]) -> None:
-        if event["event"] == "metrics" and event["round"] == 2:
+        if event["event"] == "scores" and event["round"] == 2:
             raise RuntimeError("the power fails")
 
     broken.listener = fail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -10,17 +11,18 @@ import torch
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.feedback import Units
 from secure_fl.algorithms.rectifying import Drift, Given, Rules, Watch, terms
-from secure_fl.events import Event, EventLog
+from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.testing.hospitals import HOST, hosted, members
+from tests.support.documents import into
 from tests.support.hands import AS_PRINTED, NAMES, site_of
 
 
-def told(what: Watch | Drift) -> Event:
+def told(what: Watch | Drift) -> dict[str, Any]:
     """The event that comes of it."""
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     site: Site = site_of(members()[0])
-    site.recorder = EventLog(NAMES[0], events.append, round=3)
+    site.recorder = EventLog(NAMES[0], into(events), round=3)
     what.tell(site)
     (event,) = events
     assert event.pop("party") == NAMES[0] and event.pop("round") == 3
@@ -47,10 +49,10 @@ def test_a_watch_says_how_large_feedback_is_beside_distillation_and_how_far_a_pa
     distilled = (p - y) / 2
     fed_back = 3.0 * p * (h - (h * p).sum(-1, keepdim=True)) / 2
     event = told(watch)
-    assert event.pop("feedback_to_distill") == pytest.approx(
+    assert event["means"].pop("feedback_to_distill") == pytest.approx(
         float(fed_back.norm() / distilled.norm()), rel=1e-5
     )
-    assert event == {"event": "public steps", "as_sent": 1.0, "as_ensemble": 0.5}
+    assert event == {"event": "public_steps", "means": {"as_sent": 1.0, "as_ensemble": 0.5}}
     plain = Watch()
     plain.step(z, given, terms(z, given, 0.25, Rules(True, "none", "unit", 3.0)))
     assert "feedback_to_distill" not in told(plain)
@@ -67,16 +69,16 @@ def test_drift_is_how_many_records_change_their_class_and_how_many_share_one() -
 
 
 def test_a_run_tells_of_every_round_in_the_members_own_logs() -> None:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     cfg = FedID(**AS_PRINTED, rounds=2, feedback_weight=1.0)
-    hosted(cfg, silos=members(size=8), listener=events.append).run()
-    steps = [e for e in events if e["event"] == "public steps"]
+    hosted(cfg, silos=members(size=8), listener=into(events)).run()
+    steps = [e for e in events if e["event"] == "public_steps"]
     ensembles = [e for e in events if e["event"] == "ensemble"]
     assert [(e["party"], e["round"]) for e in ensembles] == [(HOST, 1), (HOST, 2)]
     assert {(e["party"], e["round"]) for e in steps} == {(n, r) for n in NAMES for r in (1, 2)}
     assert all(0 < e["feedback_to_distill"] < 0.2 for e in steps)  # as printed, next to nothing
     unit = cfg.model_copy(update={"feedback_scale": "unit"})
     events.clear()
-    hosted(unit, silos=members(size=8), listener=events.append).run()
-    found = [e["feedback_to_distill"] for e in events if e["event"] == "public steps"]
+    hosted(unit, silos=members(size=8), listener=into(events)).run()
+    found = [e["means"]["feedback_to_distill"] for e in events if e["event"] == "public_steps"]
     assert all(0.2 < ratio < 20 for ratio in found)

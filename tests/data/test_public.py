@@ -32,6 +32,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
+from tests.support.documents import into
 from tests.support.raising import raises
 
 HOSTED = [name for name, entry in ALGORITHMS.items() if entry.has_host]
@@ -196,7 +197,7 @@ def test_no_message_is_other_than_it_was_because_of_an_overlap() -> None:
     told = []
     for first in (one, known):
         events: list[dict[str, Any]] = []
-        small(FedID(rounds=1, epochs=1), silos=[first, *others, host], listener=events.append).run()
+        small(FedID(rounds=1, epochs=1), silos=[first, *others, host], listener=into(events)).run()
         sent = [[e[k] for k in CROSSING] for e in events if e["event"] == "crossing"]
         told.append(([e for e in events if e["event"] == "warning"], sorted(sent)))
     (before, usual), (after, sent) = told

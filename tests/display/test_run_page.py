@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from secure_fl import FedAvg
@@ -17,6 +18,7 @@ from secure_fl.display.comparing import comparison_page, difference, settings_ap
 from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_page
 from secure_fl.display.story import LEAD, by_class, confusion, read_story
 from secure_fl.errors import RunError
+from secure_fl.events import RoundSaved, RoundStarted
 from secure_fl.testing.hospitals import silos, small
 from tests.support import browser
 from tests.support.raising import raises
@@ -99,11 +101,14 @@ def test_a_training_run_writes_its_page(tmp_path: Path) -> None:
 def test_a_round_takes_from_one_begin_to_the_next_whoever_tells_of_it(tmp_path: Path) -> None:
     def told(*events: tuple[str, int, float]) -> list[tuple[float, float]]:
         folder = written(tmp_path / str(len(list(tmp_path.iterdir()))))
-        lines = (
-            json.dumps({"event": "round", "party": p, "round": n, "members": ["a"], "at": at})
-            for p, n, at in events
-        )
-        (folder / "events.jsonl").write_text("\n".join(lines))
+        kinds = {True: RoundStarted, False: RoundSaved}
+        lines = [
+            msgspec.json.encode(
+                kinds[party == "coordinator"](party=party, round=n, members=("a",), at=at)
+            )
+            for party, n, at in events
+        ]
+        (folder / "events.jsonl").write_bytes(b"\n".join(lines))
         return read_story(folder).seconds
 
     # The coordinator tells that a round begins, a hospital that one is over.
@@ -126,7 +131,7 @@ def test_a_run_goes_on_whose_page_cannot_be_drawn(
     monkeypatch.setattr("secure_fl.display.run_page.run_page", broken)
     with pytest.raises(ValueError, match="math domain"):
         write_run_page(written(tmp_path / "alone"))
-    PageWriter(written(tmp_path / "run"))({"event": "round"})
+    PageWriter(written(tmp_path / "run"))(RoundStarted(round=1, members=()))
     assert "goes on without its page" in caplog.text
     assert "math domain" in caplog.text
 

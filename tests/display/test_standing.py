@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.text import Text
 
 from secure_fl.cli.footer import MOST, fitted
 from secure_fl.display.pace import late
 from secure_fl.display.standing import LeadStanding, SiteStanding
+from secure_fl.events import (
+    PlanAccepted,
+    RoundSaved,
+    RoundStarted,
+    Scored,
+    TrainingProgress,
+    Waiting,
+)
 from tests.support.screens import WIDTHS, require_text
 
 NAMES = ("north", "st-elsewhere-university-hospital", "west")
@@ -35,7 +41,7 @@ def screens(*named: tuple[str, list[str]]) -> str:
 def lead(clock: Clock) -> LeadStanding:
     standing = LeadStanding(8, clock)
     for round in (1, 2, 3):
-        standing({"event": "round", "party": "coordinator", "round": round, "members": NAMES})
+        standing(RoundStarted(round=round, members=NAMES))
         clock.now += 40.0
     return standing
 
@@ -44,7 +50,7 @@ def test_a_coordinator_shows_who_is_late_and_since_when() -> None:
     clock = Clock()
     standing = LeadStanding(8, clock)
     before = standing.lines()
-    standing({"event": "waiting", "party": "coordinator", "parties": NAMES[:2]})
+    standing(Waiting(parties=NAMES[:2]))
     clock.now += 12.0
     gathering = standing.lines()
     clock.now = 0.0
@@ -62,12 +68,16 @@ def test_a_coordinator_shows_who_is_late_and_since_when() -> None:
             ("all have answered", standing.lines()),
         ),
     )
-    standing({"event": "waiting", "party": "coordinator", "parties": ["west"]})
+    standing(Waiting(parties=("west",)))
     assert standing.lines() == ["gathering; waits for west (0.0 s)"]
 
 
-def site_event(event: str, **facts: Any) -> dict[str, Any]:
-    return {"event": event, "party": "north"} | facts
+def scored(round: int, *, pooled: bool = False, **scores: float) -> Scored:
+    return Scored(round=round, split="dev", values=scores, pooled=pooled)
+
+
+def trained(round: int, step: int) -> TrainingProgress:
+    return TrainingProgress(round=round, step=step, steps=6, loss=0.7 / round)
 
 
 def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
@@ -78,22 +88,22 @@ def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
         seen.append((what, standing.lines()))
 
     see("before anybody")
-    standing(site_event("invited", run="study", rounds=8, approved=[]))
-    standing(site_event("waiting", run="study", parties=list(NAMES[1:])))
+    standing(PlanAccepted(run="study", rounds=8))
+    standing(Waiting(run="study", parties=NAMES[1:]))
     see("gathering")
 
     def step(round: int) -> int:
-        standing(site_event("round", round=round, members=NAMES))
+        standing(RoundSaved(round=round, members=NAMES))
         clock.now += 20.0
-        standing(site_event("train", round=round, step=3, steps=6, loss=0.7 / round))
+        standing(trained(round, 3))
         if round == 4:
             see("training")
-        standing(site_event("train", round=round, step=6, steps=6, loss=0.7 / round))
+        standing(trained(round, 6))
         if round == 4:
             see("at work")
         score = 0.5 + 0.05 * round
-        standing(site_event("metrics", round=round, split="dev", loss=0.5, accuracy=0.1))
-        standing(site_event("pooled", round=round, split="dev", loss=0.5, accuracy=score))
+        standing(scored(round, loss=0.5, accuracy=0.1))
+        standing(scored(round, pooled=True, loss=0.5, accuracy=score))
         return round
 
     stepped = standing.around(step)
@@ -107,9 +117,9 @@ def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
 
 def test_scores_that_stay_at_home_are_called_so() -> None:
     standing = SiteStanding(Clock())
-    standing(site_event("invited", run="study", rounds=2, approved=[]))
-    standing(site_event("round", round=1, members=NAMES))
-    standing(site_event("metrics", round=1, split="dev", loss=0.5, accuracy=0.75))
+    standing(PlanAccepted(run="study", rounds=2))
+    standing(RoundSaved(round=1, members=NAMES))
+    standing(scored(1, loss=0.5, accuracy=0.75))
     assert standing.lines()[-1] == "dev accuracy here 0.750"
 
 

@@ -23,6 +23,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
 from secure_fl.settings import DPSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
+from tests.support.documents import into
 from tests.support.killing import Killed
 from tests.support.noised import (
     CLASSES,
@@ -161,7 +162,7 @@ def test_a_spent_budget_refuses_before_anything_is_sent(hooks: Any, tmp_path: Pa
     assert all(len(reserved(file)) == 2 for file in files.values())
     events: list[Any] = []
     with raises(BudgetError, "8 is spent", 4, reason="spent"):
-        federation(noise, listener=events.append).run()
+        federation(noise, listener=into(events)).run()
     assert "SumInput" not in [e.get("kind") for e in events]
     assert all(len(reserved(file)) == 2 for file in files.values())
 

@@ -107,7 +107,7 @@ def test_resuming_gives_the_same_heads(tmp_path: Path) -> None:
     stop = RuntimeError("the power fails")
 
     def fail(event: dict[str, Any]) -> None:
-        if event["event"] == "metrics" and event["round"] == 2:
+        if event["event"] == "scores" and event["round"] == 2:
             raise stop
 
     again.listener = fail

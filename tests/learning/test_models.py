@@ -20,6 +20,7 @@ from secure_fl.learning.tasks import Task, make_task
 from secure_fl.learning.tasks.heads import AttentiveClassifier
 from secure_fl.settings import Kind, ModelSettings, TaskSettings
 from secure_fl.testing.hospitals import small
+from tests.support.documents import into
 from tests.support.raising import raises
 from tests.support.saved_models import WORDS, save_family, save_headless
 
@@ -154,7 +155,7 @@ def test_a_cut_that_is_read_by_its_first_token_is_warned_of(tmp_path: Path) -> N
     spec = save_family(tmp_path, "bert").model_copy(update={"layers": 1, "pooling": "cls"})
     for model, warned in ((spec, 1), (spec.model_copy(update={"pooling": None}), 0)):
         events: list[Any] = []
-        small(FedAvg(rounds=1), model=model, listener=events.append).run()
+        small(FedAvg(rounds=1), model=model, listener=into(events)).run()
         assert len([e for e in events if e.get("code") == "cut read by cls"]) == warned * 3
 
 

@@ -21,6 +21,7 @@ from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import AdapterSettings, DPSettings
 from secure_fl.testing.hospitals import LABELS, small
+from tests.support.documents import into
 from tests.support.raising import raises
 
 TASK = make_task(TaskSettings(labels=LABELS, max_length=32))
@@ -121,7 +122,7 @@ def test_a_processor_without_bfloat16_trains_in_float32_and_says_so(
     def trained(precision: str) -> tuple[dict[str, Tensor], list[Any]]:
         events: list[Any] = []
         asked = TrainingSettings.model_validate({"precision": precision, "batch_size": 8})
-        run = small(FedAvg(rounds=1), training=asked, listener=events.append).run()
+        run = small(FedAvg(rounds=1), training=asked, listener=into(events)).run()
         warned = [warning(event) for event in events if event["event"] == "warning"]
         return run.model.state_dict(), warned
 

@@ -18,6 +18,7 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.stacking import FAMILIES, stacked
 from secure_fl.testing.hospitals import small
+from tests.support.documents import into
 from tests.support.families import save
 from tests.support.saved_models import dropping
 from tests.support.token_hospitals import corpora, ner
@@ -55,8 +56,8 @@ def silos() -> list[Silo]:
 def trained(
     *, together: bool, algorithm: Algorithm | None = None, **options: Any
 ) -> tuple[Result, list[Event]]:
-    told: list[Event] = []
-    given: dict[str, Any] = {"silos": silos(), "listener": told.append} | options
+    told: list[dict[str, Any]] = []
+    given: dict[str, Any] = {"silos": silos(), "listener": into(told)} | options
     return small(algorithm or FedAvg(rounds=2, epochs=1), together=together, **given).run(), told
 
 
@@ -68,7 +69,7 @@ def require_close(one: Result, other: Result, *, exactly: bool = False) -> None:
             torch.testing.assert_close(values, theirs[weight], rtol=0.0, atol=atol)
 
 
-def losses(told: list[Event]) -> Mapping[tuple[Any, ...], float]:
+def losses(told: list[dict[str, Any]]) -> Mapping[tuple[Any, ...], float]:
     found = [e for e in told if e["event"] == "train"]
     return {(e["party"], e["round"], e["step"], e["steps"]): e["loss"] for e in found}
 

@@ -130,7 +130,7 @@ class Line:
     def carry(self, town: LocalPilot) -> None:
         """Lead a town's run to its end."""
         self.town = town
-        recorder = EventLog("coordinator", town.events.append)
+        recorder = EventLog("coordinator", town.record)
         RunLeader(self, town.coordinator, town.roster, town.plan, recorder).run()
 
 

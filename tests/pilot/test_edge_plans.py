@@ -113,7 +113,7 @@ def test_plans_beyond_the_limit_and_broken_text_do_not_decode(opened):
         assert asker.throw(head) is None
     raw = head_of([*tree(frame)[:-1], [31, "z" * 8]], b"").replace(b"z" * 8, b"\xff\xfe" * 4)
     assert asker.throw(raw + made.coordinator.sign(frames.digest(raw))) is None
-    assert made.seen("invited") == []
+    assert made.seen("plan_accepted") == []
 
 
 def test_edited_plans_are_plans_or_settings_errors():

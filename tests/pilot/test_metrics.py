@@ -80,7 +80,7 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
     assert found["secure_fl_gathered_total"] == len(seen("gathered")) >= 2
     assert found["secure_fl_waiting"] == 0  # it was gathered since
     assert found['secure_fl_lost_total{member="hospital-1"}'] == 1
-    assert found["secure_fl_round"] == seen("round")[-1]["round"]
+    assert found["secure_fl_round"] == seen("round_started")[-1]["round"]
     assert found["secure_fl_members"] == 3
     assert found['secure_fl_member_present{member="hospital-1"}'] == 1  # it came back
     for name, bytes_of in lead.traffic().items():
@@ -103,7 +103,7 @@ def test_who_is_lost_is_not_present(served):
 
 
 OWN = (
-    {"event": "metrics", "round": 1, "split": "dev", "accuracy": 0.625},
+    {"event": "scores", "round": 1, "split": "dev", "accuracy": 0.625},
     {"event": "pooled", "round": 1, "split": "dev", "accuracy": 0.5},
     {"event": "privacy", "round": 1, "epsilon": 0.75, "epsilon_planned": 1.0},
     {"event": "noise", "epsilon": 0.25},

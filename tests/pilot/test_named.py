@@ -41,7 +41,7 @@ def test_the_others_end_the_run_and_the_evidence_is_kept(
         set(made.members) - {LIAR}
     )
     made.processes[LIAR].close()  # it waits for a coordinator that asks it no more
-    (named,), gathered = made.seen("named"), made.seen("gathered")
+    (named,), gathered = made.seen("convicted"), made.seen("gathered")
     assert named["parties"] == [LIAR] and len(gathered) == 1
     FalseShare.read(named["evidence"]).check({m.name: m.identity for m in made.roster.members})
 

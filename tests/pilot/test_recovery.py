@@ -156,7 +156,7 @@ def test_where_nobody_can_join_the_others_go_on_without(tmp_path: Path) -> None:
     with pytest.raises(CoordinatorKilled):
         town.lead().run()
     town.lead(patience=0).run()
-    assert [event["parties"] for event in town.seen("left out")] == [["hospital-2"]]
+    assert [event["parties"] for event in town.seen("excluded")] == [["hospital-2"]]
     assert gatherings(town) == ["123456", "123456", "13456"]
     assert done(town) == "13456"
 

@@ -71,7 +71,7 @@ def test_one_that_remembers_stops_and_names_who_hides(made: LocalPilot) -> None:
         with raises(PartyFailed, party=LIAR, reason=HIDDEN):
             lead(made, remembers=True)
     require_keys(made)
-    assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2
+    assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2
 
 
 @pytest.mark.parametrize("nth", [1, 2])  # as it is sent the total; as the others look into it
@@ -91,12 +91,12 @@ def test_an_inquiry_that_anothers_restart_ended_or_forestalled_counts_as_well(
     with raises(PartyFailed, party=LIAR, reason=HIDDEN):
         lead(made, remembers=True)
     require_keys(made)
-    assert len(made.seen("complaint")) == 2 and len(made.seen("hidden")) == 1
+    assert len(made.seen("sum_disputed")) == 2 and len(made.seen("withheld")) == 1
 
 
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
-    complaint, named = {"event": "complaint"}, {"event": "named", "parties": ["x"]}
-    hidden = {"event": "hidden", "parties": ["y"]}
+    complaint, named = {"event": "sum_disputed"}, {"event": "convicted", "parties": ["x"]}
+    hidden = {"event": "withheld", "parties": ["y"]}
     assert unsolved_in([complaint, named, complaint, complaint, hidden]) == ["", "y"]
     assert unsolved_in([complaint, named, complaint]) == [""]
 
@@ -113,4 +113,4 @@ def test_who_hides_is_named_where_too_few_are_left_without_it(made: LocalPilot) 
     with raises(PartyFailed, party=LIAR, reason=HIDDEN):
         lead(made, remembers=True)
     require_keys(made)
-    assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2
+    assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2

@@ -22,6 +22,7 @@ from secure_fl.pilot.progress import progress
 from secure_fl.pilot.waiting import Slow, arrived
 from secure_fl.protocol.messages import Failed, Invite
 from secure_fl.testing.pilot import LocalPilot, local_pilot
+from tests.support.documents import into
 
 NAMES = ("north", "south", "west")
 
@@ -48,11 +49,11 @@ def noted(events: list[dict[str, Any]]) -> list[list[str]]:
 
 def test_at_the_start_every_arrival_changes_for_whom_it_waits() -> None:
     events: list[dict[str, Any]] = []
-    arrived(Hub("south", "south", "north", "west"), NAMES, 5.0, EventLog("c", events.append))
+    arrived(Hub("south", "south", "north", "west"), NAMES, 5.0, EventLog("c", into(events)))
     assert noted(events) == [["north", "west"], ["west"]]
     assert [event["members"] for event in events] == [["south"], ["north", "south"]]
     events.clear()
-    arrived(Hub("south"), NAMES, 0.0, EventLog("c", events.append))
+    arrived(Hub("south"), NAMES, 0.0, EventLog("c", into(events)))
     assert noted(events) == [["north", "west"]]
 
 
@@ -65,7 +66,7 @@ def test_an_operator_does_not_wait_for_who_is_missing() -> None:
 def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_as_long() -> None:
     events: list[dict[str, Any]] = []
     hub = Hub()
-    look, over = Slow(hub, EventLog("c", events.append)), threading.Event()
+    look, over = Slow(hub, EventLog("c", into(events))), threading.Event()
     expected = {
         59.0: None,
         61.0: "slow",
@@ -84,7 +85,7 @@ def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_
     hub.late = {"north": 70.0}
     look(over)
     assert noted(events)[-2:] == [["north", "west"], ["west"]]
-    assert events[-1]["event"] == "not awaited"
+    assert events[-1]["event"] == "slow_answered"
     assert told(events[-1], 3) == "this step waits no longer for west"
 
 
@@ -98,10 +99,10 @@ def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
     for more, waits in (
         ([], {"for": ["north", "west"], "since": 39.0, "until": None}),
         (
-            [{"event": "not awaited", "parties": ["west"]}],
+            [{"event": "slow_answered", "parties": ["west"]}],
             {"for": ["north"], "since": 39.0, "until": None},
         ),
-        ([{"event": "not awaited", "parties": ["west", "north"]}], None),
+        ([{"event": "slow_answered", "parties": ["west", "north"]}], None),
     ):
         events = "".join(json.dumps(line) + "\n" for line in (*lines, *more))
         (run / "events.jsonl").write_text(events)
@@ -134,7 +135,7 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     of_two = [e for e in made.seen("waiting") if e["party"] == "hospital-2"]
     (event,) = of_two
     assert event["parties"] == ["hospital-1"] and naps[0] == 60
-    assert len([e for e in made.seen("invited") if e["party"] == "hospital-2"]) <= 2
+    assert len([e for e in made.seen("plan_accepted") if e["party"] == "hospital-2"]) <= 2
     at_the_hub = [e for e in made.seen("waiting") if e["party"] == "coordinator"]
     assert noted(at_the_hub) == [["hospital-1"]]
     said = [line for event in made.events if (line := told({"at": ""} | event, 2))]
@@ -197,7 +198,7 @@ def test_a_coordinator_says_how_many_are_missing_and_until_when() -> None:
 
 def test_a_coordinator_that_was_begun_again_says_how_the_last_one_ended(tmp_path: Path) -> None:
     def line(state: str) -> str:
-        return told({"event": "begun again", "after": 2, "state": state}, 4) or ""
+        return told({"event": "resumed", "after": 2, "state": state}, 4) or ""
 
     assert line("running") == (
         "begun again, in round 2 of 4: the process before this one ended without a word"
@@ -207,7 +208,7 @@ def test_a_coordinator_that_was_begun_again_says_how_the_last_one_ended(tmp_path
     events: list[dict[str, Any]] = [
         {"event": "round", "round": 2, "members": []},
         {"event": "stopped", "code": "operator", "final": True},
-        {"event": "begun again", "after": 2},
+        {"event": "resumed", "after": 2},
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
     found = progress(tmp_path)

@@ -103,7 +103,7 @@ def test_who_tags_wrongly_is_named_by_everybody(
     out, kept = run(mode)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert convicted(out) == {LIAR} and out.results == {}
-    told = [event for event in out.events if event["event"] == "named"]
+    told = [event for event in out.events if event["event"] == "convicted"]
     assert {tuple(event["parties"]) for event in told} == {(LIAR,)} and len(told) == 5
     if mode == "he+secagg":
         for name in NAMES:

@@ -106,7 +106,7 @@ def test_a_site_with_another_roster_has_another_run(tmp_path: Path) -> None:
     with raises(WireError, "another run's id", party="hospital-3"):
         made.lead().run()
     opened = [file.read_text() for file in tmp_path.rglob("opened/*/*.jsonl")]
-    assert not made.seen("round") and not any(opened)
+    assert not made.seen("round_started") and not any(opened)
     for process in made.processes.values():
         process.close()
 

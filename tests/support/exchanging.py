@@ -14,10 +14,11 @@ from torch import Tensor
 
 from secure_fl.algorithms.factors import Exchange, Way, exchange_of
 from secure_fl.algorithms.updates import Update
-from secure_fl.events import Event, EventLog
+from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
+from tests.support.documents import into
 
 NAMES = ("east", "north", "south", "west")
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -63,8 +64,8 @@ def exchanged(
         async def run(cohort: Cohort) -> Log:
             log, mine = Log(), updates[name]
             weight = (weights or {}).get(name, 1.0)
-            events: list[Event] = []
-            recorder = EventLog(name, events.append)
+            events: list[dict[str, Any]] = []
+            recorder = EventLog(name, into(events))
             ready = exchange_of(way, cohort, recorder, mine[0], 5, max_rank)
             for Δ in mine:
                 personal = ready.personal.state_dict()
@@ -76,7 +77,7 @@ def exchanged(
                     {n: torch.zeros_like(δ) for n, δ in Δ.items()} | ready.personal.state_dict()
                 )
                 after(ready)
-            log.width = [e["widths"] for e in events if e["event"] == "factors"]
+            log.width = [e["widths"] for e in events if e["event"] == "factor_widths"]
             return log
 
         return run

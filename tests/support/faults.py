@@ -68,7 +68,7 @@ class Storm(LocalPilot):
         """As in calm weather, but what happens inside a step can be disturbed."""
 
         def hear(event: Event) -> None:
-            self.events.append(event)
+            self.record(event)
             self._fuse(name)
 
         return hear

@@ -25,6 +25,7 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
+from tests.support.documents import into
 from tests.support.private import dp_settings, make_site, notes
 from tests.support.raising import raises
 
@@ -122,7 +123,7 @@ def test_the_budget_refuses_before_anything_is_computed(tmp_path: Path, durable:
 
 
 def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     ledger = open_ledger(tmp_path / "north", "north")
     settings: dict[str, Any] = {
         "noise_multiplier": None,
@@ -130,7 +131,7 @@ def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_pat
         "passes": 3,
         "delta": 1e-3,
     }
-    site = make_site(ledger=ledger, listener=events.append, **settings)
+    site = make_site(ledger=ledger, listener=into(events), **settings)
     assert site.privacy is not None
     assert site.privacy.planned() == pytest.approx(3.0, rel=1e-3)
     model = site.model()

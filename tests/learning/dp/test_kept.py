@@ -115,6 +115,6 @@ def test_hospitals_that_repeat_a_round_pay_for_it_once(tmp_path: Path) -> None:
     made.after = after
     made.lead(patience=50).run()
     assert killed and len(made.seen("gathered")) == 2
-    assert {told["party"] for told in made.seen("resent")} == set(made.members)
+    assert {told["party"] for told in made.seen("update_resent")} == set(made.members)
     for name in made.members:
         assert reserved(tmp_path / name / "ledger" / name) == 2
