@@ -33,7 +33,7 @@ from secure_fl.settings import TrainingSettings
 class TierAssigned(ExtensionEvent, frozen=True, tag="tier"):
     """The tier of a party in this run."""
 
-    tier: int
+    tier: str
     layers: int
     """Encoder layers of the tier's model."""
 

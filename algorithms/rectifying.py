@@ -141,8 +141,9 @@ class Drift:
     def tell(self, site: Site) -> None:
         """Write down how much changed, and how many records have the commonest class now."""
         known = self._classes[self._classes != UNKNOWN]
-        facts = {"commonest": float(known.bincount().max()) / len(known)}
-        if self._changed:
-            facts["changed"] = fmean(self._changed)
+        commonest = float(known.bincount().max()) / len(known)
+        changed = fmean(self._changed) if self._changed else None
         self._changed.clear()
-        site.recorder.event(EnsembleDrift(round=site.recorder.round, **facts))
+        site.recorder.event(
+            EnsembleDrift(round=site.recorder.round, commonest=commonest, changed=changed)
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -225,8 +226,9 @@ def turned_away(log: Logger) -> Callable[[SecureFLError], None]:
 
 
 def _show(event: Event, log: Logger) -> None:
-    from secure_fl.events import Convicted, Waiting
+    from secure_fl.events import Convicted, Refused, Waiting
 
+    level = logging.ERROR if isinstance(event, Refused) else event.LEVEL
     match event:
         case Waiting(run=run, parties=parties):
             names = ", ".join(parties) or "answers of others"
@@ -236,4 +238,4 @@ def _show(event: Event, log: Logger) -> None:
         case _:
             line = event.sentence()
     if line is not None:
-        log.log(event.LEVEL, line)
+        log.log(level, line)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 Counts = dict[str, list[float]]
+_ANY = msgspec.json.Decoder(dict[str, Any])
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -36,8 +37,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
     def document(self) -> dict[str, Any]:
         """Return the event as JSON holds it."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return built
+        return _ANY.decode(msgspec.json.encode(self))
 
     def line(self) -> bytes:
         """Encode the event as one line of a file, with its time if that matters."""
@@ -235,18 +235,22 @@ class MemberFailed(_OfMembers, frozen=True, tag="failed"):
         return f"failed ({self.code}): {self.names}"
 
 
-class Refused(_OfMembers, frozen=True, tag="refused"):
-    """A member refused the plan, or the coordinator refused a member's message."""
+class Refused(Event, frozen=True, tag="refused"):
+    """A refusal: of a plan, of a member's message, or at a hospital of anything that failed."""
 
     LEVEL: ClassVar[int] = logging.WARNING
 
     code: str
+    parties: tuple[str, ...] = ()
+    """At the coordinator, the members that refuse or whose message is refused."""
     round: int | None = None
     """The round of a refused message; None for a refused plan."""
+    why: str | None = None
+    """At a hospital, the reason; it stays there."""
 
     def sentence(self) -> str:
-        """Name the members and the code."""
-        return f"refused ({self.code}): {self.names}"
+        """Give the code, and the reason or the members."""
+        return f"refused ({self.code}): {self.why or ', '.join(self.parties)}"
 
 
 class SumDisputed(_OfMembers, frozen=True, tag="sum_disputed"):
@@ -324,19 +328,6 @@ class Traffic(Event, frozen=True, tag="traffic"):
 # Inside a hospital.
 
 
-class SiteError(Event, frozen=True, tag="error"):
-    """A refusal or failure at this hospital; the text stays there."""
-
-    LEVEL: ClassVar[int] = logging.ERROR
-
-    code: str
-    why: str
-
-    def sentence(self) -> str:
-        """Give the code and the reason."""
-        return f"refused ({self.code}): {self.why}"
-
-
 class Warned(Event, frozen=True, tag="warning"):
     """A member noticed something that its operator should know."""
 
@@ -375,7 +366,7 @@ class TrainingProgress(Event, frozen=True, tag="train"):
     round: int
     step: int
     steps: int
-    loss: float | None
+    loss: float
 
 
 class UpdateResent(Event, frozen=True, tag="update_resent"):
@@ -421,7 +412,7 @@ class PrivacySpent(Event, frozen=True, tag="privacy"):
 class PredictionNoise(Event, frozen=True, tag="noise"):
     """The noise on sums of predictions, and the budget it costs."""
 
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
 
 
 class ExtensionEvent(Event, frozen=True, kw_only=True):
@@ -470,7 +461,6 @@ CORE_EVENTS: TypeAlias = (
     | StragglersAnswered
     | Stopped
     | Traffic
-    | SiteError
     | Warned
     | Crossing
     | TrainingProgress
@@ -480,7 +470,6 @@ CORE_EVENTS: TypeAlias = (
     | PredictionNoise
 )
 _DECODER = msgspec.json.Decoder(CORE_EVENTS)
-_ANY = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Event]:

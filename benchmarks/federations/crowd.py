@@ -140,7 +140,7 @@ def _start(trial: Trial, name: str) -> subprocess.Popen[bytes]:
 def _rounds(trial: Trial) -> list[float]:
     """When each round began; one more than asked for is the end."""
     lines = (trial.of(HUB) / "run" / "events.jsonl").read_text().splitlines()
-    return [event["at"] for event in map(json.loads, lines) if event["event"] == "round"]
+    return [event["at"] for event in map(json.loads, lines) if event["event"] == "round_started"]
 
 
 def _traffic(trial: Trial) -> float:

@@ -141,7 +141,7 @@ def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
 
 def _read(trial: Trial, kind: str) -> Rounds:
     events = _lines(trial.of(HUB) / "run" / "events.jsonl")
-    ends = [event["at"] for event in events if event["event"] == "round"]
+    ends = [event["at"] for event in events if event["event"] == "round_started"]
     (transcript,) = trial.of(NAMES[0]).rglob("transcript.jsonl")
     crossings = [e for e in _lines(transcript) if e["round"] > 1]
     numbers = {e["round"] for e in crossings}

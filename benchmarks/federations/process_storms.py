@@ -172,7 +172,7 @@ def _blamed(trial: Trial, drawn: Drawn) -> bool:
     """Whether the liar, and nobody else, is named: by the coordinator, or by evidence at sites."""
     if drawn.liar != COORDINATOR:
         hub = trial.of(HUB) / "run"
-        convicted = _events(hub, "named")
+        convicted = _events(hub, "convicted")
         told = convicted or [event for kind in BLAMING for event in _events(hub, kind)]
         named = {party for event in told for party in event["parties"]}
         at = {event["at"] for event in _events(hub, "stopped")[-1:]}

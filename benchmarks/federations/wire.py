@@ -20,13 +20,12 @@ from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.lowrank import useful_rank
 from secure_fl.data.silo import Silo
-from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import depth as depth_of
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_backbone, load_tokenizer
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
-from tests.support.documents import into
+from tests.support.event_documents import into
 
 # The paper's plain figures, 10.8x and 18.6x for 4 and 2 layers of 12, over the cut in depth alone.
 FACTORS_IN_THE_PAPER: Mapping[int, float] = {4: 10.8 / 3, 2: 18.6 / 6}
@@ -157,7 +156,7 @@ def _share(seconds: Mapping[str, Any]) -> float:
     return share
 
 
-def _widths(events: Sequence[Event], shapes: Mapping[str, Any]) -> dict[str, float]:
+def _widths(events: Sequence[dict[str, Any]], shapes: Mapping[str, Any]) -> dict[str, float]:
     """How wide factors were, as a share of what is useful: the mean of a kind over all rounds."""
     found = defaultdict(list)
     for event in events:

@@ -52,7 +52,7 @@ def make(job: Path, out: Path, mode: Protection = "he+secagg") -> Trial:
 def collect(job: Path, out: Path, trial: Trial) -> None:
     """Leave what the other systems leave: the final weights, and when rounds began."""
     events = map(json.loads, (trial.of(HUB) / "run" / EVENTS).read_text().splitlines())
-    rounds = [e for e in events if e["event"] == "round"]
+    rounds = [e for e in events if e["event"] == "round_started"]
     said = [{"round": e["round"], "began": e["at"]} for e in rounds]
     (out / TRAINED).write_text("".join(json.dumps(one) + "\n" for one in said))
     found = load_file(trial.of(trial.names[0]) / "runs" / "run" / "model" / WEIGHTS)

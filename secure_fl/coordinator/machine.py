@@ -104,9 +104,10 @@ class Coordinator:
                 began = self._recorder.clock()
                 reply = step.reply(self.members)
                 self._recorder.spent("answer", self._recorder.clock() - began)
-                if step.lacking:
-                    self._recorder.event(RoundsRepeated(to=step.round, parties=tuple(step.lacking)))
                 if step.round is not None:
+                    if step.lacking:
+                        lacking = tuple(step.lacking)
+                        self._recorder.event(RoundsRepeated(to=step.round, parties=lacking))
                     self.saved.back_to(step.round - 1, self.members)
                     later = (sums for sums in self._to_repeat if sums.round >= step.round)
                     self._to_repeat = step.to_repeat or tuple(later)

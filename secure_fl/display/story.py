@@ -160,7 +160,7 @@ def _follow(story: Story, event: Event) -> None:
             if at is not None:
                 story.began.setdefault(number + 1, at)
             _reached(story, event)
-        case TrainingProgress(loss=float(loss)):
+        case TrainingProgress(loss=loss):
             story.train_loss.setdefault(event.party, {})[event.round] = loss
         case Scored(model=""):
             _measured(story, event)

@@ -48,15 +48,12 @@ class Scores:
         round: int,
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
         records: Sequence[Example],
-        **labels: str,
     ) -> None:
         """Write down what a model is worth on the records of a split, and count it."""
         counts = self._count(*outcomes)
         values = self._task.measured(*outcomes, counts)
         values = self._own(records, outcomes) | values
-        self._recorder.metrics(
-            round, values, _listed(counts), **labels, **_named(model), split=split
-        )
+        self._recorder.metrics(round, values, _listed(counts), split=split, model=model)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:
@@ -112,7 +109,3 @@ class Scores:
 
 def _listed(counts: Counts) -> dict[str, list[float]]:
     return {name: found.tolist() for name, found in counts.items()}
-
-
-def _named(model: str) -> dict[str, str]:
-    return {"model": model} if model else {}

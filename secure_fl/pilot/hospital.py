@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
-from secure_fl.events import Listener, PlanAccepted, SiteError, Waiting
+from secure_fl.events import Listener, PlanAccepted, Refused, Waiting
 from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.site import Memory
@@ -283,4 +283,4 @@ class HospitalProcess:
     def _tell(self, error: SecureFLError) -> None:
         why = str(error)[:MAX_WHY]  # it may quote what the coordinator wrote, control codes too
         why = "".join(c if c.isprintable() or c == "\n" else "?" for c in why)
-        self._listen(SiteError(party=self.name, code=error.code, why=why))
+        self._listen(Refused(party=self.name, code=error.code, why=why))

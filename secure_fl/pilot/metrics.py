@@ -28,7 +28,6 @@ from secure_fl.events import (
     RoundSaved,
     RoundStarted,
     Scored,
-    SiteError,
     Stopped,
     Traffic,
     Waiting,
@@ -84,7 +83,7 @@ class Meter:
                     self._round(number, members)
                 case RoundSaved(round=number, members=members):
                     self._round(number, members)
-                case Refused(code=code) | SiteError(code=code):
+                case Refused(code=code):
                     self._add("refused_total", code=code)
                 case Stopped(code=code, final=False):  # a final one repeats how a round ended
                     self._add("stopped_total", code=code)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import QuestionRefused, RunError
-from secure_fl.events import Event, EventLog, PlanApproved, SiteError
+from secure_fl.events import Event, EventLog, PlanApproved, Refused
 from secure_fl.federation.assembly import join_run
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
@@ -76,7 +76,7 @@ class SiteQuestions:
             ) from error
         for question, refusal in self._site.refusals.items():
             why = f"{question}: {refusal}"
-            self._home.listen(SiteError(party=self._site.name, code=refusal.code, why=why))
+            self._home.listen(Refused(party=self._site.name, code=refusal.code, why=why))
 
     def close(self) -> None:
         """Let go of the run's folder."""

@@ -179,8 +179,10 @@ def _begun(path: Path) -> bool:
         return True
     try:
         with (path / EVENTS).open("rb") as lines:
-            began = (MembersGathered, RoundStarted)
-            return any(isinstance(event, began) for event in read_events(lines))
+            written = list(lines)
+        events = list(read_events(written))
+        began = any(isinstance(event, MembersGathered | RoundStarted) for event in events)
+        return began or len(events) < len(written)  # an unreadable line may belong to such a run
     except FileNotFoundError:
         return False
     except OSError:  # an unreadable file may belong to a run that began

@@ -21,6 +21,7 @@ from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN, Registry
 from secure_fl.cli.main import main
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
+from secure_fl.events import ExtensionEvent
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
@@ -29,7 +30,7 @@ from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.policy.rules import PolicyRefusal, check
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 from secure_fl.testing.hospitals import small
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.policy_plans import COMPANY, TODAY, plan, policy
 from tests.support.raising import raises
 
@@ -159,6 +160,10 @@ def test_two_packages_cannot_share_a_name(install: Install) -> None:
         list(Registry(BUILT_IN))
 
 
+class HalvesRun(ExtensionEvent, frozen=True, tag="halves"):
+    times: int
+
+
 class Halves(FedAvg):
     """Handed to a `Federation`, and in no registry."""
 
@@ -177,7 +182,7 @@ class Halves(FedAvg):
 
 
 async def halves(cohort: Cohort, site: Site, cfg: Halves) -> None:
-    site.recorder.event("halves", times=cfg.times)
+    site.recorder.event(HalvesRun(times=cfg.times))
     await fedavg(cohort, site, cfg)
 
 

@@ -23,7 +23,7 @@ from secure_fl.algorithms.baselines.feddropout import (
 )
 from secure_fl.config import load as config
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.events import Event
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.learning.anatomy import encoder_layers, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
@@ -288,8 +288,8 @@ def test_it_learns() -> None:
     losses: dict[int, list[float]] = {}
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            losses.setdefault(event["round"], []).append(event["loss"])
+        if isinstance(event, TrainingProgress):
+            losses.setdefault(event.round, []).append(event.loss)
 
     parties = [Silo(s.name, s.train[:16]) for s in silos()]
     small(FedDropout(rounds=10, epochs=8), silos=parties, listener=listener).run()

@@ -17,15 +17,14 @@ from secure_fl.algorithms.fedid import FedID, fedid
 from secure_fl.algorithms.public_records import PublicRecords, lots
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, Disagreement, SecureFLError, SettingsError
-from secure_fl.events import Event
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
 from secure_fl.settings import ModelSettings, TaskSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
-from tests.support.documents import into
 from tests.support.equality import equal, weights
+from tests.support.event_documents import into
 from tests.support.hands import LOCAL, NAMES, site_of
 from tests.support.killing import Killed
 from tests.support.raising import raises
@@ -37,7 +36,7 @@ SLOW = pytest.mark.slow
 # --- what is exchanged ----------------------------------------------------------------------------
 
 
-def sums_of(events: Sequence[Event], party: str = NAMES[0]) -> list[int]:
+def sums_of(events: Sequence[dict[str, Any]], party: str = NAMES[0]) -> list[int]:
     """The bytes of each host sum that a party took part in."""
     return [
         e["bulk_bytes"]

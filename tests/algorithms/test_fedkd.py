@@ -15,7 +15,7 @@ from secure_fl.algorithms.factors import Way
 from secure_fl.algorithms.fedkd import Descent, losses
 from secure_fl.algorithms.pairing import make_pair
 from secure_fl.corpora import make
-from secure_fl.events import Event
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
@@ -99,8 +99,8 @@ def test_mutual_distillation_learns() -> None:
     scores: dict[int, list[float]] = {}
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            scores.setdefault(event["round"], []).append(event["loss"])
+        if isinstance(event, TrainingProgress):
+            scores.setdefault(event.round, []).append(event.loss)
 
     model = ModelSettings(layers=2, pooling="attentive")
     run(kd(rounds=12), model=model, silos=silos(size=160), listener=listener).run()

@@ -19,7 +19,7 @@ from secure_fl.algorithms.baselines.sketch import CountSketch
 from secure_fl.algorithms.public_coins import choose, coins
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
-from secure_fl.events import Event
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.seeds import seed_for
@@ -198,8 +198,8 @@ def test_it_learns_at_a_quarter_of_the_bytes() -> None:
     losses: dict[int, list[float]] = {}
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            losses.setdefault(event["round"], []).append(event["loss"])
+        if isinstance(event, TrainingProgress):
+            losses.setdefault(event.round, []).append(event.loss)
 
     parties = [Silo(s.name, s.train[:16]) for s in silos()]
     cfg = FetchSGD(rounds=8, epochs=8)
@@ -216,8 +216,8 @@ def test_steps_train_on_that_many_batches() -> None:
     seen: list[int] = []
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            seen.append(event["steps"])
+        if isinstance(event, TrainingProgress):
+            seen.append(event.steps)
 
     small(FetchSGD(rounds=1, steps=2), listener=listener).run()
     assert set(seen) == {2}

@@ -18,6 +18,7 @@ from secure_fl.algorithms.baselines.heterofl.narrow import first, places, taken
 from secure_fl.algorithms.baselines.heterofl.regions import Regions
 from secure_fl.corpora import make
 from secure_fl.errors import SettingsError, TooFewParties
+from secure_fl.events import Event, Scored
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.party.cohort import Cohort
@@ -264,8 +265,8 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     whole = small(cfg, "he+secagg", folder=tmp_path / "whole").run()
     broken = small(cfg, "he+secagg", folder=tmp_path / "again")
 
-    def fail(event: dict[str, Any]) -> None:
-        if event["event"] == "scores" and event["round"] == 2:
+    def fail(event: Event) -> None:
+        if isinstance(event, Scored) and event.round == 2:
             raise RuntimeError("the power fails")
 
     broken.listener = fail

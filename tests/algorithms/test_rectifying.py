@@ -14,7 +14,7 @@ from secure_fl.algorithms.rectifying import Drift, Given, Rules, Watch, terms
 from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.testing.hospitals import HOST, hosted, members
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.hands import AS_PRINTED, NAMES, site_of
 
 

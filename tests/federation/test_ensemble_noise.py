@@ -23,7 +23,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
 from secure_fl.settings import DPSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.killing import Killed
 from tests.support.noised import (
     CLASSES,

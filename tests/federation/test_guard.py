@@ -23,13 +23,12 @@ from secure_fl.algorithms.base import Algorithm, Entry
 from secure_fl.algorithms.fedavg import fedavg
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.errors import DataError, SecureFLError, SettingsError
-from secure_fl.events import Event
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import GuardSettings
 from secure_fl.testing.hospitals import hosted, silos, small
-from tests.support.documents import into
 from tests.support.equality import equal, weights
+from tests.support.event_documents import into
 from tests.support.killing import Killed, after, kill_when, within
 from tests.support.raising import raises
 
@@ -124,7 +123,7 @@ def test_a_guarded_run_resumes_bit_for_bit(tmp_path: Path, moment: Any, mode: An
     ],
 )
 def test_an_honest_run_is_what_it_is_without_a_guard(algorithm: Algorithm) -> None:
-    bare, events = guarded(algorithm, guard=None).run(), list[Event]()
+    bare, events = guarded(algorithm, guard=None).run(), list[dict[str, Any]]()
     result = guarded(algorithm, listener=into(events)).run()
     assert told(events) == {1: False, 2: False}
     assert all(equal(weights(result, name), weights(bare, name)) for name in bare.models)

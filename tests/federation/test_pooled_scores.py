@@ -12,7 +12,6 @@ import pytest
 from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
-from secure_fl.events import Event
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.text import label_name
 from secure_fl.party import pooling
@@ -107,7 +106,7 @@ def test_nothing_is_summed_where_scores_stay_at_home() -> None:
         assert result.document["metrics"]["last"]["pooled"]  # of a simulation, from all counts
 
 
-def events(folder: Path) -> list[Event]:
+def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 

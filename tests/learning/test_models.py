@@ -15,12 +15,13 @@ from torch import nn
 from secure_fl import FedAvg
 from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.learning import anatomy, builtin, exporting, fetching, models
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.learning.tasks.heads import AttentiveClassifier
 from secure_fl.settings import Kind, ModelSettings, TaskSettings
 from secure_fl.testing.hospitals import small
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.raising import raises
 from tests.support.saved_models import WORDS, save_family, save_headless
 
@@ -311,8 +312,8 @@ def test_the_built_in_model_trains_on_one_thread_and_others_as_the_process_does(
     """On a busy machine of two cores a round took 25 times as long with two."""
     before, seen = torch.get_num_threads(), set[int]()
 
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "train":
+    def listen(event: Event) -> None:
+        if isinstance(event, TrainingProgress):
             seen.add(torch.get_num_threads())
 
     torch.set_num_threads(2)

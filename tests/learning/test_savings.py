@@ -14,14 +14,13 @@ from secure_fl.algorithms.baselines.heterofl import HeteroFL
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
-from secure_fl.display.watch import warning
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning import anatomy, models, training
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import AdapterSettings, DPSettings
 from secure_fl.testing.hospitals import LABELS, small
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.raising import raises
 
 TASK = make_task(TaskSettings(labels=LABELS, max_length=32))
@@ -123,7 +122,7 @@ def test_a_processor_without_bfloat16_trains_in_float32_and_says_so(
         events: list[Any] = []
         asked = TrainingSettings.model_validate({"precision": precision, "batch_size": 8})
         run = small(FedAvg(rounds=1), training=asked, listener=into(events)).run()
-        warned = [warning(event) for event in events if event["event"] == "warning"]
+        warned = [event["text"] for event in events if event["event"] == "warning"]
         return run.model.state_dict(), warned
 
     full, silent = trained("float32")

@@ -13,12 +13,11 @@ from secure_fl import FedAvg, ModelSettings, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.unfederated import Local
 from secure_fl.corpora import make
-from secure_fl.events import Event
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.stacking import FAMILIES, stacked
 from secure_fl.testing.hospitals import small
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.families import save
 from tests.support.saved_models import dropping
 from tests.support.token_hospitals import corpora, ner
@@ -55,7 +54,7 @@ def silos() -> list[Silo]:
 
 def trained(
     *, together: bool, algorithm: Algorithm | None = None, **options: Any
-) -> tuple[Result, list[Event]]:
+) -> tuple[Result, list[dict[str, Any]]]:
     told: list[dict[str, Any]] = []
     given: dict[str, Any] = {"silos": silos(), "listener": into(told)} | options
     return small(algorithm or FedAvg(rounds=2, epochs=1), together=together, **given).run(), told

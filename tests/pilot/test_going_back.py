@@ -21,6 +21,7 @@ from secure_fl.protocol.messages import Ready
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.event_documents import event_of
 from tests.support.raising import raises
 
 LIAR, OTHERS = "hospital-4", ("hospital-1", "hospital-2", "hospital-3")
@@ -172,7 +173,7 @@ def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(
     assert not kills and made.down == {"hospital-5"}
     made.start("hospital-5")
     told = [event for event in made.events if event["party"] == "coordinator"]
-    made.lead(patience=0, saved=saved_in(told)).run()
+    made.lead(patience=0, saved=saved_in(map(event_of, told))).run()
     made.kill(LIAR)
     assert all(made.processes[name].done for name in (*OTHERS, "hospital-5"))
     assert [told["parties"] for told in made.seen("rounds_missing")] == [[LIAR]] * 2

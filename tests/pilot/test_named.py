@@ -51,4 +51,4 @@ def test_the_others_end_the_run_and_the_evidence_is_kept(
     lines = [json.dumps(event) for event in (*gathered, named)]
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     told = progress(folder)
-    assert told["members"][LIAR]["state"] == "named" and LIAR in told["notes"][-1]
+    assert told["members"][LIAR]["state"] == "convicted" and LIAR in told["notes"][-1]

@@ -14,10 +14,12 @@ from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
+from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.party.session import Session
 from secure_fl.pilot.progress import unsolved_in
 from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.event_documents import event_of
 from tests.support.raising import raises
 
 LIAR = "hospital-3"
@@ -50,7 +52,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot
 def lead(made: LocalPilot, *, remembers: bool) -> None:
     """Lead it as a process that begins anew, with what is in the coordinator's folder or not."""
     told = [event for event in made.events if event["party"] == "coordinator"]
-    made.lead(patience=0, unsolved=unsolved_in(told) if remembers else ()).run()
+    made.lead(patience=0, unsolved=unsolved_in(map(event_of, told)) if remembers else ()).run()
 
 
 def require_keys(made: LocalPilot) -> None:
@@ -95,8 +97,8 @@ def test_an_inquiry_that_anothers_restart_ended_or_forestalled_counts_as_well(
 
 
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
-    complaint, named = {"event": "sum_disputed"}, {"event": "convicted", "parties": ["x"]}
-    hidden = {"event": "withheld", "parties": ["y"]}
+    complaint = SumDisputed(parties=("x",), round=1)
+    named, hidden = Convicted(parties=("x",), round=1), Withheld(parties=("y",))
     assert unsolved_in([complaint, named, complaint, complaint, hidden]) == ["", "y"]
     assert unsolved_in([complaint, named, complaint]) == [""]
 

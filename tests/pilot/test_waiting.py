@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
-from secure_fl.cli.coordinator_log import told
+from secure_fl.cli.coordinator_log import log_line
 from secure_fl.cli.join import _show
 from secure_fl.cli.main import main
 from secure_fl.errors import TooFewParties
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Resumed, RoundSaved, RoundStarted, Stopped, Waiting
 from secure_fl.pilot.metrics import Meter
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.waiting import Slow, arrived
 from secure_fl.protocol.messages import Failed, Invite
 from secure_fl.testing.pilot import LocalPilot, local_pilot
-from tests.support.documents import into
+from tests.support.event_documents import event_of, into
 
 NAMES = ("north", "south", "west")
 
@@ -86,7 +87,7 @@ def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_
     look(over)
     assert noted(events)[-2:] == [["north", "west"], ["west"]]
     assert events[-1]["event"] == "slow_answered"
-    assert told(events[-1], 3) == "this step waits no longer for west"
+    assert log_line(event_of(events[-1]), 3) == "this step no longer waits for west"
 
 
 def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
     run.mkdir()
     (run / "settings.toml").write_text(write_plan(made.plan))
     slow = {"event": "slow", "at": 100.0, "seconds": 61.0, "parties": ["north", "west"]}
-    lines = [{"event": "round", "round": 1, "members": list(NAMES)}, slow]
+    lines = [{"event": "round_started", "round": 1, "members": list(NAMES)}, slow]
     for more, waits in (
         ([], {"for": ["north", "west"], "since": 39.0, "until": None}),
         (
@@ -138,8 +139,8 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     assert len([e for e in made.seen("plan_accepted") if e["party"] == "hospital-2"]) <= 2
     at_the_hub = [e for e in made.seen("waiting") if e["party"] == "coordinator"]
     assert noted(at_the_hub) == [["hospital-1"]]
-    said = [line for event in made.events if (line := told({"at": ""} | event, 2))]
-    broken = said.index("too few are left for this round, which breaks off")
+    said = [line for event in made.events if (line := log_line(event_of(event), 2))]
+    broken = said.index("too few members are left; this round stops")
     assert said[broken + 1].startswith("waits for hospital-1 (1 more is needed) until 20")
     assert said[-1] == "stopped (too-few-parties)"  # once, when patience was over
     assert sum(line.startswith("stopped") for line in said) == 1
@@ -163,14 +164,14 @@ def test_a_hospital_is_not_told_of_strangers(tmp_path: Path) -> None:
 def test_seconds_are_measured_until_somebody_comes() -> None:
     now = 100.0
     meter = Meter(clock=lambda: now)
-    meter.note({"event": "waiting", "parties": ["west"]})
+    meter.note(Waiting(parties=("west",)))
     now = 130.0
-    meter.note({"event": "waiting", "parties": ["west", "north"]})
+    meter.note(Waiting(parties=("west", "north")))
     meter.slow = lambda: {"south": 3.0}
     now = 140.0
     found = {dict(k[1])["member"]: v for k, v in meter.numbers().items() if "waited" in k[0]}
     assert found == {"west": 40.0, "north": 10.0, "south": 3.0}
-    meter.note({"event": "round", "round": 2, "members": ["west"]})
+    meter.note(RoundStarted(round=2, members=("west",)))
     meter.slow = dict
     assert not [key for key in meter.numbers() if "waited" in key[0]]
 
@@ -178,39 +179,45 @@ def test_seconds_are_measured_until_somebody_comes() -> None:
 def test_what_an_operator_reads(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for event in (
-        {"event": "waiting", "run": "study", "parties": ["west"]},
-        {"event": "round", "round": 2, "members": ["north", "west"]},
+        Waiting(run="study", parties=("west",)),
+        RoundSaved(round=2, members=("north", "west")),
     ):
         _show(event, logging.getLogger("secure_fl.pilot"))
     assert "study waits for west" in caplog.text and "round 2: north, west" in caplog.text
 
 
 def test_a_coordinator_says_how_many_are_missing_and_until_when() -> None:
-    waiting = {"event": "waiting", "parties": ["north", "west"], "until": 1_800_000_000}
+    waiting = Waiting(parties=("north", "west"), until=1_800_000_000)
     until = "until 2027-01-15 08:00:00 UTC"
-    assert told(waiting | {"more": 2}, 3) == f"waits for north, west (2 more are needed) {until}"
-    assert told(waiting, 3) == f"waits for north, west {until}"  # who may still come, at the start
-    assert told(waiting | {"parties": []}, 3) == f"waits for answers of those who are there {until}"
-    stopped = {"event": "stopped", "code": "returned", "at": ""}
-    assert told(stopped, 3) is None  # it is gathered anew
-    assert told(stopped | {"final": True}, 3) == "stopped (returned)"
+    assert (
+        log_line(replace(waiting, more=2), 3)
+        == f"waits for north, west (2 more are needed) {until}"
+    )
+    assert (
+        log_line(waiting, 3) == f"waits for north, west {until}"
+    )  # who may still come, at the start
+    assert (
+        log_line(replace(waiting, parties=()), 3)
+        == f"waits for answers of those who are there {until}"
+    )
+    stopped = Stopped(code="returned")
+    assert log_line(stopped, 3) is None  # the run is gathered again
+    assert log_line(replace(stopped, final=True), 3) == "stopped (returned)"
 
 
 def test_a_coordinator_that_was_begun_again_says_how_the_last_one_ended(tmp_path: Path) -> None:
     def line(state: str) -> str:
-        return told({"event": "resumed", "after": 2, "state": state}, 4) or ""
+        return log_line(Resumed(after=2, state=state), 4) or ""
 
-    assert line("running") == (
-        "begun again, in round 2 of 4: the process before this one ended without a word"
-    )
-    assert line("stopped (operator)").endswith("it was stopped (operator) before")
+    assert line("running").endswith("the previous process ended unexpectedly")
+    assert line("stopped (operator)").endswith("the run was stopped (operator)")
     (tmp_path / "settings.toml").write_text("[algorithm]\nrounds = 4\n")
     events: list[dict[str, Any]] = [
-        {"event": "round", "round": 2, "members": []},
+        {"event": "round_started", "round": 2, "members": []},
         {"event": "stopped", "code": "operator", "final": True},
-        {"event": "resumed", "after": 2},
+        {"event": "resumed", "after": 2, "state": "running"},
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
     found = progress(tmp_path)
-    assert found["notes"] == ["begun again in round 2"]
+    assert found["notes"] == ["resumed in round 2"]
     assert found["state"] == "gathering"  # killed now, it was not stopped by an operator

@@ -26,6 +26,7 @@ from secure_fl.policy.file import load_site
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.testing.hospitals import HOST, members
+from tests.support.event_documents import into
 
 PASSPHRASE = "correct horse battery"
 HUB = "hub"
@@ -114,7 +115,7 @@ class Clinic:
             place = self.folder / name
             rules, kit = load_site(place / "site.toml"), load_kit(self.folder / "kits" / name)
             self.processes[name] = hospital_of(
-                rules, kit, place / "passphrase", place / "runs", self.events.append
+                rules, kit, place / "passphrase", place / "runs", into(self.events)
             )
 
     def connected(self) -> frozenset[str]:
@@ -127,7 +128,7 @@ class Clinic:
     def run(self) -> None:
         """Lead the plan to its end."""
         self.open()
-        recorder = EventLog("coordinator", self.events.append)
+        recorder = EventLog("coordinator", into(self.events))
         RunLeader(self, self.coordinator, self.roster, self.plan, recorder, patience=0).run()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
-from tests.support.documents import into
+from tests.support.event_documents import into
 
 NAMES = ("east", "north", "south", "west")
 WAYS: tuple[Way, ...] = get_args(Way)

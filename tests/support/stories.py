@@ -145,8 +145,8 @@ def written(
             for n in range(1, rounds + 1)
             for way in ("out", "in")
         ]
-        text = b"".join(one.line() for one in crossings)
-        (folder / "parties" / name / "transcript.jsonl").write_bytes(text)
+        lines_of = b"".join(crossing.line() for crossing in crossings)
+        (folder / "parties" / name / "transcript.jsonl").write_bytes(lines_of)
     if done:
         text = json.dumps(document(rounds, algorithm, parties, shift))
         (folder / "result.json").write_text(text)

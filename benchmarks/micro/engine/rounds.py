@@ -29,7 +29,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.config.build import RunSettings
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import RunError
-from secure_fl.events import Event, EventLog
+from secure_fl.events import Event, EventLog, RoundStarted
 from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.lead import RunLeader
@@ -136,7 +136,7 @@ def _rounds(trial: Trial, plan: Plan, way: Way) -> list[Round]:
     marks = list[Round]()
 
     def hear(event: Event) -> None:
-        if event["event"] == "round":
+        if isinstance(event, RoundStarted):
             marks.append(Round(time.perf_counter(), _cpu(way.pids)))
 
     me, roster = ring_of(trial.of(HUB)).identity(), load_kit(trial.of(HUB) / "kit").roster

@@ -19,13 +19,13 @@ from secure_fl.crypto.privacy.events import DpSgdSteps
 from secure_fl.crypto.privacy.ledger import Account, Ledger, events_of, load_chain
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperError
-from secure_fl.events import Event
+from secure_fl.events import Event, PrivacySpent
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
-from tests.support.documents import into
+from tests.support.event_documents import into
 from tests.support.private import dp_settings, make_site, notes
 from tests.support.raising import raises
 
@@ -234,7 +234,7 @@ def test_a_federation_resumes_with_what_it_spent(tmp_path: Path) -> None:
         pass
 
     def stop(event: Event) -> None:
-        if event["event"] == "privacy" and event["round"] == 2 and event["party"] == "south":
+        if isinstance(event, PrivacySpent) and event.round == 2 and event.party == "south":
             raise Stop
 
     with pytest.raises(Exception):  # noqa: B017
