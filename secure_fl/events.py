@@ -507,9 +507,10 @@ class EventLog:
     clock: Callable[[], float] = time.perf_counter  # of phases
 
     def event(self, event: Event) -> None:
-        """Pass an event to the listener, under this member's name."""
+        """Pass an event to the listener, under this member's name unless it has one."""
         if self.listener:
-            self.listener(msgspec.structs.replace(event, party=self.party))
+            named = event if event.party else msgspec.structs.replace(event, party=self.party)
+            self.listener(named)
 
     def metrics(
         self,
@@ -519,16 +520,21 @@ class EventLog:
         *,
         split: str,
         model: str = "",
+        party: str = "",
         pooled: bool = False,
     ) -> None:
         """Remember a round's metrics; checkpoints keep the history, so a resumed run has it too.
 
-        `counts`: the sums from which the metrics are computed.
+        `counts`: the sums from which the metrics are computed. `party`: the owner of the records,
+        if not this member.
         """
-        labels = ({"pooled": True} if pooled else {}) | ({"model": model} if model else {})
+        given = {"pooled": pooled, "party": party, "model": model}
+        labels = {name: value for name, value in given.items() if value}
         counted = {} if counts is None else {"counts": counts}
         self.history.append({"round": round, **labels, "split": split, **values, **counted})
-        self.event(Scored(round=round, split=split, values=values, model=model, pooled=pooled))
+        self.event(
+            Scored(party=party, round=round, split=split, values=values, model=model, pooled=pooled)
+        )
 
     def crossing(self, crossing: Crossing) -> None:
         """Count a message's bytes and pass it on."""

@@ -48,12 +48,14 @@ class Scores:
         round: int,
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
         records: Sequence[Example],
+        party: str = "",
     ) -> None:
         """Write down what a model is worth on the records of a split, and count it."""
         counts = self._count(*outcomes)
         values = self._task.measured(*outcomes, counts)
         values = self._own(records, outcomes) | values
-        self._recorder.metrics(round, values, _listed(counts), split=split, model=model)
+        listed = _listed(counts)
+        self._recorder.metrics(round, values, listed, split=split, model=model, party=party)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:

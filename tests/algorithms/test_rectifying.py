@@ -76,7 +76,9 @@ def test_a_run_tells_of_every_round_in_the_members_own_logs() -> None:
     ensembles = [e for e in events if e["event"] == "ensemble"]
     assert [(e["party"], e["round"]) for e in ensembles] == [(HOST, 1), (HOST, 2)]
     assert {(e["party"], e["round"]) for e in steps} == {(n, r) for n in NAMES for r in (1, 2)}
-    assert all(0 < e["feedback_to_distill"] < 0.2 for e in steps)  # as printed, next to nothing
+    assert all(
+        0 < e["means"]["feedback_to_distill"] < 0.2 for e in steps
+    )  # as printed, next to nothing
     unit = cfg.model_copy(update={"feedback_scale": "unit"})
     events.clear()
     hosted(unit, silos=members(size=8), listener=into(events)).run()
