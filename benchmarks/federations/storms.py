@@ -18,7 +18,7 @@ from benchmarks.report import Report
 from secure_fl.errors import DISTRUST, SecureFLError
 from secure_fl.events import Event
 from secure_fl.pilot.progress import saved_in, unsolved_in
-from secure_fl.testing.pilot import LocalPilot, local_pilot
+from tests.support.local_pilot import LocalPilot, local_pilot
 
 HOSPITALS = 5
 TRIES = 6  # starts of the coordinator's process
