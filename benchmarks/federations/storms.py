@@ -18,8 +18,8 @@ from benchmarks.federations.storm_harm import lost_keys, models, overspent, roun
 from benchmarks.report import Report
 from secure_fl.errors import DISTRUST, SecureFLError
 from secure_fl.pilot.progress import saved_in, unsolved_in
-from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.event_documents import event_of
+from tests.support.local_pilot import LocalPilot, local_pilot
 
 HOSPITALS = 5
 TRIES = 6  # starts of the coordinator's process

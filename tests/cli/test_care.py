@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from secure_fl.cli.main import main
 from secure_fl.cli.numbers import Real, Whole
 from secure_fl.pilot.plan import write_plan
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
 from tests.support.stories import STUDY, written
 
 

@@ -25,7 +25,7 @@ from secure_fl.policy.file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
 from secure_fl.settings import TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 TASK = TaskSettings(labels=LABELS, max_length=32)

@@ -20,7 +20,7 @@ from secure_fl.pilot.progress import progress
 from secure_fl.policy.broken import PolicyRefusal
 from secure_fl.policy.file import load_site
 from secure_fl.policy.rules import Plan
-from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.raising import raises
 
 RULES = """\

@@ -25,8 +25,8 @@ from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
 from secure_fl.protocol.ports import Offered
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.limits import files_of_at_most
+from tests.support.local_pilot import LocalPilot, local_pilot
 from tests.support.raising import raises
 
 

@@ -39,9 +39,9 @@ from secure_fl.runs.party_checkpoints import TOLD as SIGNED
 from secure_fl.runs.result import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos
-from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.faults import Storm
 from tests.support.hubs import free_url
+from tests.support.local_pilot import LocalPilot, plan_of
 from tests.support.raising import raises
 
 # Settings that make models small or tiers known, for whichever algorithm has them.

@@ -19,7 +19,7 @@ from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, Misconduct
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 LIAR = "hospital-3"

@@ -13,10 +13,10 @@ from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, Link, peek
-from secure_fl.testing.fuzzing import Found, Fuzzer
-from secure_fl.testing.mutants import MUTATORS
-from secure_fl.testing.pilot import local_pilot
 from tests.support.edge import PLAN
+from tests.support.fuzzing import Fuzzer, FuzzFinding
+from tests.support.local_pilot import local_pilot
+from tests.support.mutants import MUTATORS
 
 
 def weather(folder: Path, mutants: int, seed: int = 0) -> Fuzzer:
@@ -116,5 +116,5 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
 def test_the_storm_finds_planted_bugs(opened, monkeypatch, bug, seen):
     plant(monkeypatch, bug)
     fuzzer = Fuzzer(opened(), 100, eager=True)
-    with pytest.raises(Found, match=seen):
+    with pytest.raises(FuzzFinding, match=seen):
         fuzzer.lead().run()

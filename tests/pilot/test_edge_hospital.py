@@ -18,9 +18,9 @@ from secure_fl.pilot.lobby import rules_of_roster
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.testing.mutants import changed, head_of, signed, tree
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.edge import envelope_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from tests.support.mutants import changed, head_of, signed, tree
 
 
 def another(rng: random.Random, message: Any) -> Any:

@@ -14,8 +14,8 @@ from secure_fl.engines.parcel import HEADER, Kind, Parcel, StepId
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Frame, Link, peek
-from secure_fl.testing.mutants import head_of, nested
 from tests.support.edge import envelope_of, peak
+from tests.support.mutants import head_of, nested
 from tests.support.raising import raises
 
 

@@ -16,9 +16,9 @@ from secure_fl.policy.file import DPLimits, SitePolicy
 from secure_fl.policy.rules import Company, Plan, check
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Failed, Gather, Hello, Stop
-from secure_fl.testing.mutants import head_of, signed, tree
-from secure_fl.testing.pilot import LocalPilot
 from tests.support.edge import PLAN, Asker
+from tests.support.local_pilot import LocalPilot
+from tests.support.mutants import head_of, signed, tree
 
 
 def _allow(policy: SitePolicy, company: Company, plan: Plan) -> None:

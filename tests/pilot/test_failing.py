@@ -18,7 +18,7 @@ from secure_fl.pilot.toll import FAILED, MOST_FAILURES
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Boundary, Failed, SumInput
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 SICK = "hospital-2"

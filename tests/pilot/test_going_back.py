@@ -20,8 +20,8 @@ from secure_fl.pilot.toll import MOST_FAILURES
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.event_documents import event_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 LIAR, OTHERS = "hospital-4", ("hospital-1", "hospital-2", "hospital-3")

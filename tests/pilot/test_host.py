@@ -17,8 +17,8 @@ from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import lead
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import HUB, Clinic
+from tests.support.local_pilot import plan_of
 from tests.support.raising import raises
 
 MODES: list[dict[str, Any]] = [{}, {"mode": "secagg"}]  # {}: as it comes

@@ -19,8 +19,8 @@ from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.base import Task
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS
-from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import Clinic
+from tests.support.local_pilot import plan_of
 from tests.support.private import make_site
 
 MOST = 4

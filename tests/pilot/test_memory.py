@@ -20,8 +20,8 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.site import MOST_FORGED, Memory
 from secure_fl.policy.rules import Plan
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.attacker import tampering
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 

@@ -16,7 +16,7 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import UnmaskShares
-from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.local_pilot import local_pilot, plan_of
 
 LIAR = "hospital-2"
 

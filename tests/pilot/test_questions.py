@@ -22,7 +22,7 @@ from secure_fl.statistics.questions import loads
 from secure_fl.statistics.rules import StatisticsRules
 from secure_fl.statistics.site import StatisticsSite
 from secure_fl.testing.hospitals import silos
-from secure_fl.testing.pilot import LocalPilot
+from tests.support.local_pilot import LocalPilot
 from tests.support.raising import raises
 from tests.support.tables import hospitals
 

@@ -17,7 +17,7 @@ from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.runs.folder import RunFolder
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 BAD, GOOD = plan_of(FedAvg(rounds=3)), plan_of(FedAvg(rounds=1))

@@ -18,8 +18,8 @@ from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.party.session import Session
 from secure_fl.pilot.progress import unsolved_in
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.event_documents import event_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 LIAR = "hospital-3"

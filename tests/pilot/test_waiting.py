@@ -22,8 +22,8 @@ from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.waiting import Slow, arrived
 from secure_fl.protocol.messages import Failed, Invite
-from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.event_documents import event_of, into
+from tests.support.local_pilot import LocalPilot, local_pilot
 
 NAMES = ("north", "south", "west")
 

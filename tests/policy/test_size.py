@@ -23,8 +23,8 @@ from secure_fl.policy.file import SitePolicy
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.policy.size import check_size, trained_values, values_asked
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
-from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import Clinic
+from tests.support.local_pilot import plan_of
 from tests.support.raising import raises
 
 

@@ -18,7 +18,7 @@ from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.summing import Summing
 from secure_fl.pilot.site import Memory
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 
 VICTIM, CURIOUS = "hospital-4", "hospital-1"
 EXACT = ProtectionSettings(mode="secagg", bits=24)

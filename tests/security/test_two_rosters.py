@@ -19,7 +19,7 @@ from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Gather, Gathered, Invite
-from secure_fl.testing.pilot import LocalPilot, local_pilot
+from tests.support.local_pilot import LocalPilot, local_pilot
 from tests.support.raising import raises
 
 T = TypeVar("T")

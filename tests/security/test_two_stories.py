@@ -22,7 +22,7 @@ from secure_fl.protocol import survivor_log as stories
 from secure_fl.protocol.messages import Offer, Told, Unmask
 from secure_fl.protocol.survivor_log import Story, TwoStories, found_in, of_offers
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 RUN, NAMES = b"r" * 16, ("east", "middle", "north", "south", "west")

@@ -21,8 +21,8 @@ from secure_fl.errors import CohortError
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import members, silos
-from secure_fl.testing.pilot import plan_of
 from tests.support.faults import CoordinatorKilled, Storm
+from tests.support.local_pilot import plan_of
 
 TIERS = ("weak", "strong")
 DEPTHS = {"weak": 1, "strong": 2}

@@ -17,7 +17,7 @@ from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.site import Site
 from secure_fl.runs.trainings import KeptTrainings
 from secure_fl.settings import DPSettings, ProtectionSettings, TrainingSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.private import make_site
 from tests.support.raising import raises
 

@@ -23,8 +23,8 @@ from secure_fl.errors import RunError, SecureFLError
 from secure_fl.pilot.gathering import Gathering
 from secure_fl.pilot.lead import RunLeader
 from secure_fl.protocol.frames import Frame, Link, peek
-from secure_fl.testing.mutants import MUTATORS, Mutator
-from secure_fl.testing.pilot import LocalPilot
+from tests.support.local_pilot import LocalPilot
+from tests.support.mutants import MUTATORS, Mutator
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Fuzzer:
     slowest: float = 0.0
 
     def __post_init__(self) -> None:
-        self._rng = random.Random(self.seed)  # noqa: S311 - the same mutants again
+        self._rng = random.Random(self.seed)
         self._seen: list[Frame] = []  # all genuine frames so far, in both directions
         self._last: dict[str, tuple[bytes, Frame]] = {}
         self._links: dict[tuple[bytes, str], Link] = {}
@@ -131,7 +131,7 @@ class Fuzzer:
     def _finding(self, what: str) -> None:
         self.found.append(what)
         if self.eager:
-            raise Found(what)
+            raise FuzzFinding(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +146,5 @@ class _Noting(Gathering):
         return links
 
 
-class Found(Exception):  # noqa: N818 - it ends a run that has shown enough
+class FuzzFinding(Exception):  # noqa: N818 - it ends a run that has shown enough
     """Something was accepted, or crashed."""

@@ -1,6 +1,6 @@
-"""A whole pilot on one machine: sites with keys, kits, records and rules of their own.
+"""The folders of a complete pilot on one machine: keys, kits, records and rules of each site.
 
-Nothing here is less than in earnest but the place: each site has its own folder and identity, the
+Only the place differs from a real pilot: each site has its own folder and identity, the
 roster is signed by each, one of them deals the cohort's keys, and every process dials in over TLS.
 """
 
@@ -31,23 +31,23 @@ DAYS = 30  # that a trial's rules allow runs
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Where everything of a trial lies."""
+class PilotFolders:
+    """Paths of the folders of one pilot."""
 
     folder: Path
     names: tuple[str, ...]
 
     @property
     def plan(self) -> Path:
-        """What the coordinator proposes."""
+        """The plan that the coordinator proposes."""
         return self.folder / HUB / "plan.toml"
 
     def of(self, name: str) -> Path:
-        """A site's folder, or the coordinator's."""
+        """Return the folder of a site or of the coordinator."""
         return self.folder / name
 
 
-def make_trial(
+def make_pilot_folders(
     folder: Path,
     names: Sequence[str],
     plan: Plan,
@@ -58,13 +58,13 @@ def make_trial(
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     questions: QuestionPlan | None = None,
     host: str | None = None,
-) -> Trial:
+) -> PilotFolders:
     """Make sites that hold built-in notes, and a coordinator that knows none of them.
 
     `questions`: what they answer by their default rules, in the place of the plan. `host`: one of
     the sites, for methods that have one; all then hold public notes, too, and allow it.
     """
-    trial = Trial(folder, tuple(sorted(names)))
+    trial = PilotFolders(folder, tuple(sorted(names)))
     rings = {name: _ring(trial.of(name), cost) for name in (HUB, *trial.names)}
     cards = {name: ring.identity() for name, ring in rings.items()}
     members = tuple(
@@ -94,7 +94,7 @@ def make_trial(
     return trial
 
 
-def _public(trial: Trial, plan: Plan, host: str, size: int) -> None:
+def _public(trial: PilotFolders, plan: Plan, host: str, size: int) -> None:
     """Public notes, and rules that let this host open sums of predictions, without noise."""
     shared = corpora.public("ade", seed=plan.run.seed, size=size)
     for name in trial.names:

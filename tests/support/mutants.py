@@ -1,4 +1,4 @@
-"""Frames as nobody ever sent them: seeded mutations of genuine ones."""
+"""Seeded mutations of genuine frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network of this machine's own, as bad as it is told to be: for tests of pilots.
+"""A simulated network with delay, loss and outages, for tests of pilots.
 
 The coordinator and each site live in network namespaces. Their only way to each other is a pair of
 tun devices whose other end is this process, so every packet can be delayed, lost or dropped here.
@@ -32,21 +32,21 @@ TCP, SYN = 6, 0x02
 
 
 def missing() -> str:
-    """Why no such network can be made here; empty if it can."""
+    """Explain why no network can be made here; empty if one can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
         return "network namespaces need iproute2"
     probe = ["ip", "netns", "add", name := f"probe-{os.getpid()}"]
-    if not TUN.exists() or subprocess.run(probe, capture_output=True).returncode:  # noqa: S603
+    if not TUN.exists() or subprocess.run(probe, capture_output=True).returncode:
         return "network namespaces or tun devices are not permitted here"
-    subprocess.run(["ip", "netns", "del", name], check=True)  # noqa: S603, S607
+    subprocess.run(["ip", "netns", "del", name], check=True)
     return ""
 
 
 @dataclass
-class Line:
-    """What the way between a site and the coordinator is like; may be changed at any time."""
+class NetworkLine:
+    """The quality of the line between a site and the coordinator; may change at any time."""
 
     delay: float = 0.0  # seconds, one way
     loss: float = 0.0  # share of packets
@@ -58,7 +58,7 @@ class Line:
     _seen: dict[frozenset[bytes], float] = field(default_factory=dict)
 
     def passes(self, packet: bytes, outward: bool, now: float, luck: random.Random) -> bool:
-        """Whether a packet gets through."""
+        """Return True if a packet gets through."""
         if self.down or packet[0] >> 4 != 4 or luck.random() < self.loss:
             return False
         start = (packet[0] & 15) * 4
@@ -88,7 +88,7 @@ class Network:
         """`control`: what TCP does about loss, by the kernel's name; else as the machine does."""
         self._control = control
         self._tag = f"{os.getpid()}-{id(self) % 10_000}"
-        self.lines = {site: Line() for site in sites}
+        self.lines = {site: NetworkLine() for site in sites}
         self._places = {name: index for index, name in enumerate(sites, 1)}
         self._hosts = dict.fromkeys(sites, 2)  # the last number of each site's address
         self._hub = ADDRESS
@@ -97,7 +97,7 @@ class Network:
         self._seed = seed
 
     def within(self, name: str) -> list[str]:
-        """What stands before a command to run it at a site, or at the coordinator."""
+        """Return the command prefix that runs a command at a site, or at the coordinator."""
         return ["ip", "netns", "exec", self._space(name)]
 
     def move(self, site: str) -> None:
@@ -121,7 +121,7 @@ class Network:
             (self._names(name) / "hosts").write_text(hosts)  # in place: commands have it mounted
 
     def _names(self, name: str) -> Path:
-        """Where `ip netns exec` takes a namespace's own files of /etc from."""
+        """Return the folder that `ip netns exec` mounts over /etc."""
         return NAMES / self._space(name)
 
     def __enter__(self) -> Network:
@@ -130,7 +130,7 @@ class Network:
             _ip("-n", self._space(name), "link", "set", "lo", "up")
             if self._control:
                 command = ["sysctl", "-qw", f"net.ipv4.tcp_congestion_control={self._control}"]
-                subprocess.run([*self.within(name), *command], check=True)  # noqa: S603
+                subprocess.run([*self.within(name), *command], check=True)
             self._names(name).mkdir(parents=True)
         self._say_where()
         _ip("-n", self._space(HUB), "addr", "add", f"{ADDRESS}/32", "dev", "lo")
@@ -171,9 +171,9 @@ class Network:
         _ip("-n", self._space(name), "link", "set", device, "up")
         return end
 
-    def _carry(self, line: Line, site: int, hub: int) -> None:
+    def _carry(self, line: NetworkLine, site: int, hub: int) -> None:
         """Carry packets both ways until it is over."""
-        luck = random.Random(self._seed)  # noqa: S311 - whose packet is lost
+        luck = random.Random(self._seed)
         under_way: list[tuple[float, int, int, bytes]] = []
         free, count = {site: 0.0, hub: 0.0}, 0  # when each way can take the next packet
         while not self._over.is_set():
@@ -199,18 +199,18 @@ class Network:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)  # noqa: S603, S607
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 def alone() -> tuple[str, ...]:
-    """What stands before a command to run it without any network, not even to itself."""
+    """Return the command prefix that runs a command without any network, loopback included."""
     return ("unshare", "--net")
 
 
 def not_alone() -> str:
-    """Why no command can be run so; empty if one can."""
+    """Explain why `alone` does not work here; empty if it does."""
     if shutil.which("unshare") is None:
         return "a process without network needs util-linux"
-    if subprocess.run([*alone(), "true"], capture_output=True).returncode:  # noqa: S603
+    if subprocess.run([*alone(), "true"], capture_output=True).returncode:
         return "a network namespace is not permitted here"
     return ""
