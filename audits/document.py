@@ -27,7 +27,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class FindingPart(Part, frozen=True):
-    """One attack on one view (`audits.base.Finding`)."""
+    """One attack on one view (`audits.findings.Finding`)."""
 
     target: str
     measure: str
@@ -43,7 +43,7 @@ class FindingPart(Part, frozen=True):
 
 
 class TrialPart(Part, frozen=True):
-    """One attack through the control gate (`audits.base.Trial`)."""
+    """One attack through the control gate (`audits.findings.Trial`)."""
 
     id: str  # "token-bag/coordinator": anchors on the page
     attack: str

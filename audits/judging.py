@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.access_matrix import MEMBERSHIP, ROWS, answer, ident, promised
 from secure_fl.audits.document import PrivacyPart, Status
-from secure_fl.audits.matrix import MEMBERSHIP, ROWS, answer, ident, promised
+from secure_fl.audits.findings import Trial, Verdict
 from secure_fl.audits.roles import CODE, COORDINATOR
-from secure_fl.audits.shipped import one_run
+from secure_fl.audits.selftest import one_run
 from secure_fl.settings import PolicySettings
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from secure_fl.audits import roles
 from secure_fl.audits.attacks import metadata
-from secure_fl.audits.base import CoordinatorView, Trial
 from secure_fl.audits.controls import probe_settings, recorded
+from secure_fl.audits.findings import CoordinatorView, Trial
 from secure_fl.audits.priors import prior_of
 from secure_fl.config.load import Settings, silos
 from secure_fl.errors import SecureFLError

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy.typing import NDArray
 from torch import nn
 
-from secure_fl.audits.attacks import membership, predictions, shadows
-from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading, Trial
+from secure_fl.audits.attacks import membership, predictions, shadow_models
+from secure_fl.audits.findings import Finding, HostView, Prior, PublicView, Reading, Trial
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
-from secure_fl.audits.shipped import one_run
+from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
 from secure_fl.learning.exporting import load_exported
 
@@ -64,9 +64,9 @@ class Public:
         return None
 
     @cached_property
-    def pool(self) -> shadows.Pool:
+    def pool(self) -> shadow_models.Pool:
         """Members and as many outsiders."""
-        return shadows.pool_of(self.prior, membership.MOST)
+        return shadow_models.pool_of(self.prior, membership.MOST)
 
     @cached_property
     def control(self) -> PublicView:
@@ -76,7 +76,7 @@ class Public:
     @cached_property
     def null(self) -> PublicView:
         """A model that knows as many outsiders as members."""
-        drawn = shadows.halves(2, len(self.pool.records), self.prior.rng("null model"))[0]
+        drawn = shadow_models.halves(2, len(self.pool.records), self.prior.rng("null model"))[0]
         return PublicView(PUBLIC, self._model("null", drawn.tolist()))
 
     def membership(self) -> tuple[Trial, ...]:
@@ -140,7 +140,9 @@ class Public:
     def _model(self, purpose: str, inside: Sequence[bool]) -> nn.Module:
         chosen = [r for r, put in zip(self.pool.records, inside, strict=True) if put]
         records = self.prior.task.encode(chosen, self.prior.tokenizer)
-        return shadows.imitate(self.prior, shadows.site_of(self.prior, records, purpose))
+        return shadow_models.imitate(
+            self.prior, shadow_models.site_of(self.prior, records, purpose)
+        )
 
 
 def _rows(name: str, values: NDArray[Any], classes: int) -> NDArray[Any]:

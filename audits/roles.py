@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from secure_fl.audits.base import (
+from secure_fl.audits.findings import (
     CollusionView,
     CoordinatorView,
     HostView,

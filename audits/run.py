@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.audits import code_trials, public_trials, series, suite
+from secure_fl.audits.access_matrix import ident, matrix
 from secure_fl.audits.attacks import metadata, reading
-from secure_fl.audits.base import Finding, Trial, Verdict
 from secure_fl.audits.document import (
     AuditDocument,
     FindingPart,
@@ -17,8 +17,8 @@ from secure_fl.audits.document import (
     RunPart,
     TrialPart,
 )
+from secure_fl.audits.findings import Finding, Trial, Verdict
 from secure_fl.audits.judging import judge
-from secure_fl.audits.matrix import ident, matrix
 from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, within_bound
 from secure_fl.audits.session import Audit, Tell, steps_left_out, trials
 from secure_fl.audits.statements import statements

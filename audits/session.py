@@ -17,11 +17,11 @@ from typing import Any
 
 from secure_fl.audits import code_trials, public_trials, roles, suite
 from secure_fl.audits.attacks.reading import ONE, Sent
-from secure_fl.audits.base import Prior, Trial
 from secure_fl.audits.controls import recorded, unprotected
-from secure_fl.audits.kept import KeptTrials
+from secure_fl.audits.findings import Prior, Trial
 from secure_fl.audits.metadata_trials import metadata_trials
 from secure_fl.audits.priors import prior_of
+from secure_fl.audits.trial_cache import KeptTrials
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import Settings, dump, load, silos

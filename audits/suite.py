@@ -23,8 +23,8 @@ from secure_fl.audits.attacks import (
     whole_texts,
 )
 from secure_fl.audits.attacks.reading import Sent
-from secure_fl.audits.attacks.rehearsals import best_case
-from secure_fl.audits.base import CoordinatorView, Finding, Prior, Trial, View
+from secure_fl.audits.attacks.simulated_training import best_case
+from secure_fl.audits.findings import CoordinatorView, Finding, Prior, Trial, View
 
 Attack: TypeAlias = Callable[[View, Prior], Finding]
 

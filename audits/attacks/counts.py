@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from secure_fl.audits.attacks.reading import Sent
-from secure_fl.audits.base import Finding, Reading, View
+from secure_fl.audits.findings import Finding, Reading, View
 
 QUESTIONS, EVALUATION = "questions", "evaluation"  # what hospitals are asked to count for
 ONE, SUM = "one hospital's counts", "a sum of counts"

@@ -23,11 +23,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.geometry import span_of
-from secure_fl.audits.attacks.inputs import array, attention_names
-from secure_fl.audits.attacks.lenses import row_values, with_factors
-from secure_fl.audits.attacks.span_check import first_rate
-from secure_fl.audits.attacks.words import (
+from secure_fl.audits.attacks.adapter_views import row_values, with_factors
+from secure_fl.audits.attacks.gradient_spans import span_of
+from secure_fl.audits.attacks.guess_scores import (
     RECALL,
     Score,
     choose,
@@ -40,7 +38,9 @@ from secure_fl.audits.attacks.words import (
     specials,
     tokens,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.layer_inputs import array, attention_names
+from secure_fl.audits.attacks.span_check import first_rate
+from secure_fl.audits.findings import Arrays, Finding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped
 
 NAME = "gradient matching"

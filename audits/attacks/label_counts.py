@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.inputs import Array, array
-from secure_fl.audits.attacks.rehearsals import MOST, drawn, rehearse
-from secure_fl.audits.attacks.words import Score, choose, finding, nothing, records_of
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.guess_scores import Score, choose, finding, nothing, records_of
+from secure_fl.audits.attacks.layer_inputs import Array, array
+from secure_fl.audits.attacks.simulated_training import MOST, drawn, rehearse
+from secure_fl.audits.findings import Arrays, Finding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.tasks.base import inference

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from torch import nn
 
-from secure_fl.audits import statistics
-from secure_fl.audits.attacks.shadows import (
+from secure_fl.audits import audit_statistics
+from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Mask,
     Pool,
@@ -29,7 +29,7 @@ from secure_fl.audits.attacks.shadows import (
     pool_of,
     train_shadows,
 )
-from secure_fl.audits.base import Finding, Prior, PublicView
+from secure_fl.audits.findings import Finding, Prior, PublicView
 
 LIRA, RMIA = "membership (LiRA)", "membership (RMIA)"
 ABOUT = {
@@ -166,11 +166,11 @@ def judged(attack: str, view: PublicView, scores: Floats, members: Mask, **detai
         view.role,
         "the released model",
         MEASURE,
-        statistics.roc(scores, members)[2],
+        audit_statistics.roc(scores, members)[2],
         0.5,
-        statistics.auc_threshold(inside, outside, level=LEVEL, margin=MARGIN),
+        audit_statistics.auc_threshold(inside, outside, level=LEVEL, margin=MARGIN),
         inside + outside,
-        statistics.auc_interval(scores, members),
+        audit_statistics.auc_interval(scores, members),
         view.evidence,
         {"members": inside, "outsiders": outside, **curve(scores, members), **details},
     )
@@ -178,15 +178,15 @@ def judged(attack: str, view: PublicView, scores: Floats, members: Mask, **detai
 
 def curve(scores: ArrayLike, members: ArrayLike) -> dict[str, Any]:
     """Points of the ROC curve, and the TPR where few outsiders are accused, as JSON values."""
-    fpr, tpr, auc = statistics.roc(scores, members)
+    fpr, tpr, auc = audit_statistics.roc(scores, members)
     at = np.unique(np.linspace(0, len(fpr) - 1, min(POINTS, len(fpr))).round().astype(int))
     return {
         "auc": auc,
-        "tpr": [_plain(statistics.tpr_at(rate, scores, members)) for rate in RATES],
+        "tpr": [_plain(audit_statistics.tpr_at(rate, scores, members)) for rate in RATES],
         "roc": {"fpr": fpr[at].tolist(), "tpr": tpr[at].tolist()},
     }
 
 
-def _plain(rate: statistics.Rate) -> dict[str, Any]:
+def _plain(rate: audit_statistics.Rate) -> dict[str, Any]:
     found = rate.as_json()
     return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}

@@ -12,8 +12,8 @@ from itertools import combinations
 
 import numpy as np
 
-from secure_fl.audits.base import CoordinatorView, Finding, Prior
-from secure_fl.capture.wire import Seen
+from secure_fl.audits.findings import CoordinatorView, Finding, Prior
+from secure_fl.capture.coordinator_view import Seen
 
 SIZES, TIMING = "sizes", "timing"
 ABOUT_SIZES = (

@@ -20,7 +20,7 @@ from torch import nn
 from secure_fl.algorithms.fedid import FedID, passes
 from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.attacks.shadows import (
+from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
     Progress,
@@ -32,7 +32,7 @@ from secure_fl.audits.attacks.shadows import (
     site_of,
     train_shadows,
 )
-from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading
+from secure_fl.audits.findings import Finding, HostView, Prior, PublicView, Reading
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.base import Finding, Prior, Reading, View
+from secure_fl.audits.findings import Finding, Prior, Reading, View
 from secure_fl.capture.merging import FEW, Source, is_weight
 
 ONE, SUM, COUNTS = "reading one hospital", "reading a sum", "reading record counts"

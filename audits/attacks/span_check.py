@@ -21,11 +21,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from secure_fl.audits.attacks.assembling import assemble
-from secure_fl.audits.attacks.geometry import Span, in_span, span_of, time_span_check
-from secure_fl.audits.attacks.inputs import array, attention_names, inputs_of, module_of
-from secure_fl.audits.attacks.lenses import adapter_rows, lenses_of, row_values
-from secure_fl.audits.attacks.words import (
+from secure_fl.audits.attacks.adapter_views import adapter_rows, lenses_of, row_values
+from secure_fl.audits.attacks.gradient_spans import Span, in_span, span_of, time_span_check
+from secure_fl.audits.attacks.guess_scores import (
     RECALL,
     Score,
     best_rouge,
@@ -38,7 +36,9 @@ from secure_fl.audits.attacks.words import (
     set_scores,
     specials,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.layer_inputs import array, attention_names, inputs_of, module_of
+from secure_fl.audits.attacks.sentence_search import assemble
+from secure_fl.audits.findings import Arrays, Finding, Prior, Reading, View
 from secure_fl.learning.anatomy import depth
 from secure_fl.learning.schedule import factor
 from secure_fl.learning.usual import rate_of

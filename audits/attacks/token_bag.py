@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.audits.attacks.entities import shares
-from secure_fl.audits.attacks.inputs import Array, word_table
-from secure_fl.audits.attacks.words import (
+from secure_fl.audits.attacks.guess_scores import (
     Score,
     choose,
     f1,
@@ -27,7 +26,8 @@ from secure_fl.audits.attacks.words import (
     specials,
     tokens,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.layer_inputs import Array, word_table
+from secure_fl.audits.findings import Arrays, Finding, Prior, Reading, View
 
 OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
 NAME = "token bag"

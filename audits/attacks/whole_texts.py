@@ -22,8 +22,7 @@ from secure_fl.audits.attacks.gradient_matching import (
     match_of,
     shared_with,
 )
-from secure_fl.audits.attacks.span_check import guess_texts
-from secure_fl.audits.attacks.words import (
+from secure_fl.audits.attacks.guess_scores import (
     Score,
     best_rouge,
     choose,
@@ -33,7 +32,8 @@ from secure_fl.audits.attacks.words import (
     sequences,
     specials,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.span_check import guess_texts
+from secure_fl.audits.findings import Arrays, Finding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of
 
 NAME = "whole texts"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from secure_fl.audits.document import AuditDocument, PointPart
-from secure_fl.audits.report.tables import Table
-from secure_fl.audits.report.words import epsilon, number, size
+from secure_fl.audits.report.report_tables import Table
+from secure_fl.audits.report.terms import epsilon, number, size
 
 
 def points(documents: Sequence[AuditDocument]) -> tuple[PointPart, ...]:

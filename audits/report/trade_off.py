@@ -12,10 +12,10 @@ from matplotlib.ticker import FuncFormatter
 
 from secure_fl.audits.document import AuditDocument, TrialPart
 from secure_fl.audits.report.plots import Plot
+from secure_fl.audits.report.report_tables import Table
 from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
 from secure_fl.audits.report.svg import MARKS, SOFT, look, short, svg
-from secure_fl.audits.report.tables import Table
-from secure_fl.audits.report.words import VERDICTS, epsilon, number
+from secure_fl.audits.report.terms import VERDICTS, epsilon, number
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
 

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.report import Report, Target, table
 from secure_fl import Federation
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.base import Trial
 from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.findings import Trial
 from secure_fl.audits.public_trials import Public
 from secure_fl.audits.report import keep, trade_off, write_pages
 from secure_fl.audits.report.svg import alone

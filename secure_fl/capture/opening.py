@@ -17,10 +17,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.capture import notes, wire
-from secure_fl.capture.notes import Segment, SumNote, Told
+from secure_fl.capture import coordinator_view, party_view
+from secure_fl.capture.coordinator_view import Seen
+from secure_fl.capture.party_view import Segment, SumNote, Told
 from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
-from secure_fl.capture.wire import Seen
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ENCRYPTED, SealedInts
 from secure_fl.crypto.masking import Slots
@@ -84,7 +84,7 @@ class RecordedRun:
     @cached_property
     def frames(self) -> tuple[Seen, ...]:
         """Everything on the coordinator's wires."""
-        return wire.read(self.folder / VIEWS)
+        return coordinator_view.read(self.folder / VIEWS)
 
     def notes(self, party: str) -> tuple[SumNote, ...]:
         """The sums of one party."""
@@ -140,7 +140,7 @@ class RecordedRun:
 
     def _noted(self, party: str) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
         if party not in self._read:
-            self._read[party] = notes.read(view_of(self.folder, party))
+            self._read[party] = party_view.read(view_of(self.folder, party))
         return self._read[party]
 
     @cached_property

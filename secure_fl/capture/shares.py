@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.capture.coordinator_view import Seen
 from secure_fl.capture.opening import RecordedRun
-from secure_fl.capture.wire import Seen
 from secure_fl.protocol.messages import Share
 
 DIGEST = 32  # bytes

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from secure_fl.audits import asking_trials
+from secure_fl.audits import question_trials
+from secure_fl.audits.access_matrix import ROWS, promised
 from secure_fl.audits.attacks.counts import EVALUATION, ONE, QUESTIONS, SUM
-from secure_fl.audits.base import Prior, Trial, Verdict
 from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.matrix import ROWS, promised
+from secure_fl.audits.findings import Prior, Trial, Verdict
 from secure_fl.audits.report import markdown, render
 from secure_fl.audits.report.sentences import ASKED, WITHOUT
 from secure_fl.audits.run import ABOUT, _trial
-from secure_fl.audits.shipped import differences
+from secure_fl.audits.selftest import answer_differences
 from secure_fl.settings import Protection
 from tests.support.documents import document
 
@@ -48,7 +48,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Trial, ..
 
 
 def all_of(mode: Protection, place: Path) -> tuple[Trial, ...]:
-    steps = asking_trials.steps(PRIOR, mode, place)
+    steps = question_trials.steps(PRIOR, mode, place)
     return tuple(trial for _, step in steps for trial in step())
 
 
@@ -77,7 +77,7 @@ def test_sums_are_no_breach_and_single_counts_are(tried: dict[str, tuple[Trial, 
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
 def test_differences_tell_of_few_only_where_the_rules_are_off(seed: int) -> None:
-    (trial,) = differences.difference_trials(cast(Prior, Seeded(seed)), quick=True)
+    (trial,) = answer_differences.difference_trials(cast(Prior, Seeded(seed)), quick=True)
     assert trial.control is not None and trial.control.details["single patients"] >= 1
     assert trial.verdict is Verdict.HOLDS and trial.null is not None and trial.null.value == 0
 

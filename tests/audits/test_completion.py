@@ -10,12 +10,12 @@ import pytest
 
 from secure_fl import FedAvg, Federation, TaskSettings
 from secure_fl.audits import suite
-from secure_fl.audits.attacks.rehearsals import best_case
+from secure_fl.audits.attacks.guess_scores import sequences
+from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import guess_texts, span_check
-from secure_fl.audits.attacks.words import sequences
-from secure_fl.audits.base import Prior, Trial, Verdict
+from secure_fl.audits.findings import Prior, Trial, Verdict
+from secure_fl.audits.selftest.canaries import canaries
 from secure_fl.audits.session import Audit
-from secure_fl.audits.shipped.canaries import canaries
 from secure_fl.config.load import loads
 from secure_fl.data.examples import Text
 from secure_fl.learning.models import load_model

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from secure_fl.audits.attacks import reading
-from secure_fl.audits.base import Finding, Trial
 from secure_fl.audits.controls import recorded
 from secure_fl.audits.demonstration import ALONE, together
+from secure_fl.audits.findings import Finding, Trial
 from secure_fl.audits.report import render
 from secure_fl.audits.roles import COORDINATOR
 from secure_fl.audits.run import UPDATE, WORDS, _recovered

@@ -8,7 +8,7 @@ import torch
 
 from secure_fl.audits.attacks import gradient_matching as attack
 from secure_fl.audits.attacks.gradient_matching import gradient_matching, guess_words
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.findings import Trial, Verdict
 from tests.support.readings import hospital, moved, permuted, prior_of, sgd, view_of
 
 RECORD = hospital()[3:4]  # five words

@@ -9,7 +9,7 @@ import pytest
 
 from secure_fl.audits.attacks import label_counts as attack
 from secure_fl.audits.attacks.label_counts import _first_slope, _guess, _start, label_counts, shares
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.findings import Trial, Verdict
 from secure_fl.data.examples import Text
 from tests.support.readings import (
     adamw,

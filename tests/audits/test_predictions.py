@@ -14,8 +14,8 @@ from secure_fl.algorithms.baselines.dsfl import DSFL
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.public_records import PublicRecords
-from secure_fl.audits.attacks import predictions, shadows
-from secure_fl.audits.base import HostView, Prior, PublicView, Reading, Trial, Truth, Verdict
+from secure_fl.audits.attacks import predictions, shadow_models
+from secure_fl.audits.findings import HostView, Prior, PublicView, Reading, Trial, Truth, Verdict
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -55,12 +55,14 @@ def prior() -> Prior:
 
 
 def trained(p: Prior, records: tuple[Example, ...], name: str) -> nn.Module:
-    return shadows.imitate(p, shadows.site_of(p, p.task.encode(records, p.tokenizer), name))
+    return shadow_models.imitate(
+        p, shadow_models.site_of(p, p.task.encode(records, p.tokenizer), name)
+    )
 
 
 def predicted(p: Prior, model: nn.Module, public: tuple[Example, ...]) -> np.ndarray:
     encoded = p.task.encode(public, p.tokenizer, labelled=False)
-    return shadows.probabilities(p.task, model, encoded)
+    return shadow_models.probabilities(p.task, model, encoded)
 
 
 def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> HostView:

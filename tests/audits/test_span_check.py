@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import span_check as attack
-from secure_fl.audits.attacks.geometry import Span, distances, span_of
-from secure_fl.audits.attacks.inputs import Inputs, attention_names, inputs_of
-from secure_fl.audits.attacks.rehearsals import best_case
+from secure_fl.audits.attacks.gradient_spans import Span, distances, span_of
+from secure_fl.audits.attacks.guess_scores import sequences, tokens
+from secure_fl.audits.attacks.layer_inputs import Inputs, attention_names, inputs_of
+from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check, time_span_check
-from secure_fl.audits.attacks.words import sequences, tokens
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.findings import Trial, Verdict
 from tests.support.readings import (
     adamw,
     hospital,

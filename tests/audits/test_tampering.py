@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from secure_fl.audits.base import Trial, Verdict
-from secure_fl.audits.shipped.lying import PARTIES, Setting, Trick, play, right
-from secure_fl.audits.shipped.tampering import (
+from secure_fl.audits.findings import Trial, Verdict
+from secure_fl.audits.selftest.malicious_coordinators import MISSING, TRICKS, VICTIM, LeftOut
+from secure_fl.audits.selftest.malicious_federation import PARTIES, Setting, Trick, play, right
+from secure_fl.audits.selftest.tampering import (
     KEYS,
     OnTrust,
     Uncounted,
@@ -17,7 +18,6 @@ from secure_fl.audits.shipped.tampering import (
     played,
     tampering_trials,
 )
-from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
 from secure_fl.crypto.step_keys import StepKeys
 from secure_fl.crypto.transcript import Seen
 from secure_fl.settings import Protection

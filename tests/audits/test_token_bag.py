@@ -9,10 +9,10 @@ import torch
 from secure_fl.algorithms.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
 from secure_fl.audits.attacks.entities import entity_words, shares
+from secure_fl.audits.attacks.guess_scores import tokens
 from secure_fl.audits.attacks.token_bag import guess_tokens, token_bag
-from secure_fl.audits.attacks.words import tokens
-from secure_fl.audits.base import Trial, Verdict
 from secure_fl.audits.document import ENTITIES
+from secure_fl.audits.findings import Trial, Verdict
 from secure_fl.data.examples import Tagged
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import TaskSettings

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from secure_fl.audits.base import Finding
+from secure_fl.audits.findings import Finding
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.dp.layers import no_dropout
 from secure_fl.learning.dp.model import Bounds, Loss, privately

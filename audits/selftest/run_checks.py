@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from secure_fl.algorithms.ensembles import PREDICTIONS
-from secure_fl.audits.base import Finding, Prior, Trial
+from secure_fl.audits.findings import Finding, Prior, Trial
 from secure_fl.audits.roles import CODE
 from secure_fl.capture.opening import Keys, Part, RecordedRun, slots_of
 from secure_fl.crypto.blind_sum import MASKED

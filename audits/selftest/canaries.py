@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
-from secure_fl.audits.attacks.shadows import Floats, imitate, losses, site_of
-from secure_fl.audits.base import Prior
+from secure_fl.audits.attacks.shadow_models import Floats, imitate, losses, site_of
+from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.errors import DataError
 from secure_fl.learning.tasks import Encoded, Task, make_task

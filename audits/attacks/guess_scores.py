@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from secure_fl.audits.base import Finding, Prior, Reading
-from secure_fl.audits.statistics import clopper_pearson
+from secure_fl.audits.audit_statistics import clopper_pearson
+from secure_fl.audits.findings import Finding, Prior, Reading
 from secure_fl.data.examples import Example
 
 RECALL = "token recall"  # the measure whose interval is that of a rate

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from secure_fl.audits.document import AuditDocument, CellPart, TrialPart
-from secure_fl.audits.report.words import ABSENT, ACCESS, Term
+from secure_fl.audits.report.terms import ABSENT, ACCESS, Term
 
 
 class Cell(NamedTuple):

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.shadows import Floats, Mask, made_site
-from secure_fl.audits.base import Finding, Prior, PublicView
+from secure_fl.audits.attacks.shadow_models import Floats, Mask, made_site
+from secure_fl.audits.audit_statistics import clopper_pearson, one_run_epsilon
+from secure_fl.audits.findings import Finding, Prior, PublicView
 from secure_fl.audits.gaussian import one_run_gaussian_epsilon
-from secure_fl.audits.shipped.canaries import Subject, linear, texts
-from secure_fl.audits.statistics import clopper_pearson, one_run_epsilon
+from secure_fl.audits.selftest.canaries import Subject, linear, texts
 from secure_fl.errors import BudgetError, DataError
 from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.training import fit_privately

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.distillation import Distillation, Pair
 from secure_fl.algorithms.fedkd import FedKD, losses
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.composition import (
+from secure_fl.audits.findings import Finding, Prior, Trial
+from secure_fl.audits.selftest.composition import (
     BOUNDS,
     MEASURE,
     NAME,

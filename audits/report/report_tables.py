@@ -9,7 +9,7 @@ from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
 from secure_fl.audits.document import AuditDocument, FindingPart, PointPart, RocPart, TrialPart
 from secure_fl.audits.report.curves import area, needed, rate_at, resolution
 from secure_fl.audits.report.sentences import verdict
-from secure_fl.audits.report.words import (
+from secure_fl.audits.report.terms import (
     VERDICTS,
     count,
     duration,

@@ -1,11 +1,11 @@
-"""What a lying coordinator can make parties accept: every trick by name, and who noticed it.
+"""Attacks of a malicious coordinator, and the parties that notice them.
 
-Each of `tricks.TRICKS` is played on a small federation of the installed program, protected as the
-run is, and again where what stops it is taken away: without protection; with links that do not
-count frames; with keys that are taken on trust. There it must work, or it is no trick.
+Each coordinator of `malicious_coordinators` leads a small federation of the installed program,
+protected as the run is. It also leads one that lacks the defence: without protection, with links
+that do not count frames, or with keys that parties take on trust. There it must succeed.
 
 Swapped keys are tried on one masked sum of three parties at the level of `crypto.step_keys`. The
-coordinator tells one party a key of its own in place of all others' keys; a party that believes it
+coordinator sends one party a key of its own in place of all others' keys; a party that believes it
 masks with streams that the coordinator can draw too. Its self mask comes off in every sum, by the
 shares that the others hold.
 """
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.lying import Outcome, Setting, Trick, play
-from secure_fl.audits.shipped.tricks import TRICKS, swapped
+from secure_fl.audits.findings import Finding, Prior, Trial
+from secure_fl.audits.selftest.malicious_coordinators import TRICKS, swapped
+from secure_fl.audits.selftest.malicious_federation import Outcome, Setting, Trick, play
 from secure_fl.coordinator.step import offers_to
 from secure_fl.crypto import masking, sharing
 from secure_fl.crypto.blind_sum import MASKED

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from secure_fl.audits.attacks.counts import QUESTIONS
-from secure_fl.audits.base import Finding, Prior, Trial
+from secure_fl.audits.findings import Finding, Prior, Trial
 from secure_fl.settings import ProtectionSettings
 from secure_fl.statistics.asking import ask
 from secure_fl.statistics.differencing import groups_found, random_questions

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.audits.base import Trial
+from secure_fl.audits.findings import Trial
 
 KEPT = "kept"
 

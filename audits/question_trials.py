@@ -19,8 +19,8 @@ from secure_fl.audits import roles
 from secure_fl.audits.attacks import counts
 from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
 from secure_fl.audits.attacks.reading import Sent
-from secure_fl.audits.base import Prior, Trial, View
 from secure_fl.audits.controls import recorded
+from secure_fl.audits.findings import Prior, Trial, View
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.capture.recording import FolderCapture

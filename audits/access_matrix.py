@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from secure_fl.audits.attacks import counts, membership, metadata, predictions, reading
-from secure_fl.audits.base import Trial, Verdict
 from secure_fl.audits.document import Access, CellPart, RowPart
+from secure_fl.audits.findings import Trial, Verdict
 from secure_fl.audits.roles import CODE, PUBLIC
 
 

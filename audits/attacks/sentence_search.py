@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.geometry import Span
-from secure_fl.audits.attacks.inputs import Array
+from secure_fl.audits.attacks.gradient_spans import Span
+from secure_fl.audits.attacks.layer_inputs import Array
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers
 from secure_fl.learning.tasks.base import inference
 

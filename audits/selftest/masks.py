@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from scipy.stats import chi2
 
-from secure_fl.audits.base import Finding
+from secure_fl.audits.findings import Finding
 from secure_fl.crypto.masking import Slots
 
 NAME = "weak masks"

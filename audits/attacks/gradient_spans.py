@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 from scipy.stats import chi2
 
-from secure_fl.audits.attacks.inputs import Array, Inputs
+from secure_fl.audits.attacks.layer_inputs import Array, Inputs
 
 CHANCE_HIT = 0.1  # expected false hits in all words and places together
 MARGIN = 1.3  # on the largest singular value of noise

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.planted_noise import (
+from secure_fl.audits.audit_statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
+from secure_fl.audits.findings import Finding, Prior, Trial
+from secure_fl.audits.selftest.planted_noise import (
     NO_CLIP,
     PLANTED,
     Release,
@@ -23,7 +24,6 @@ from secure_fl.audits.shipped.planted_noise import (
     seeded,
     shipped,
 )
-from secure_fl.audits.statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
 from secure_fl.crypto.noise import SkellamNoise, calibrated_skellam
 
 NAME = "mechanism self-test"

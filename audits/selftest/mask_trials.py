@@ -9,8 +9,8 @@ from secrets import token_bytes
 
 import numpy as np
 
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.masks import NAME, reuse, uniform_inputs, weak_seeds
+from secure_fl.audits.findings import Finding, Prior, Trial
+from secure_fl.audits.selftest.masks import NAME, reuse, uniform_inputs, weak_seeds
 from secure_fl.coordinator.step import offers_to
 from secure_fl.crypto import masking, packing
 from secure_fl.crypto.identity import Identity, channel
