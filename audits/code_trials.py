@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from secure_fl.audits import question_trials
-from secure_fl.audits.findings import Finding, Trial
+from secure_fl.audits.findings import AuditFinding, AuditTrial
 from secure_fl.audits.roles import CODE
 from secure_fl.audits.selftest import (
     answer_differences,
@@ -38,7 +38,7 @@ ABOUT: Mapping[str, str] = {
 }
 
 
-def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[Trial]]]]:
+def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
     """Each audit of code, by what it is called while it runs."""
     prior, quick = audit.prior, audit.quick
     yield mechanism.NAME, lambda: of_code(mechanism_trials(noise_of(audit), prior, quick))
@@ -78,7 +78,7 @@ def noise_of(audit: Audit) -> SkellamNoise | None:
     return sized(settings, plan).noise
 
 
-def of_code(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+def of_code(trials: Sequence[AuditTrial]) -> tuple[AuditTrial, ...]:
     """Put what was found down to the code, not to a role."""
     return tuple(
         replace(
@@ -88,5 +88,5 @@ def of_code(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     )
 
 
-def _at(found: Finding | None) -> Finding | None:
+def _at(found: AuditFinding | None) -> AuditFinding | None:
     return None if found is None else found.at(role=CODE)

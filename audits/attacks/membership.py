@@ -29,7 +29,7 @@ from secure_fl.audits.attacks.shadow_models import (
     pool_of,
     train_shadows,
 )
-from secure_fl.audits.findings import Finding, Prior, PublicView
+from secure_fl.audits.findings import AuditFinding, Prior, PublicView
 
 LIRA, RMIA = "membership (LiRA)", "membership (RMIA)"
 ABOUT = {
@@ -56,7 +56,7 @@ def lira(
     most: int = MOST,
     shadows: Shadows | None = None,
     progress: Progress | None = None,
-) -> Finding:
+) -> AuditFinding:
     """Online LiRA on the released model; `shadows` that were made before may be used again."""
     if reason := unsupported(prior):
         return nothing(LIRA, view, reason)
@@ -74,7 +74,7 @@ def rmia(
     most: int = MOST,
     shadows: Shadows | None = None,
     progress: Progress | None = None,
-) -> Finding:
+) -> AuditFinding:
     """RMIA on the released model, with few references."""
     if reason := unsupported(prior):
         return nothing(RMIA, view, reason)
@@ -150,18 +150,20 @@ def unsupported(prior: Prior) -> str:
     return ""
 
 
-def nothing(attack: str, view: PublicView, reason: str) -> Finding:
+def nothing(attack: str, view: PublicView, reason: str) -> AuditFinding:
     """A finding that there was nothing to work on."""
-    return Finding(
+    return AuditFinding(
         attack, view.role, "the released model", MEASURE, None, 0.5, 1.0, 0,
         evidence=view.evidence, note=reason,
     )  # fmt: skip
 
 
-def judged(attack: str, view: PublicView, scores: Floats, members: Mask, **details: Any) -> Finding:
+def judged(
+    attack: str, view: PublicView, scores: Floats, members: Mask, **details: Any
+) -> AuditFinding:
     """Score a guess that is fixed by the truth: the one place where that is read."""
     inside, outside = int(members.sum()), int((~members).sum())
-    return Finding(
+    return AuditFinding(
         attack,
         view.role,
         "the released model",

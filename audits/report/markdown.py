@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from secure_fl.audits.document import AuditDocument, PrivacyPart
 from secure_fl.audits.report import comparison, matrix_cells, report_tables, sentences, trade_off
-from secure_fl.audits.report.report_tables import Table
+from secure_fl.audits.report.report_tables import ReportTable
 from secure_fl.audits.report.sentences import contradictions
 from secure_fl.audits.report.terms import (
     ACCESS,
@@ -47,7 +47,7 @@ def text(value: str) -> str:
     return re.sub(r"(?i)\b(https?|ftp|www)(?=[:.])", r"\1\\", line)
 
 
-def table(content: Table) -> str:
+def table(content: ReportTable) -> str:
     """A table with its caption above; nothing if it has no rows."""
     if not content.rows:
         return ""
@@ -78,7 +78,7 @@ def _compared(documents: Sequence[AuditDocument]) -> Iterable[str]:
     ]
     yield text(sentences.SIDE_BY_SIDE)
     header = ("Information", "Run", *map(capital, roles))
-    yield table(Table("Who can see what, side by side", header, rows))
+    yield table(ReportTable("Who can see what, side by side", header, rows))
     yield table(report_tables.points(comparison.points(documents)))
     if trade_off.comparable(documents):
         yield text(sentences.OVER_EPSILON)
@@ -133,10 +133,10 @@ def _matrix(document: AuditDocument) -> str:
     ]
     header = ("Information", *map(capital, roles))
     legend = "; ".join(f"{_term(one)}: {one.meaning}" for one in ACCESS.values())
-    return table(Table("Who can see what", header, rows)) + f"\n\n{text(legend)}."
+    return table(ReportTable("Who can see what", header, rows)) + f"\n\n{text(legend)}."
 
 
-def _cell(cell: matrix_cells.Cell) -> str:
+def _cell(cell: matrix_cells.MatrixCell) -> str:
     trials = "evidence: " + ", ".join(trial.id for trial in cell.evidence) if cell.evidence else ""
     mark = "≠ differs" if cell.differs else ""
     return "; ".join(filter(None, (_term(cell.term), mark, cell.note, cell.basis, trials)))
@@ -156,7 +156,7 @@ def _privacy(part: PrivacyPart) -> str:
         "δ": number(part.delta),
         "Privacy loss budget": "none set" if part.budget is None else epsilon(part.budget),
     } | {name: plain(fact) for name, fact in ordered(part.facts)}
-    known = Table(f"Per {part.unit}", ("Name", "Value"), list(facts.items()))
+    known = ReportTable(f"Per {part.unit}", ("Name", "Value"), list(facts.items()))
     blocks = [text(sentences.in_words(part)), table(known)]
     if part.assumptions:
         blocks += ["This holds if:", _items(part.assumptions)]

@@ -28,13 +28,13 @@ from secure_fl.display.story import Story
 HERE = Path(__file__).parent
 
 
-class Run(NamedTuple):
+class RunSection(NamedTuple):
     """One run, with all that its sections show."""
 
     document: AuditDocument
     place: int  # from 1, as compared
     roles: list[str]
-    matrix: list[tuple[str, list[matrix_cells.Cell]]]
+    matrix: list[tuple[str, list[matrix_cells.MatrixCell]]]
     anchors: list[str]  # of the trials, in order
     links: dict[str, str]  # a trial's id to its anchor
     contradictions: list[str]
@@ -86,7 +86,7 @@ def render(
     return _environment().get_template("template.html.j2").render(context)
 
 
-def _run(document: AuditDocument, place: int, anchors: list[str]) -> Run:
+def _run(document: AuditDocument, place: int, anchors: list[str]) -> RunSection:
     roles = matrix_cells.roles([document])
     rows = [
         (what, matrix_cells.line(document, what, roles)) for what in matrix_cells.kinds([document])
@@ -104,7 +104,7 @@ def _run(document: AuditDocument, place: int, anchors: list[str]) -> Run:
         "traffic": plots.traffic(document.traffic, f"{name}-traffic"),
         "spectra": plots.spectra(document.spectra, f"{name}-spectra"),
     }
-    return Run(
+    return RunSection(
         document,
         place,
         roles,

@@ -16,7 +16,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.audits import audit_statistics
 from secure_fl.audits.attacks import membership, shadow_models
 from secure_fl.audits.attacks.shadow_models import Shadows
-from secure_fl.audits.findings import Finding, Prior, PublicView, Trial, Truth, Verdict
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
 from secure_fl.corpora import NAMES
 from secure_fl.data.examples import Example
 from secure_fl.learning.models import load_model, load_tokenizer
@@ -64,7 +64,7 @@ def view(on: str) -> PublicView:
     return PublicView("public", trained(on), ("model/1",))
 
 
-def attack(name: str, on: str) -> Finding:
+def attack(name: str, on: str) -> AuditFinding:
     run, models = {"lira": (membership.lira, MODELS), "rmia": (membership.rmia, 4)}[name]
     return run(view(on), prior(), shadows=made(models))
 
@@ -84,8 +84,8 @@ def test_an_overfit_model_tells_and_another_does_not(name):
     assert found.interval is not None
     assert found.interval[0] > 0.5
     assert found.evidence == ("model/1",)
-    assert Trial(found, null, null).verdict is Verdict.HOLDS
-    assert Trial(found, found, null).verdict is Verdict.LEAKS
+    assert AuditTrial(found, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(found, found, null).verdict is Verdict.LEAKS
 
 
 def test_a_broken_attack_is_inconclusive():
@@ -93,7 +93,7 @@ def test_a_broken_attack_is_inconclusive():
     members = shadow_models.pool_of(prior(), COUNT).members
     broken = membership.judged(membership.LIRA, view("members"), guess, members)
     assert not broken.succeeded
-    assert Trial(broken, broken, broken).verdict is Verdict.INCONCLUSIVE
+    assert AuditTrial(broken, broken, broken).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_finding_holds_what_the_report_shows():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secure_fl.audits.findings import Trial, Verdict
+from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.audits.selftest.malicious_coordinators import MISSING, TRICKS, VICTIM, LeftOut
 from secure_fl.audits.selftest.malicious_federation import PARTIES, Setting, Trick, play, right
 from secure_fl.audits.selftest.tampering import (
@@ -43,7 +43,7 @@ def setting(mode: Protection) -> Setting:
 
 
 @cache
-def judged(mode: Protection) -> dict[str, Trial]:
+def judged(mode: Protection) -> dict[str, AuditTrial]:
     return {t.attack: t for t in tampering_trials(mode=mode)}
 
 
