@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from secure_fl.audits.document import AuditDocument
-    from secure_fl.audits.report.trade_off import Curve
+    from secure_fl.audits.report.trade_off import EpsilonCurve
 
 RUN = click.Path(path_type=Path, file_okay=False)
 EPSILON = "epsilon"  # the part of a page on attacks over ε
@@ -155,7 +155,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         console.print(f"\npage: {out / 'report.html'}")
 
 
-def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
+def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> EpsilonCurve | None:
     """Attack success over ε, of those runs that were audited; None: they promise no two."""
     found = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
     if len(found) < 2:
@@ -165,7 +165,7 @@ def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
     return trade_off.curve(read_all([r for r, _ in found]), EPSILON, [n for _, n in found])
 
 
-def _section(curve: Curve) -> str:
+def _section(curve: EpsilonCurve) -> str:
     from secure_fl.audits.report.trade_off import shown
 
     return shown(curve, EPSILON)

@@ -20,7 +20,7 @@ from torch import nn
 from secure_fl.algorithms.fedid import FedID, passes
 from secure_fl.algorithms.public_records import PublicRecords
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.attacks.shadows import (
+from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
     Progress,
@@ -32,7 +32,7 @@ from secure_fl.audits.attacks.shadows import (
     site_of,
     train_shadows,
 )
-from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading
+from secure_fl.audits.findings import AuditFinding, HostView, Prior, PublicView, Reading
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -65,7 +65,7 @@ def membership_of(
     most: int = MOST,
     shadows: Shadows | None = None,
     progress: Progress | None = None,
-) -> Finding:
+) -> AuditFinding:
     """LiRA through copies. `public`: D⁰ of the run; None: the last half of the outsiders.
 
     The candidates that are no members come from the outsiders that are not asked about. Shadows of
@@ -149,7 +149,7 @@ def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Modu
 
 def labels_of(
     view: PublicView | HostView, prior: Prior, public: Sequence[Example] | None = None
-) -> Finding:
+) -> AuditFinding:
     """How much nearer the guessed label histogram is than what is known anyway.
 
     The value is a total variation distance saved. Known anyway are uniform labels and the
@@ -173,7 +173,7 @@ def labels_of(
     flat = np.full(len(known), 1 / len(known))
     ignorant = min(_distance(actual, known), _distance(actual, flat))
     kl = float((actual * np.log(np.maximum(actual, 1e-12) / np.maximum(guess, 1e-12))).sum())
-    return Finding(
+    return AuditFinding(
         LABELS, role, _target(view, of), measure, ignorant - _distance(actual, guess),
         0.0, max(threshold, 1e-9), len(records), None, evidence,
         {"labels": list(prior.task.labels), "guess": guess.tolist(), "truth": actual.tolist(),
@@ -272,5 +272,7 @@ def _distance(a: Floats, b: Floats) -> float:
 
 def _nothing(
     attack: str, view: PublicView | HostView, measure: str, chance: float, reason: str
-) -> Finding:
-    return Finding(attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason)
+) -> AuditFinding:
+    return AuditFinding(
+        attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason
+    )

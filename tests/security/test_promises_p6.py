@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tenseal import sealapi
 
-from secure_fl.audits.shipped.lying import ChangedSum
+from secure_fl.audits.selftest.malicious_federation import ChangedSum
 from secure_fl.crypto.sealing import masking, public, tags
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.masking import StreamId

@@ -19,8 +19,8 @@ from secure_fl.audits import roles
 from secure_fl.audits.attacks import counts
 from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
 from secure_fl.audits.attacks.reading import Sent
-from secure_fl.audits.base import Prior, Trial, View
 from secure_fl.audits.controls import recorded
+from secure_fl.audits.findings import AuditTrial, Prior, View
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.capture.recording import FolderCapture
@@ -46,7 +46,7 @@ LABELS = ("ade", "no-ade")
 
 def steps(
     prior: Prior, mode: Protection, place: Path
-) -> Sequence[tuple[str, Callable[[], Sequence[Trial]]]]:
+) -> Sequence[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
     """Both, by what they are called while they run."""
     return (
         (QUESTIONS, lambda: _tried(QUESTIONS, prior, mode, place, _asked, COUNTED)),
@@ -61,7 +61,7 @@ def _tried(
     place: Path,
     make: Callable[[Protection, Path], RecordedRun],
     counted: Sequence[str],
-) -> tuple[Trial, ...]:
+) -> tuple[AuditTrial, ...]:
     """Every role against single hospitals and against sums: in the clear, here, and on nothing."""
     clear = make("none", place / f"{name}-none")
     here = clear if mode == "none" else make(mode, place / f"{name}-{mode}")
@@ -72,7 +72,7 @@ def _tried(
         control = attack(name, wires, _sent(clear), counted)
         null = attack(name, nothing, _sent(clear), counted)
         for view in _views(here):
-            found.append(Trial(control, attack(name, view, sent, counted), null))
+            found.append(AuditTrial(control, attack(name, view, sent, counted), null))
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """What every attack takes and gives: a view, what is known beforehand, a finding; and the gate.
 
-An attack is a function `(view, prior) -> Finding`. The type of the view is the threat model: an
+An attack is a function `(view, prior) -> AuditFinding`. The type of the view is the threat model: an
 attack that needs what a role did not see cannot be written down for it. A finding says how well
 the attack did, against what guessing would give; whether that counts is decided in advance, by the
 threshold it was made with, and in the end by the control gate.
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from secure_fl.algorithms.base import Algorithm
+    from secure_fl.capture.coordinator_view import CapturedFrame
     from secure_fl.capture.merging import Source
-    from secure_fl.capture.wire import Seen
     from secure_fl.learning.tasks import Task
     from secure_fl.settings import TrainingSettings
 
@@ -56,7 +56,7 @@ class CoordinatorView:
 
     role: str
     readings: tuple[Reading, ...] = ()
-    frames: Sequence[Seen] = ()
+    frames: Sequence[CapturedFrame] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class CollusionView:
 
     role: str
     readings: tuple[Reading, ...] = ()
-    frames: Sequence[Seen] = ()
+    frames: Sequence[CapturedFrame] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """What one attack came to, on one view."""
 
     attack: str  # its name in the registry, such as "token bag"
@@ -151,7 +151,7 @@ class Finding:
         """Whether the attack reached its threshold."""
         return self.value is not None and self.value >= self.threshold
 
-    def at(self, **changes: Any) -> Finding:
+    def at(self, **changes: Any) -> AuditFinding:
         """The same finding, with some fields changed."""
         return replace(self, **changes)
 
@@ -166,12 +166,12 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class AuditTrial:
     """One attack on one role: on the control, on what is deployed, and on the null."""
 
-    control: Finding | None
-    deployed: Finding | None
-    null: Finding | None
+    control: AuditFinding | None
+    deployed: AuditFinding | None
+    null: AuditFinding | None
     reason: str = ""  # why a finding is missing
 
     @property
@@ -194,7 +194,7 @@ class Trial:
         return self._any.role
 
     @property
-    def _any(self) -> Finding:
+    def _any(self) -> AuditFinding:
         found = self.deployed or self.control or self.null
         if found is None:
             raise ValueError("a trial holds at least one finding")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.inputs import Array, array
-from secure_fl.audits.base import Arrays, CoordinatorView, Prior, Reading, Truth
+from secure_fl.audits.attacks.layer_inputs import Array, array
+from secure_fl.audits.findings import Arrays, CoordinatorView, Prior, Reading, Truth
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.fetching import seeded

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.geometry import Span
-from secure_fl.audits.attacks.inputs import Array
+from secure_fl.audits.attacks.gradient_spans import InputSpan
+from secure_fl.audits.attacks.layer_inputs import Array
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers
 from secure_fl.learning.tasks.base import inference
 
@@ -34,7 +34,7 @@ ALTERNATIVES = 8  # tokens tried at a place
 def assemble(
     hits: Sequence[tuple[float, int, int]],
     model: nn.Module,
-    second: Sequence[Span],
+    second: Sequence[InputSpan],
     tokenizer: Any,
     *,
     only_first: bool = False,
@@ -97,7 +97,7 @@ def _improved(text: Text, words: Places, judge: Judge) -> Text:
 
 
 def _judge(
-    model: nn.Module, second: Sequence[Span], frame: tuple[int, int], only_first: bool
+    model: nn.Module, second: Sequence[InputSpan], frame: tuple[int, int], only_first: bool
 ) -> Judge:
     """How far texts' second-layer inputs lie from the spans, as a mean over tokens and spans."""
     body = body_of(cut(model, 1))  # what is behind the first layer would be computed for nothing

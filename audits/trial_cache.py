@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.audits.base import Trial
+from secure_fl.audits.findings import AuditTrial
 
 KEPT = "kept"
 
@@ -29,14 +29,16 @@ class KeptTrials:
             state.update((run / name).read_bytes())
         self._folder = place / KEPT / state.hexdigest()[:16]  # `place` may serve several runs
 
-    def get(self, step: str) -> tuple[Trial, ...] | None:
+    def get(self, step: str) -> tuple[AuditTrial, ...] | None:
         """The trials of a step that was finished; what does not read is run again."""
         try:
-            return msgspec.msgpack.decode(self._file(step).read_bytes(), type=tuple[Trial, ...])
+            return msgspec.msgpack.decode(
+                self._file(step).read_bytes(), type=tuple[AuditTrial, ...]
+            )
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def put(self, step: str, trials: Sequence[Trial]) -> None:
+    def put(self, step: str, trials: Sequence[AuditTrial]) -> None:
         """Keep a step's trials, if there is room and they can be told; no audit needs them."""
         with suppress(OSError, TypeError):
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
-from secure_fl.audits.attacks.shadows import Floats, imitate, losses, site_of
-from secure_fl.audits.base import Prior
+from secure_fl.audits.attacks.shadow_models import Floats, imitate, losses, site_of
+from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.errors import DataError
 from secure_fl.learning.tasks import Encoded, Task, make_task
@@ -35,7 +35,7 @@ HELD = 1 << 27  # numbers of canaries' gradients that are held at once
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CanarySubject:
     """What is audited: a model to begin with, canaries for it, and how a guess is made."""
 
     name: str
@@ -59,7 +59,7 @@ class Linear(nn.Module):
         return SimpleNamespace(logits=self.weights(self.loudness * one))
 
 
-def linear(prior: Prior, count: int, bound: float) -> Subject:
+def linear(prior: Prior, count: int, bound: float) -> CanarySubject:
     """Canaries that share nothing, on a linear model; `bound` is the clipping norm."""
     labels = torch.from_numpy(prior.rng("canaries", "labels").integers(2, size=count))
     numbers = torch.arange(count, dtype=torch.int32).unsqueeze(1)
@@ -70,12 +70,12 @@ def linear(prior: Prior, count: int, bound: float) -> Subject:
         task=make_task(TaskSettings(labels=("no", "yes"))),
     )
     before = losses(changed.task, changed.model(), records)
-    return Subject(
+    return CanarySubject(
         "a linear model", changed, records, lambda m: before - losses(changed.task, m, records)
     )
 
 
-def texts(prior: Prior, count: int) -> Subject:
+def texts(prior: Prior, count: int) -> CanarySubject:
     """Texts of unused words, through the run's model, which learned from outsiders before.
 
     A fresh one tells no text from another. Word vectors learn too, although the run may freeze
@@ -98,7 +98,9 @@ def texts(prior: Prior, count: int) -> Subject:
         found: Floats = torch.linalg.solve(kernel.double(), (G @ moved).double()).numpy()
         return found
 
-    return Subject("the run's model", replace(whole, model=lambda: deepcopy(warm)), records, score)
+    return CanarySubject(
+        "the run's model", replace(whole, model=lambda: deepcopy(warm)), records, score
+    )
 
 
 def _gradients(

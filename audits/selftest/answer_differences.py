@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from secure_fl.audits.attacks.counts import QUESTIONS
-from secure_fl.audits.base import Finding, Prior, Trial
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.settings import ProtectionSettings
 from secure_fl.statistics.asking import ask
 from secure_fl.statistics.differencing import groups_found, random_questions
@@ -33,16 +33,18 @@ QUICK, ASKED = 24, 100  # questions
 LEAST = StatisticsRules().min_patients
 
 
-def difference_trials(prior: Prior, quick: bool = False) -> tuple[Trial, ...]:
+def difference_trials(prior: Prior, quick: bool = False) -> tuple[AuditTrial, ...]:
     """Ask with the rules off, with the shipped ones, and where there are no small groups."""
     count = QUICK if quick else ASKED
     few, many = _tables(prior), _crowds()
     off, on = StatisticsRules(min_patients=1), StatisticsRules()
     control, deployed = found(few, off, count, prior), found(few, on, count, prior)
-    return (Trial(control, deployed, found(many, off, QUICK, prior)),)
+    return (AuditTrial(control, deployed, found(many, off, QUICK, prior)),)
 
 
-def found(tables: Mapping[str, Any], rules: StatisticsRules, count: int, prior: Prior) -> Finding:
+def found(
+    tables: Mapping[str, Any], rules: StatisticsRules, count: int, prior: Prior
+) -> AuditFinding:
     """How many small groups so many questions tell of, under these rules at all hospitals."""
     asked = random_questions(FIELDS, count, prior.rng(NAME))
     answers = ask(
@@ -54,7 +56,7 @@ def found(tables: Mapping[str, Any], rules: StatisticsRules, count: int, prior: 
     groups = groups_found(FIELDS, asked, answers, few=LEAST - 1)
     answered = sum(answer.status == "answered" for answer in answers)
     details = {"questions": count, "answered": answered, "single patients": _ones(groups)}
-    return Finding(
+    return AuditFinding(
         NAME, ROLE, "small groups", MEASURE, float(len(groups)), 0.0, 1.0, count, details=details
     )
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from secure_fl.audits.attacks.inputs import Array, array
-from secure_fl.audits.base import Arrays
+from secure_fl.audits.attacks.layer_inputs import Array, array
+from secure_fl.audits.findings import Arrays
 from secure_fl.learning.adapters import ADAPTER, adapted
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from secure_fl.algorithms.ensembles import PREDICTIONS
-from secure_fl.audits.base import Finding, Prior, Trial
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.audits.roles import CODE
-from secure_fl.capture.opening import Keys, Part, RecordedRun, slots_of
+from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, slots_of
 from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.crypto.sealing.masking import Slots
 
@@ -49,7 +49,7 @@ def masked_inputs(run: RecordedRun) -> dict[str, list[Slots]]:
     return {f"the masked inputs of {party}": sorted(found, key=len, reverse=True)[:MOST]}
 
 
-def noise_trials(run: RecordedRun, prior: Prior, std: float | None) -> tuple[Trial, ...]:
+def noise_trials(run: RecordedRun, prior: Prior, std: float | None) -> tuple[AuditTrial, ...]:
     """Whether opened sums of predictions carry the noise that is promised."""
     if std is None or run.host is None:
         return ()
@@ -57,7 +57,7 @@ def noise_trials(run: RecordedRun, prior: Prior, std: float | None) -> tuple[Tri
     rng = prior.rng(NOISE)
     drawn = rng.normal(0, std, max(noise.size, ENOUGH))
     return (
-        Trial(
+        AuditTrial(
             _noised(np.zeros(drawn.size), std, "a planted bug: no noise"),
             _noised(noise, std, "sums of predictions"),
             _noised(drawn, std, "Gaussian noise of that size"),
@@ -65,9 +65,9 @@ def noise_trials(run: RecordedRun, prior: Prior, std: float | None) -> tuple[Tri
     )
 
 
-def _noised(noise: Floats, std: float, target: str) -> Finding:
+def _noised(noise: Floats, std: float, target: str) -> AuditFinding:
     """Success: the noise is smaller than promised, beyond doubt."""
-    blank = Finding(NOISE, CODE, target, "noise is missing", None, LEVEL, 1.0, noise.size)
+    blank = AuditFinding(NOISE, CODE, target, "noise is missing", None, LEVEL, 1.0, noise.size)
     if noise.size < ENOUGH:
         return blank.at(note="too few predictions were opened to measure their noise")
     square = float((noise**2).sum())
@@ -89,5 +89,5 @@ def _noise(run: RecordedRun) -> Iterator[Floats]:
             yield np.asarray(opened - true, dtype=np.float64)
 
 
-def _host_totals(run: RecordedRun) -> Sequence[Part]:
+def _host_totals(run: RecordedRun) -> Sequence[CapturedSegment]:
     return [p for p in run.parts if p.total and p.frame.party == run.host and p.note.opened]

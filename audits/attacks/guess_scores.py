@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from secure_fl.audits.base import Finding, Prior, Reading
-from secure_fl.audits.statistics import clopper_pearson
+from secure_fl.audits.audit_statistics import clopper_pearson
+from secure_fl.audits.findings import AuditFinding, Prior, Reading
 from secure_fl.data.examples import Example
 
 RECALL = "token recall"  # the measure whose interval is that of a rate
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class GuessScore:
     """How well one guess did, against what guessing gives."""
 
     value: float
@@ -132,9 +132,9 @@ def finding(
     role: str,
     measure: str,
     chosen: Sequence[Reading],
-    scores: Sequence[Score],
+    scores: Sequence[GuessScore],
     note: str = "",
-) -> Finding:
+) -> AuditFinding:
     """One finding out of the scores of one reading each: means, the counts added up."""
     chance = fmean(score.chance for score in scores)
     samples = sum(score.samples for score in scores)
@@ -143,7 +143,7 @@ def finding(
     if "hits" in details and samples:
         interval = clopper_pearson(details["hits"], samples)
         details["recall_interval"] = list(interval)  # of all tokens in one pool
-    return Finding(
+    return AuditFinding(
         attack=attack,
         role=role,
         target=target_of(chosen),
@@ -159,9 +159,9 @@ def finding(
     )  # fmt: skip
 
 
-def nothing(attack: str, role: str, measure: str, note: str) -> Finding:
+def nothing(attack: str, role: str, measure: str, note: str) -> AuditFinding:
     """A finding where there was nothing that the attack could have worked on."""
-    return Finding(
+    return AuditFinding(
         attack=attack, role=role, target="nobody", measure=measure, value=None, chance=0.0,
         threshold=halfway(0.0), samples=0, note=note,
     )  # fmt: skip

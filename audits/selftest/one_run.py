@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.shadows import Floats, Mask, made_site
-from secure_fl.audits.base import Finding, Prior, PublicView
+from secure_fl.audits.attacks.shadow_models import Floats, Mask, made_site
+from secure_fl.audits.audit_statistics import clopper_pearson, one_run_epsilon
+from secure_fl.audits.findings import AuditFinding, Prior, PublicView
 from secure_fl.audits.gaussian import one_run_gaussian_epsilon
-from secure_fl.audits.shipped.canaries import Subject, linear, texts
-from secure_fl.audits.statistics import clopper_pearson, one_run_epsilon
+from secure_fl.audits.selftest.canaries import CanarySubject, linear, texts
 from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.errors import BudgetError, DataError
 from secure_fl.learning.dp.training import fit_privately
@@ -87,7 +87,7 @@ def one_run(
     *,
     on: Literal["linear", "texts"] = "linear",
     count: int | None = None,
-) -> Finding:
+) -> AuditFinding:
     """Audit a build of the run's DP-SGD. Success: an ε beyond the claimed one is disproved."""
     dp = prior.training.dp
     if dp is None:
@@ -109,7 +109,9 @@ def flips(prior: Prior, count: int, purpose: str) -> Mask:
     return inside
 
 
-def train(subject: Subject, dp: DPSettings, inside: Mask, build: Build) -> tuple[nn.Module, float]:
+def train(
+    subject: CanarySubject, dp: DPSettings, inside: Mask, build: Build
+) -> tuple[nn.Module, float]:
     """Train by the program's own DP-SGD; also return the ε that its accountant claims for this.
 
     Canaries that are left out keep an empty place, so that the sample rate tells nothing of the
@@ -151,10 +153,10 @@ def guess_coins(scores: Floats, share: float = GUESSED) -> Guesses:
 
 def judged(
     view: PublicView, name: str, guesses: Guesses, inside: Mask, claimed: float, dp: DPSettings
-) -> Finding:
+) -> AuditFinding:
     """Compare the guesses with the coins; before this, nothing has looked at them."""
     m, r, v = len(inside), guesses.made, guesses.right(inside)
-    return Finding(
+    return AuditFinding(
         NAME,
         view.role,
         TARGET.format(name),
@@ -188,8 +190,8 @@ def _trained(prior: Prior, site: Site, passes: int) -> nn.Module:
     return model
 
 
-def _nothing(view: PublicView, reason: str) -> Finding:
-    return Finding(
+def _nothing(view: PublicView, reason: str) -> AuditFinding:
+    return AuditFinding(
         NAME, view.role, TARGET.format("a model"), MEASURE, None, 0.0, math.inf, 0,
         evidence=view.evidence, note=reason,
     )  # fmt: skip

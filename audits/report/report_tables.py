@@ -9,7 +9,7 @@ from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
 from secure_fl.audits.document import AuditDocument, FindingPart, PointPart, RocPart, TrialPart
 from secure_fl.audits.report.curves import area, needed, rate_at, resolution
 from secure_fl.audits.report.sentences import verdict
-from secure_fl.audits.report.words import (
+from secure_fl.audits.report.terms import (
     VERDICTS,
     count,
     duration,
@@ -22,7 +22,7 @@ from secure_fl.audits.report.words import (
 )
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A caption, a header and rows of text; the first column names the row."""
 
     caption: str
@@ -34,24 +34,26 @@ class Table(NamedTuple):
 RATES = (0.1, 0.01, 0.001)
 
 
-def points(items: Sequence[PointPart]) -> Table:
+def points(items: Sequence[PointPart]) -> ReportTable:
     """Accuracy beside leakage."""
     deployed = {True: " (deployed)", False: ""}
     rows = [
         (p.label + deployed[p.deployed], _known(p.accuracy), _known(p.leakage), p.measure)
         for p in items
     ]
-    return Table("Accuracy and leakage", ("Run", "Accuracy", "Leakage", "Measured as"), rows)
+    return ReportTable("Accuracy and leakage", ("Run", "Accuracy", "Leakage", "Measured as"), rows)
 
 
 def _known(value: float | None) -> str:
     return "not measured" if value is None else number(value)
 
 
-def trials(document: AuditDocument) -> Table:
+def trials(document: AuditDocument) -> ReportTable:
     """All trials, one line each."""
     header = ("Trial", "Whose view", "Verdict", "Unprotected", "Deployed", "Null", "Guessing")
-    return Table("All trials, one line each", header, [_trial(one) for one in document.trials])
+    return ReportTable(
+        "All trials, one line each", header, [_trial(one) for one in document.trials]
+    )
 
 
 def _trial(trial: TrialPart) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ def _trial(trial: TrialPart) -> tuple[str, ...]:
     return (trial.attack, trial.role, VERDICTS[verdict(trial)].word, *said, guess)
 
 
-def asked(document: AuditDocument) -> Table:
+def asked(document: AuditDocument) -> ReportTable:
     """What roles read of questions and evaluations, and what answers tell when subtracted."""
     mine = [t for t in document.trials if t.attack.partition(":")[0] in (QUESTIONS, EVALUATION)]
     rows = [
@@ -69,7 +71,7 @@ def asked(document: AuditDocument) -> Table:
         for one in mine
     ]
     header = ("Looked for", "By whom", "Verdict", "Unprotected", "Here", "Null")
-    return Table("Questions and evaluations at made-up hospitals", header, rows)
+    return ReportTable("Questions and evaluations at made-up hospitals", header, rows)
 
 
 def _three(trial: TrialPart) -> tuple[FindingPart | None, ...]:
@@ -88,7 +90,7 @@ def rate(value: float) -> str:
     return f"{value:.3f}" if value == 0 or 0.001 <= abs(value) <= 1 else number(value)
 
 
-def findings(trial: TrialPart) -> Table:
+def findings(trial: TrialPart) -> ReportTable:
     """Control, deployed and null of one trial, side by side."""
     three = _three(trial)
     lines: dict[str, Callable[[FindingPart], str]] = {
@@ -110,30 +112,30 @@ def findings(trial: TrialPart) -> Table:
         if any(cell not in ("", "not run") for cell in cells) or name == "Value":
             rows.append((name, *cells))
     header = ("", "Unprotected (control)", "Deployed", "Null")
-    return Table(f"Findings of {trial.attack}, {trial.role}", header, rows)
+    return ReportTable(f"Findings of {trial.attack}, {trial.role}", header, rows)
 
 
-def budget(document: AuditDocument) -> Table:
+def budget(document: AuditDocument) -> ReportTable:
     """What each ledger had spent at the end."""
     rows = [
         (curve.label, number(curve.x[-1]), number(curve.y[-1]))
         for curve in document.budget
         if curve.x and curve.y
     ]
-    return Table("Privacy loss at the end", ("Ledger", "Last round", "ε spent"), rows, True)
+    return ReportTable("Privacy loss at the end", ("Ledger", "Last round", "ε spent"), rows, True)
 
 
-def traffic(document: AuditDocument) -> Table:
+def traffic(document: AuditDocument) -> ReportTable:
     """Bytes of each curve in all."""
     rows = [
         (curve.label, size(sum(curve.y)), size(sum(curve.y) / len(curve.y)))
         for curve in document.traffic
         if curve.y
     ]
-    return Table("Bytes over all rounds", ("Curve", "In all", "Per round"), rows, True)
+    return ReportTable("Bytes over all rounds", ("Curve", "In all", "Per round"), rows, True)
 
 
-def spectra(document: AuditDocument) -> Table:
+def spectra(document: AuditDocument) -> ReportTable:
     """How few singular values hold most of each matrix."""
     rows = []
     for curve in document.spectra:
@@ -141,14 +143,14 @@ def spectra(document: AuditDocument) -> Table:
             holds = [f"{needed(curve, part):,}" for part in (0.9, 0.95, 0.99)]
             rows.append((curve.label, f"{len(curve.y):,}", *holds))
     header = ("Matrix", "Singular values", "for 90 % of the energy", "for 95 %", "for 99 %")
-    return Table("Singular values that are needed", header, rows, True)
+    return ReportTable("Singular values that are needed", header, rows, True)
 
 
-def roc(document: AuditDocument) -> Table:
+def roc(document: AuditDocument) -> ReportTable:
     """Each membership attack's curve in four figures."""
     rows = [(c.label, number(area(c)), *_rates(c)) for c in document.roc if c.fpr]
     header = ("Attack", "AUC", *(f"TPR at {rate:.4g} FPR" for rate in RATES))
-    return Table("Membership attacks (guessing: AUC 0.5, TPR = FPR)", header, rows, True)
+    return ReportTable("Membership attacks (guessing: AUC 0.5, TPR = FPR)", header, rows, True)
 
 
 def _rates(curve: RocPart) -> list[str]:
@@ -158,30 +160,30 @@ def _rates(curve: RocPart) -> list[str]:
     ]
 
 
-def seconds(document: AuditDocument) -> Table:
+def seconds(document: AuditDocument) -> ReportTable:
     """Where the time went."""
     rows = [(phase, duration(spent)) for phase, spent in ordered(document.seconds)]
-    return Table("Time", ("Phase", "Spent"), rows, True)
+    return ReportTable("Time", ("Phase", "Spent"), rows, True)
 
 
-def volumes(document: AuditDocument) -> Table:
+def volumes(document: AuditDocument) -> ReportTable:
     """How many bytes crossed the wires."""
     rows = [(what, size(sent), f"{sent:,}") for what, sent in ordered(document.bytes)]
-    return Table("Bytes", ("What", "Size", "Bytes"), rows, True)
+    return ReportTable("Bytes", ("What", "Size", "Bytes"), rows, True)
 
 
-def scores(document: AuditDocument) -> Table:
+def scores(document: AuditDocument) -> ReportTable:
     """The run's accuracy, as its result has it."""
     rows = [(name, number(score)) for name, score in ordered(document.accuracy)]
-    return Table("Scores of the run", ("Of", "Value"), rows, True)
+    return ReportTable("Scores of the run", ("Of", "Value"), rows, True)
 
 
-def facts(caption: str, items: Mapping[str, Any]) -> Table:
+def facts(caption: str, items: Mapping[str, Any]) -> ReportTable:
     """Names and values of any mapping."""
-    return Table(caption, ("Name", "Value"), [(name, plain(v)) for name, v in ordered(items)])
+    return ReportTable(caption, ("Name", "Value"), [(name, plain(v)) for name, v in ordered(items)])
 
 
-def sources(document: AuditDocument) -> Table:
+def sources(document: AuditDocument) -> ReportTable:
     """What a reader needs to run this again."""
     run = document.run
     cohort = (
@@ -191,4 +193,4 @@ def sources(document: AuditDocument) -> Table:
     rows = [("Seed", str(run.seed)), ("Rounds", str(run.rounds)), ("Cohort", cohort)]
     rows += [(f"Version of {name}", text) for name, text in ordered(run.versions)]
     rows += [(f"Machine: {name}", plain(text)) for name, text in ordered(run.machine)]
-    return Table("Seed, versions and machine", ("Name", "Value"), rows)
+    return ReportTable("Seed, versions and machine", ("Name", "Value"), rows)

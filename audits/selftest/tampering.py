@@ -1,11 +1,11 @@
-"""What a lying coordinator can make parties accept: every trick by name, and who noticed it.
+"""Attacks of a malicious coordinator, and the parties that notice them.
 
-Each of `tricks.TRICKS` is played on a small federation of the installed program, protected as the
-run is, and again where what stops it is taken away: without protection; with links that do not
-count frames; with keys that are taken on trust. There it must work, or it is no trick.
+Each coordinator of `malicious_coordinators` leads a small federation of the installed program,
+protected as the run is. It also leads one that lacks the defence: without protection, with links
+that do not count frames, or with keys that parties take on trust. There it must succeed.
 
 Swapped keys are tried on one masked sum of three parties at the level of
-`crypto.sealing.step_keys`. The coordinator tells one party a key of its own in place of all others'
+`crypto.sealing.step_keys`. The coordinator sends one party a key of its own in place of all others'
 keys; a party that believes it masks with streams that the coordinator can draw too. Its self mask
 comes off in every sum, by the shares that the others hold.
 """
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.lying import Outcome, Setting, Trick, play
-from secure_fl.audits.shipped.tricks import TRICKS, swapped
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
+from secure_fl.audits.selftest.malicious_coordinators import TRICKS, swapped
+from secure_fl.audits.selftest.malicious_federation import Outcome, Setting, Trick, play
 from secure_fl.coordinator.sum_steps import offers_to
 from secure_fl.crypto.keys.identity import Identity, channel
 from secure_fl.crypto.sealing import masking, sharing
@@ -137,7 +137,7 @@ def tampering_trials(
     prior: Prior | None = None,
     quick: bool = False,
     mode: Protection = "he+secagg",
-) -> tuple[Trial, ...]:
+) -> tuple[AuditTrial, ...]:
     """Play every trick; pass the run's own mode.
 
     Nothing of it depends on the prior, and all of it is quick.
@@ -153,35 +153,35 @@ def tampering_trials(
             trials.append(_keys(deployed, nothing))
             continue
         control = played(name, uncounted if name == FRAME else bare)
-        trials.append(Trial(control, played(name, deployed), nothing))
+        trials.append(AuditTrial(control, played(name, deployed), nothing))
     return tuple(trials)
 
 
-def played(name: str, setting: Setting) -> Finding:
+def played(name: str, setting: Setting) -> AuditFinding:
     """Play one trick on a small federation, and see whether any party took a wrong result."""
     out = play(setting, TRICKS[name](setting.mode))
     return _finding(name, float(out.accepted or not out.noticed), out, setting)
 
 
-def _keys(deployed: Setting, null: Finding) -> Trial:
+def _keys(deployed: Setting, null: AuditFinding) -> AuditTrial:
     """Swapped keys change no result: what they win is the victim's input."""
     if deployed.mode not in MASKED:
         note = f'protection.mode = "{deployed.mode}" has no keys that could be swapped'
-        return Trial(None, null.at(value=None, note=note), None, reason=note)
+        return AuditTrial(None, null.at(value=None, note=note), None, reason=note)
     control, _ = input_read(OnTrust, swap=True)
     read, _ = input_read(StepKeys, swap=True)
     without, _ = input_read(StepKeys, swap=False)
     out = play(deployed, TRICKS[KEYS](deployed.mode))
     measure = "an input was read, or other keys were taken"
     planted = {"noticed by": {}, "without": "the check of keys"}
-    return Trial(
+    return AuditTrial(
         null.at(value=float(control), measure=measure, details=planted),
         _finding(KEYS, float(read or not out.noticed), out, deployed).at(measure=measure),
         null.at(value=max(float(without), null.value or 0.0), measure=measure),
     )
 
 
-def _finding(name: str, value: float, out: Outcome, setting: Setting) -> Finding:
+def _finding(name: str, value: float, out: Outcome, setting: Setting) -> AuditFinding:
     details: dict[str, Any] = {
         "mode": setting.mode,
         "noticed by": dict(sorted(out.noticed.items())),
@@ -190,4 +190,4 @@ def _finding(name: str, value: float, out: Outcome, setting: Setting) -> Finding
         details["without"] = "counted frames"
     measure = "a party accepted it, or nobody noticed"
     attack, target = f"{NAME}: {name}", "a small federation"
-    return Finding(attack, ROLE, target, measure, value, 0.0, 1.0, 1, details=details)
+    return AuditFinding(attack, ROLE, target, measure, value, 0.0, 1.0, 1, details=details)

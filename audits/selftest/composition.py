@@ -18,7 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from secure_fl.audits.base import Finding
+from secure_fl.audits.findings import AuditFinding
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.dp.layers import no_dropout
 from secure_fl.learning.dp.model import Bounds, Loss, privately
@@ -120,9 +120,9 @@ def lint(
     *,
     target: str,
     bounds: Sequence[float] = BOUNDS,
-) -> Finding:
+) -> AuditFinding:
     """Say how far one record moves a step, against the bound that the accountant takes."""
-    blank = Finding(NAME, ROLE, target, MEASURE, None, 1.0, 1 + TOLERANCE, 0)
+    blank = AuditFinding(NAME, ROLE, target, MEASURE, None, 1.0, 1 + TOLERANCE, 0)
     try:
         found = worst(move, neighbours, bounds)
     except SecureFLError as error:

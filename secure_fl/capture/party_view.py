@@ -64,7 +64,7 @@ class OpenedLine(msgspec.Struct, frozen=True, tag="opened"):
     values: dict[str, Span]
 
 
-class ToldLine(msgspec.Struct, frozen=True, tag="told"):
+class SharedLine(msgspec.Struct, frozen=True, tag="told"):
     """A value that another member shared with all parties, as this party opened it."""
 
     session: int
@@ -72,11 +72,11 @@ class ToldLine(msgspec.Struct, frozen=True, tag="told"):
     data: Span
 
 
-AnyLine = SumLine | OpenedLine | ToldLine
+AnyLine = SumLine | OpenedLine | SharedLine
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SumSegment:
     """One segment of a sum: whose values, which, and how they lie."""
 
     key: str
@@ -86,14 +86,14 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class NoiseGrid:
     """The grid that noised values lie on: all that decoding needs to know of their noise."""
 
     scale: float
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SharedValue:
     """A value that another member shared with all parties."""
 
     session: int
@@ -109,8 +109,8 @@ class SumNote:
     session: int
     number: int
     audience: Audience
-    noise: Grid | None  # None: nothing was added
-    segments: tuple[Segment, ...]
+    noise: NoiseGrid | None  # None: nothing was added
+    segments: tuple[SumSegment, ...]
     given: Mapping[str, NDArray[np.float32]]
     opened: Mapping[str, NDArray[np.float32]] | None = None  # None: not to this party
     survivors: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class WatchedEnvelopes:
     def open(self, data: bytes, context: bytes) -> bytes:
         """Open what another member shared with all, and note it."""
         value = self._inner.open(data, context)
-        self._journal.line(ToldLine(self._session, context.decode(), self._journal.put(value)))
+        self._journal.line(SharedLine(self._session, context.decode(), self._journal.put(value)))
         return value
 
 
@@ -198,7 +198,7 @@ def _put(journal: Journal, vector: NDArray[Any]) -> Span:
     return journal.put(vector.astype("<f4").tobytes())
 
 
-def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
+def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]:
     """All sums of a recorded run as one party saw them, and what others told it."""
     stem = folder / STEM
     blobs = Blobs(stem)
@@ -207,9 +207,9 @@ def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
         return {name: np.frombuffer(blobs[span], "<f4") for name, span in spans.items()}
 
     found: dict[tuple[int, int], SumNote] = {}
-    told: list[Told] = []
+    told: list[SharedValue] = []
     for line in lines(stem, cast("type[Any]", AnyLine)):
-        if isinstance(line, ToldLine):
+        if isinstance(line, SharedLine):
             told += _told(line, blobs[line.data])
             continue
         at = (line.session, line.number)
@@ -218,7 +218,7 @@ def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
                 line.session,
                 line.number,
                 Audience(line.audience),
-                None if line.grid is None else Grid(line.grid),
+                None if line.grid is None else NoiseGrid(line.grid),
                 tuple(map(_segment, line.segments)),
                 values(line.given),
             )
@@ -228,13 +228,13 @@ def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
     return tuple(found.values()), tuple(told)
 
 
-def _told(line: ToldLine, data: bytes) -> list[Told]:
+def _told(line: SharedLine, data: bytes) -> list[SharedValue]:
     """Decode what an envelope held; a state for newcomers gives none, for all hold it alike."""
     kind, _, rest = line.context.partition(" ")
     if kind not in ("broadcast", "share"):
         return []
     sender = rest.partition(" ")[2]
-    return [Told(line.session, kind, sender, payload.unpack(data))]
+    return [SharedValue(line.session, kind, sender, payload.unpack(data))]
 
 
 def _sizes(group: Group) -> tuple[tuple[str, int], ...]:
@@ -249,9 +249,9 @@ def _line(layout: Layout | None) -> LayoutLine | None:
     return LayoutLine(fields, codec.bits, codec.parties, codec.modulus, codec.extra)
 
 
-def _segment(line: SegmentLine) -> Segment:
+def _segment(line: SegmentLine) -> SumSegment:
     layout = None
     if (known := line.layout) is not None:
         codec = Codec(known.bits, known.parties, known.modulus, known.extra)
         layout = Layout(tuple(Field(*found) for found in known.fields), codec)
-    return Segment(line.key, line.owners, dict(line.vectors), layout)
+    return SumSegment(line.key, line.owners, dict(line.vectors), layout)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.distillation import Distillation, Pair
 from secure_fl.algorithms.fedkd import FedKD, losses
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.composition import (
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
+from secure_fl.audits.selftest.composition import (
     BOUNDS,
     MEASURE,
     NAME,
@@ -41,7 +41,7 @@ Adaptive = Literal["batch", "sample", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class LintedModule:
     """A module that DP-SGD trains, its loss of each record, and batches to try it on."""
 
     model: nn.Module
@@ -49,17 +49,17 @@ class Subject:
     neighbours: tuple[Neighbours, ...]
 
 
-def plain(prior: Prior, rows: int = ROWS) -> Subject:
+def plain(prior: Prior, rows: int = ROWS) -> LintedModule:
     """The model of the run under its task's loss."""
     model, task = prior.model(), prior.task
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
         return task.loss(task.forward(module, batch), batch, reduction="none")
 
-    return Subject(model, loss, neighbours(prior, model, loss, rows))
+    return LintedModule(model, loss, neighbours(prior, model, loss, rows))
 
 
-def paired(prior: Prior, adaptive: Adaptive, rows: int = ROWS) -> Subject:
+def paired(prior: Prior, adaptive: Adaptive, rows: int = ROWS) -> LintedModule:
     """A teacher and its student under FedKD's losses; "batch" is what DP-SGD refuses."""
     given = prior.algorithm
     cfg: Distillation = given if isinstance(given, FedKD) else Distillation()
@@ -75,7 +75,7 @@ def paired(prior: Prior, adaptive: Adaptive, rows: int = ROWS) -> Subject:
     for model in (teacher, student):
         _make_sure(model, prior.task.outputs_per_row)
     pair = Pair(teacher, student, prior.task, cfg, (1.0, 1.0))
-    return Subject(pair, losses, neighbours(prior, pair, losses, rows))
+    return LintedModule(pair, losses, neighbours(prior, pair, losses, rows))
 
 
 def neighbours(prior: Prior, model: nn.Module, loss: Loss, rows: int) -> tuple[Neighbours, ...]:
@@ -92,12 +92,14 @@ def neighbours(prior: Prior, model: nn.Module, loss: Loss, rows: int) -> tuple[N
     return Neighbours(common, (0, len(common["labels"]) - 1)), Neighbours(mixed, (0, last))
 
 
-def composition_trials(prior: Prior, quick: bool = False) -> tuple[Trial, ...]:
+def composition_trials(prior: Prior, quick: bool = False) -> tuple[AuditTrial, ...]:
     """Lint the plain model against one without clipping, and FedKD's pair against batch weights."""
     if prior.task.head == "ranking":
         what = "DP-SGD trains tasks of texts and sentences"
-        blank = Finding(NAME, ROLE, "any model", MEASURE, None, 1.0, 1 + TOLERANCE, 0, note=what)
-        return (Trial(None, blank, None, reason=what),)
+        blank = AuditFinding(
+            NAME, ROLE, "any model", MEASURE, None, 1.0, 1 + TOLERANCE, 0, note=what
+        )
+        return (AuditTrial(None, blank, None, reason=what),)
     rows = ROWS // 2 if quick else ROWS
     alone, sample = plain(prior, rows), paired(prior, "sample", rows)
     batch = paired(prior, "batch", rows)
@@ -108,13 +110,15 @@ def composition_trials(prior: Prior, quick: bool = False) -> tuple[Trial, ...]:
     )
 
 
-def _trial(target: str, subject: Subject, step: Move, other: Subject, planted: Move) -> Trial:
+def _trial(
+    target: str, subject: LintedModule, step: Move, other: LintedModule, planted: Move
+) -> AuditTrial:
     deployed = lint(step, subject.neighbours, target=target)
     if deployed.value is None:
-        return Trial(None, deployed, None, reason=deployed.note)
+        return AuditTrial(None, deployed, None, reason=deployed.note)
     same = [Neighbours(pair.batch, (NOBODY,)) for pair in subject.neighbours]
     null = lint(step, same, target=target, bounds=BOUNDS[:1])  # equal batches, whatever the bound
-    return Trial(lint(planted, other.neighbours, target=target), deployed, null)
+    return AuditTrial(lint(planted, other.neighbours, target=target), deployed, null)
 
 
 def _records(prior: Prior) -> list[Example]:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from secure_fl.audits.attacks import counts, membership, metadata, predictions, reading
-from secure_fl.audits.base import Trial, Verdict
 from secure_fl.audits.document import Access, CellPart, RowPart
+from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, PUBLIC
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MatrixRow:
     """One kind of information: which attacks look for it, and what finding it means."""
 
     what: str
@@ -28,49 +28,53 @@ class Row:
     required: bool = True  # that an attack of it comes to a verdict, if it is promised
 
 
-def _asked(what: str, name: str) -> tuple[Row, Row]:
+def _asked(what: str, name: str) -> tuple[MatrixRow, MatrixRow]:
     """What hospitals count when they are asked: each one's counts, and those of several."""
     return (
-        Row(f"one hospital's counts in {what}", (f"{name}: {counts.ONE}",)),
-        Row(f"sums of counts in {what}", (f"{name}: {counts.SUM}",), "of a sum", promised=False),
+        MatrixRow(f"one hospital's counts in {what}", (f"{name}: {counts.ONE}",)),
+        MatrixRow(
+            f"sums of counts in {what}", (f"{name}: {counts.SUM}",), "of a sum", promised=False
+        ),
     )
 
 
 MEMBERSHIP = (membership.LIRA, membership.RMIA, predictions.MEMBERSHIP)
 ROWS = (
-    Row("one hospital's update", (reading.ONE,)),
-    Row("a sum of updates", (reading.SUM,), found="of a sum", promised=False),
-    Row(
+    MatrixRow("one hospital's update", (reading.ONE,)),
+    MatrixRow("a sum of updates", (reading.SUM,), found="of a sum", promised=False),
+    MatrixRow(
         "words of one hospital's records",
         ("token bag", "span check", "gradient matching", "whole texts"),
         from_updates=True,
     ),
-    Row(
+    MatrixRow(
         "how many records of each label a hospital has",
         ("label counts",),
         from_updates=True,
     ),
-    Row("the number of records that a hospital sends along", (reading.COUNTS,), required=False),
-    Row("how many records a hospital has", (metadata.SIZES, metadata.TIMING), "sizes", False),
-    Row(
+    MatrixRow(
+        "the number of records that a hospital sends along", (reading.COUNTS,), required=False
+    ),
+    MatrixRow("how many records a hospital has", (metadata.SIZES, metadata.TIMING), "sizes", False),
+    MatrixRow(
         "whether a record was trained on",
         MEMBERSHIP,
         promised=False,
     ),
-    Row("the label histogram", (predictions.LABELS,), promised=False),
+    MatrixRow("the label histogram", (predictions.LABELS,), promised=False),
     *_asked("a question about records", counts.QUESTIONS),
     *_asked("an evaluation", counts.EVALUATION),
 )
 
 
-def ident(trial: Trial) -> str:
+def ident(trial: AuditTrial) -> str:
     """A trial's id: how cells and reports point to it."""
     found = trial.deployed
     about = f"/{found.target}" if trial.role == CODE and found is not None else ""
     return re.sub(r"[^\w/.+:-]+", "-", f"{trial.attack}/{trial.role}{about}")
 
 
-def matrix(trials: Sequence[Trial], roles: Sequence[str]) -> tuple[RowPart, ...]:
+def matrix(trials: Sequence[AuditTrial], roles: Sequence[str]) -> tuple[RowPart, ...]:
     """Every row that any attack looked for, over all roles."""
     rows = []
     for row in ROWS:
@@ -80,7 +84,9 @@ def matrix(trials: Sequence[Trial], roles: Sequence[str]) -> tuple[RowPart, ...]
     return tuple(rows)
 
 
-def answer(row: Row, role: str, trials: Sequence[Trial]) -> tuple[Verdict, tuple[Trial, ...]]:
+def answer(
+    row: MatrixRow, role: str, trials: Sequence[AuditTrial]
+) -> tuple[Verdict, tuple[AuditTrial, ...]]:
     """Answer one cell: what this role learns of this row, and which trials say so.
 
     A role that could read no single hospital's update has nothing to find in it, even where an
@@ -103,7 +109,7 @@ def answer(row: Row, role: str, trials: Sequence[Trial]) -> tuple[Verdict, tuple
     return (Verdict.HOLDS if holding else Verdict.UNTESTED), holding
 
 
-def _cell(row: Row, role: str, trials: Sequence[Trial]) -> CellPart:
+def _cell(row: MatrixRow, role: str, trials: Sequence[AuditTrial]) -> CellPart:
     verdict, found = answer(row, role, trials)
     evidence = tuple(map(ident, found))
     if verdict is Verdict.LEAKS:
@@ -120,7 +126,7 @@ def _cell(row: Row, role: str, trials: Sequence[Trial]) -> CellPart:
     return CellPart(role=role, access=access, evidence=evidence, note=note)
 
 
-def _why(mine: Iterable[Trial]) -> str:
+def _why(mine: Iterable[AuditTrial]) -> str:
     """Why nothing can be said, in the words of the trials."""
     said = []
     for trial in mine:
@@ -131,20 +137,20 @@ def _why(mine: Iterable[Trial]) -> str:
     return "; ".join(dict.fromkeys(filter(None, said)))
 
 
-def _access(row: Row, trial: Trial) -> Access:
+def _access(row: MatrixRow, trial: AuditTrial) -> Access:
     """Name the access: "of a sum" if the finding is about one, else the row's own word."""
     target = trial.deployed.target if trial.deployed else ""
     return "of a sum" if target.startswith("the sum") else row.found
 
 
-def _note(trial: Trial) -> str:
+def _note(trial: AuditTrial) -> str:
     found = trial.deployed
     if found is None or found.value is None:
         return ""
     return f"{found.measure} {found.value:.2f} ({found.target})"
 
 
-def promised(trial: Trial, within_bound: Mapping[str, bool]) -> bool:
+def promised(trial: AuditTrial, within_bound: Mapping[str, bool]) -> bool:
     """Whether the protection promises that this attack fails for this role.
 
     Beyond the number of colluders that a run states, nothing is promised; and what is read of a sum

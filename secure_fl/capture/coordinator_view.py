@@ -17,7 +17,7 @@ from secure_fl.protocol.frames import Envelope, Frame, digest, peek
 STEM = "wire"
 
 
-class Line(msgspec.Struct, frozen=True):
+class FrameLine(msgspec.Struct, frozen=True):
     """One frame in the index."""
 
     session: int  # a resumed run has several
@@ -29,11 +29,11 @@ class Line(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Seen:
+class CapturedFrame:
     """One frame that the coordinator carried."""
 
     number: int  # from 1; "wire/17" in reports
-    line: Line
+    line: FrameLine
     _blobs: Blobs = field(repr=False)
 
     @property
@@ -89,11 +89,11 @@ class WatchedEngine:
         if key not in self._bulks:
             self._bulks[key] = self._journal.put(frame.bulk)
         head = self._journal.put(frame.head)
-        self._journal.line(Line(self._session, sent, party, at, head, self._bulks[key]))
+        self._journal.line(FrameLine(self._session, sent, party, at, head, self._bulks[key]))
 
 
-def read(folder: Path) -> tuple[Seen, ...]:
+def read(folder: Path) -> tuple[CapturedFrame, ...]:
     """All frames of a recorded run, in order."""
     stem = folder / STEM
     blobs = Blobs(stem)
-    return tuple(Seen(n, line, blobs) for n, line in enumerate(lines(stem, Line), 1))
+    return tuple(CapturedFrame(n, line, blobs) for n, line in enumerate(lines(stem, FrameLine), 1))

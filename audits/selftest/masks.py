@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from scipy.stats import chi2
 
-from secure_fl.audits.base import Finding
+from secure_fl.audits.findings import AuditFinding
 from secure_fl.crypto.sealing.masking import Slots
 
 NAME = "weak masks"
@@ -47,14 +47,14 @@ def uniformity(slots: Slots, modulus: int) -> float:
 
 def uniform_inputs(
     slot_vectors: Sequence[Slots], modulus: int, *, target: str = "masked inputs"
-) -> Finding:
+) -> AuditFinding:
     """Whether what a party sent is anything but uniform mod t: then masks do not cover it."""
     return _unlike_uniform("bare masks", slot_vectors, modulus, target)
 
 
 def reuse(
     slot_vectors: Sequence[Slots], modulus: int, *, target: str = "one party's masked inputs"
-) -> Finding:
+) -> AuditFinding:
     """Whether two inputs of one party share a mask: then their difference (or sum) is bare.
 
     The vectors are of different steps; of two that differ in length the common beginning counts.
@@ -99,7 +99,7 @@ def weak_seeds(
     bits: int,
     log_streams: int,
     target: str,
-) -> Finding:
+) -> AuditFinding:
     """Guess a seed of `bits` bits, for each way to expand it, and look for streams that repeat."""
     found = any(guess_seed(masked, known, modulus, way, bits) is not None for way in guesses)
     twice = repetition(streams, 1 << log_streams)
@@ -113,15 +113,15 @@ def weak_seeds(
     }
     value = float(found or twice)
     tried = len(guesses) << bits
-    return Finding(
+    return AuditFinding(
         NAME, ROLE, target, "a mask's seed was found", value, 0.0, 1.0, tried, details=details
     )
 
 
-def _unlike_uniform(what: str, vectors: Sequence[Slots], modulus: int, target: str) -> Finding:
+def _unlike_uniform(what: str, vectors: Sequence[Slots], modulus: int, target: str) -> AuditFinding:
     enough = [v for v in vectors if v.size >= FEW_BINS * PER_BIN]
     slots = sum(v.size for v in enough)
-    blank = Finding(
+    blank = AuditFinding(
         f"{NAME}: {what}", ROLE, target, "unlike uniform masks", None, LEVEL, 1.0, slots
     )
     if not enough:

@@ -9,8 +9,8 @@ from secrets import token_bytes
 
 import numpy as np
 
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.masks import NAME, reuse, uniform_inputs, weak_seeds
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
+from secure_fl.audits.selftest.masks import NAME, reuse, uniform_inputs, weak_seeds
 from secure_fl.coordinator.sum_steps import offers_to
 from secure_fl.crypto.keys.identity import Identity, channel
 from secure_fl.crypto.sealing import masking, packing
@@ -58,7 +58,7 @@ def mask_trials(
     quick: bool = False,
     recorded: Mapping[str, Sequence[Slots]] | None = None,
     modulus: int = COHORT.modulus,
-) -> tuple[Trial, ...]:
+) -> tuple[AuditTrial, ...]:
     """Attack seeds and streams of the shipped masks.
 
     `recorded`: masked slots that a party sent, sum by sum, for every party; they are judged too.
@@ -102,16 +102,16 @@ def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
 
 def _covered(
     prior: Prior, modulus: int, who: str, slots: Sequence[Slots], clear: Sequence[Slots]
-) -> tuple[Trial, Trial]:
+) -> tuple[AuditTrial, AuditTrial]:
     """Are inputs uniform, and is no mask used twice? Against none, and against one for all."""
     rng = prior.rng(NAME, "uniform", who)
     nothing = [rng.integers(0, modulus, slot.size, dtype=np.uint64) for slot in clear]
     same = [_added(slot, nothing[0], modulus) for slot in clear]
 
-    def bare(view: Sequence[Slots]) -> Finding:
+    def bare(view: Sequence[Slots]) -> AuditFinding:
         return uniform_inputs(view, modulus, target=who)
 
-    def twice(view: Sequence[Slots]) -> Finding:
+    def twice(view: Sequence[Slots]) -> AuditFinding:
         return reuse(view, modulus, target=who)
 
     return (
@@ -120,14 +120,14 @@ def _covered(
     )
 
 
-def _judged(control: Finding, deployed: Finding, null: Finding) -> Trial:
+def _judged(control: AuditFinding, deployed: AuditFinding, null: AuditFinding) -> AuditTrial:
     """Where there is too little to judge, nothing was shown."""
     if deployed.value is None:
-        return Trial(None, deployed, None, reason=deployed.note)
-    return Trial(control, deployed, null)
+        return AuditTrial(None, deployed, None, reason=deployed.note)
+    return AuditTrial(control, deployed, null)
 
 
-def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> Trial:
+def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> AuditTrial:
     rng = prior.rng(NAME, kind)
     known = _packed(prior, 0, modulus)[:KNOWN]
     peer = masking.public_key(token_bytes(masking.SEED_BYTES))
@@ -137,14 +137,14 @@ def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> Trial:
     streams = effort.pair_streams if pairs else effort.self_streams
     bits = min(effort.bits, streams)
 
-    def attack(draw: Callable[[], Slots]) -> Finding:
+    def attack(draw: Callable[[], Slots]) -> AuditFinding:
         masked = _added(known, draw(), modulus)
         return weak_seeds(
             masked, known, modulus, draw, (weak, shipped),
             bits=bits, log_streams=streams, target=kind,
         )  # fmt: skip
 
-    return Trial(
+    return AuditTrial(
         attack(lambda: weak(int(rng.integers(1 << bits)))),
         attack(lambda: shipped(token_bytes(masking.SEED_BYTES))),
         attack(lambda: rng.integers(0, modulus, KNOWN, dtype=np.uint64)),

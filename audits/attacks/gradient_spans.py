@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 from scipy.stats import chi2
 
-from secure_fl.audits.attacks.inputs import Array, Inputs
+from secure_fl.audits.attacks.layer_inputs import Array, Inputs
 
 CHANCE_HIT = 0.1  # expected false hits in all words and places together
 MARGIN = 1.3  # on the largest singular value of noise
@@ -56,7 +56,7 @@ def _cut(G: Array) -> tuple[float, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class InputSpan:
     """Directions that inputs had, as they are or through a lens: an adapter reads A·x of an x."""
 
     basis: Array  # orthonormal columns
@@ -79,7 +79,9 @@ class Span:
         return np.asarray(np.sqrt(np.clip(1 - (inside * inside).sum(-1), 0, None)))
 
 
-def in_span(inputs: Inputs, spans: Sequence[Span], places: int) -> list[tuple[float, int, int]]:
+def in_span(
+    inputs: Inputs, spans: Sequence[InputSpan], places: int
+) -> list[tuple[float, int, int]]:
     """(log p, place, token) of inputs that lie nearer to all spans than words do by chance.
 
     At each place, squared distances of all words follow a Beta law if their directions are
@@ -107,7 +109,7 @@ def _together(logs: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return np.asarray(total)
 
 
-def distances(inputs: Inputs, span: Span, block: range) -> Array:
+def distances(inputs: Inputs, span: InputSpan, block: range) -> Array:
     """Squared sine of the angle between each (place, token) input and the span.
 
     Inputs are (x − mean)/s·γ + β with x = word + place, so all follows from products of tables:
@@ -162,6 +164,6 @@ def time_span_check(words: int = 30_000, places: int = 128, width: int = 384, to
     at = np.array(sorted(truth))
     basis = np.linalg.qr(inputs.rows(at[:, 1], at[:, 0]).T)[0]
     started = time.perf_counter()
-    hits = sorted(in_span(inputs, [Span(basis)], places))[: len(truth)]
+    hits = sorted(in_span(inputs, [InputSpan(basis)], places))[: len(truth)]
     seconds = time.perf_counter() - started
     return seconds, len({(place, token) for _, place, token in hits} & truth) / len(truth)

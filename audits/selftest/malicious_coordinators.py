@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from secure_fl.audits.shipped.lying import PARTIES, ChangedSum, Trick
+from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, Trick
 from secure_fl.crypto.sealing import masking, public, tags
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
 from secure_fl.crypto.sealing.public import read_sum

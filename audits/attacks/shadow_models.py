@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from secure_fl.audits.base import Prior
+from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog

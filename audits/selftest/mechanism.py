@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.base import Finding, Prior, Trial
-from secure_fl.audits.shipped.planted_noise import (
+from secure_fl.audits.audit_statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
+from secure_fl.audits.selftest.planted_noise import (
     NO_CLIP,
     PLANTED,
     Release,
@@ -23,7 +24,6 @@ from secure_fl.audits.shipped.planted_noise import (
     seeded,
     shipped,
 )
-from secure_fl.audits.statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
 from secure_fl.crypto.privacy.noise import SkellamNoise, calibrated_skellam
 
 NAME = "mechanism self-test"
@@ -92,7 +92,7 @@ def self_test(
     releases: int = RELEASES,
     delta: float = DELTA,
     null: bool = False,
-) -> Finding:
+) -> AuditFinding:
     """Compare what a mechanism shows with what its noise claims for one release."""
     claim = noise.epsilon(delta)
     found = measure(release, noise, rng, releases=releases, delta=delta, null=null)
@@ -107,7 +107,7 @@ def self_test(
         "shares in a sum": promised(noise),
     }
     measured, threshold = "epsilon, lower bound at 95 %", claim * (1 + MARGIN)
-    return Finding(
+    return AuditFinding(
         NAME, ROLE, target, measured, found.epsilon, 0.0, threshold, 2 * releases,
         details=details, note=GAUSSIAN,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def self_test(
 
 def mechanism_trials(
     noise: SkellamNoise | None, prior: Prior, quick: bool = False
-) -> tuple[Trial, ...]:
+) -> tuple[AuditTrial, ...]:
     """Test the shipped noise at ε = 3, and as this run has sized it (None: it has none)."""
     releases = QUICK if quick else RELEASES
     trials = [_sized("noise for epsilon 3", reference(), list(PLANTED), prior, releases)]
@@ -124,7 +124,7 @@ def mechanism_trials(
     return (*trials, _fresh(prior))
 
 
-def repeats(share: Share, variance: float, *, target: str = "noise of two sums") -> Finding:
+def repeats(share: Share, variance: float, *, target: str = "noise of two sums") -> AuditFinding:
     """Whether two draws of a share of pure noise are alike, or not of the variance promised."""
     one, two = (share().astype(np.float64) for _ in range(2))
     count = len(one)
@@ -133,7 +133,7 @@ def repeats(share: Share, variance: float, *, target: str = "noise of two sums")
     defect = max(abs(alike), spread) > LIMIT
     measured = "repeats, or has another variance than promised"
     details = {"limit in standard deviations": LIMIT}
-    return Finding(
+    return AuditFinding(
         NAME + ": fresh noise", ROLE, target, measured, float(defect), 0.0, 1.0, 2 * count,
         details=details,
     )  # fmt: skip
@@ -141,10 +141,10 @@ def repeats(share: Share, variance: float, *, target: str = "noise of two sums")
 
 def _sized(
     target: str, noise: SkellamNoise, bugs: Sequence[str], prior: Prior, releases: int
-) -> Trial:
+) -> AuditTrial:
     """The first of the bugs is the control; how the others do is said beside it."""
 
-    def test(release: Release, name: str, *, null: bool = False) -> Finding:
+    def test(release: Release, name: str, *, null: bool = False) -> AuditFinding:
         rng = prior.rng(NAME, target, name)
         return self_test(release, noise, rng, target=target, releases=releases, null=null)
 
@@ -152,10 +152,10 @@ def _sized(
     control = found[bugs[0]]
     values = {bug: finding.value for bug, finding in found.items()}
     control = control.at(details={**control.details, "planted": values})
-    return Trial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
+    return AuditTrial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
 
 
-def _fresh(prior: Prior) -> Trial:
+def _fresh(prior: Prior) -> AuditTrial:
     """The installed program's own source of noise, which no seed can repeat."""
     noise = SkellamNoise(10_000.0, 64.0, 1.0, COUNT, 5, dropouts=0, colluders=0)
     zeros, variance = np.zeros(COUNT), noise.mu / noise.parties
@@ -164,7 +164,7 @@ def _fresh(prior: Prior) -> Trial:
         return noise.share(zeros, seeded(prior.rng(NAME, "one seed")))
 
     differing = seeded(prior.rng(NAME, "two draws"))
-    return Trial(
+    return AuditTrial(
         repeats(same, variance),
         repeats(lambda: noise.share(zeros), variance),
         repeats(lambda: noise.share(zeros, differing), variance),

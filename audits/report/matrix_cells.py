@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from secure_fl.audits.document import AuditDocument, CellPart, TrialPart
-from secure_fl.audits.report.words import ABSENT, ACCESS, Term
+from secure_fl.audits.report.terms import ABSENT, ACCESS, Term
 
 
-class Cell(NamedTuple):
+class MatrixCell(NamedTuple):
     """One field of the matrix, ready to be shown."""
 
     term: Term
@@ -43,14 +43,14 @@ def comparable(documents: Sequence[AuditDocument]) -> list[str]:
     return [what for what in _once(found) if found.count(what) > 1]
 
 
-def line(document: AuditDocument, what: str, columns: Sequence[str]) -> list[Cell]:
+def line(document: AuditDocument, what: str, columns: Sequence[str]) -> list[MatrixCell]:
     """One kind of information, for every role."""
     trials = {trial.id: trial for trial in reversed(document.trials)}
     cells = _cells(document, what)
     return [_cell(cells.get(role), trials) for role in columns]
 
 
-def compared(documents: Sequence[AuditDocument], what: str) -> list[list[Cell]]:
+def compared(documents: Sequence[AuditDocument], what: str) -> list[list[MatrixCell]]:
     """One kind of information, a line for each run; where runs differ, every field says so."""
     columns = roles(documents)
     lines = [line(document, what, columns) for document in documents]
@@ -61,7 +61,7 @@ def compared(documents: Sequence[AuditDocument], what: str) -> list[list[Cell]]:
     ]
 
 
-def _differ(column: Iterable[Cell]) -> bool:
+def _differ(column: Iterable[MatrixCell]) -> bool:
     """Whether runs differ, of those whose audit says anything."""
     return len({cell.term.word for cell in column} - {ABSENT.word}) > 1
 
@@ -89,11 +89,11 @@ def _cells(document: AuditDocument, what: str) -> dict[str, CellPart]:
     return {cell.role: cell for row in rows for cell in row.cells}
 
 
-def _cell(part: CellPart | None, trials: Mapping[str, TrialPart]) -> Cell:
+def _cell(part: CellPart | None, trials: Mapping[str, TrialPart]) -> MatrixCell:
     if part is None:
-        return Cell(ABSENT, "", ())
+        return MatrixCell(ABSENT, "", ())
     evidence = tuple(trials[one] for one in part.evidence if one in trials)
-    return Cell(ACCESS[part.access], part.note, evidence)
+    return MatrixCell(ACCESS[part.access], part.note, evidence)
 
 
 def _once(items: Iterable[str]) -> list[str]:
