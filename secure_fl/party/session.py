@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
 from secure_fl.events import Crossing, EventLog
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages, stories
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol import survivor_log as stories
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
 from secure_fl.protocol.ports import Inquiry, Sums
