@@ -49,8 +49,10 @@ class Algorithm(Section):
     """The settings of one algorithm; `name` picks it in a settings file."""
 
     name: str
-    rounds: Positive = 10  # exchanges of models
-    epochs: Positive = 1  # local passes over the records in each round
+    rounds: Positive = 10
+    """Number of exchanges of models."""
+    epochs: Positive = 1
+    """Local passes over the records in each round."""
 
     @abstractmethod
     def demands(self, training: TrainingSettings, values: int) -> Demands:

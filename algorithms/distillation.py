@@ -26,14 +26,21 @@ FLOOR = 1e-2  # of Eqs. 3-5's denominator: what both models know by heart must n
 class Distillation(Section):
     """Which of the paper's losses are on; the defaults are the paper's method."""
 
-    tied: bool = True  # the student is its teacher's first layers, where that is the shared model;
-    # False: two networks, as printed
-    mutual: bool = True  # False: the teacher learns from the labels only (Fig. 2)
-    soft_labels: bool = True  # Eqs. 3 and 4 (Fig. 3: without mutual distillation loss)
-    hidden: bool = True  # Eq. 5 (Fig. 3: without hidden loss); between two networks only
-    adaptive: Literal["batch", "sample", "none"] = "batch"  # whose losses are Eqs. 3-5 divided by
-    transform: bool = True  # learn Wʰ of Eq. 5; False: it is the identity
-    joint_loss: bool = False  # as the authors' code: nothing detached, one loss for both models
+    tied: bool = True
+    """The student is its teacher's first layers if that is the shared model. false: two networks,
+    as printed."""
+    mutual: bool = True
+    """false: the teacher learns from the labels only (Fig. 2)."""
+    soft_labels: bool = True
+    """Eqs. 3 and 4 (Fig. 3: without mutual distillation loss)."""
+    hidden: bool = True
+    """Eq. 5 (Fig. 3: without hidden loss); between two networks only."""
+    adaptive: Literal["batch", "sample", "none"] = "batch"
+    """Scope of the losses that divide Eqs. 3-5."""
+    transform: bool = True
+    """Learn Wʰ of Eq. 5. false: the identity."""
+    joint_loss: bool = False
+    """As the authors' code: nothing detached, one loss for both models."""
 
     @model_validator(mode="after")
     def _joint_is_mutual(self) -> Self:

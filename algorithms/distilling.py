@@ -34,15 +34,23 @@ OwnShares = Literal["kept", "divided"]
 class Distilling(Algorithm):
     """Parties predict public records; the host opens the mean, and its central model learns."""
 
-    epochs: Positive = 3  # predictions travel, however long all trained before: FedID's own E
-    distill_epochs: Positive = 1  # passes over the public records in each round
-    counted: Counted = "records"  # what the mean counts; under noise only "parties"
-    sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # ε: share of parties in each round
-    labelled: bool = True  # the host trains on its labelled records, too
-    own_shares: OwnShares | None = "kept"  # of classes at a party, in its predictions; divided: it
-    # predicts as if it had as many records of each; None: divided, but kept under DP-SGD
-    host_learning_rate: Rate | None = None  # η of the central model; None: training.learning_rate
-    distill_learning_rate: Rate | None = None  # ηᵏ of Eq. 15; None: that of Eq. 4, as printed
+    epochs: Positive = 3
+    """Local passes over the records in each round, E in FedID. More passes send no more data."""
+    distill_epochs: Positive = 1
+    """Passes over the public records in each round."""
+    counted: Counted = "records"
+    """Weight of a hospital in the mean: its records, or 1. With noise only "parties"."""
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction ε of the hospitals that take part in a round."""
+    labelled: bool = True
+    """The host also trains on its labelled records."""
+    own_shares: OwnShares | None = "kept"
+    """Class shares of a hospital in its predictions. divided: it predicts as if it had equally many
+    records of each class. "none": divided, but kept under DP-SGD."""
+    host_learning_rate: Rate | None = None
+    """η of the central model. Default: training.learning_rate."""
+    distill_learning_rate: Rate | None = None
+    """ηᵏ of Eq. 15. Default: that of Eq. 4, as printed."""
 
     @model_validator(mode="after")
     def _counts_stay_private(self) -> Self:
@@ -88,8 +96,9 @@ class Teaching(Distilling):
     all others, as often as it learns from its own records, never leaves it.
     """
 
-    alone: Annotated[int, Field(ge=0)] | None = None  # rounds before the first exchange, in which
-    # members learn from their own records; None: half of four or more. Papers have none
+    alone: Annotated[int, Field(ge=0)] | None = None
+    """First rounds without exchange, in which members learn from their own records only. Default:
+    half of the rounds if there are four or more, else 0. The papers have none."""
 
     @model_validator(mode="after")
     def _teaches_at_last(self) -> Self:

@@ -33,8 +33,9 @@ class EvaluatedModel(Section):
 
     name: Annotated[str, Field(min_length=1)]
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # of weights, classes
-    # and tokens; None: whatever all sites have alike, which no pilot takes
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Digest of weights, classes and tokens. Default: none; all sites need equal models, and a
+    pilot refuses the plan."""
 
 
 class Evaluate(Algorithm):

@@ -40,10 +40,14 @@ class FedAdam(Algorithm):
     """FedAvg whose server step is Adam, replicated at the parties: ciphertexts have no roots."""
 
     name: Literal["fedadam"] = "fedadam"
-    server_learning_rate: Rate | None = None  # η; left out: 15 of the members' steps
-    beta1: Decay = 0.0  # β₁; the paper's 0.9 is a mean of some ten rounds: all that many runs have
-    beta2: Decay = 0.99  # β₂
-    tau: Rate | None = None  # τ, the degree of adaptivity; left out: η/2
+    server_learning_rate: Rate | None = None
+    """η. Default: 15 times the members' step."""
+    beta1: Decay = 0.0
+    """β₁. The paper's 0.9 averages about ten rounds, which is the length of many runs."""
+    beta2: Decay = 0.99
+    """β₂."""
+    tau: Rate | None = None
+    """τ, the degree of adaptivity. Default: η/2."""
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Whole passes, and one sum of updates in each round."""

@@ -49,17 +49,28 @@ class FedID(Teaching):
 
     name: Literal["fedid"] = "fedid"
     own_shares: OwnShares | None = None
-    targets: Targets = "soft"  # hard: votes, as the host learns in the authors' code
-    feedback: Feedback = "none"  # scalar: as in the authors' code; exact: the derivative
-    feedback_scale: Scale = "unit"  # printed: as it comes, thousandths of the rest of Eq. 15
-    feedback_weight: Annotated[float, Field(ge=0)] = 1.0  # of g_feedback in Eq. 15
-    feedback_batch: Positive | None = None  # labelled records of a step; None: all, if 64 or a
-    # batch of training.batch_size hold them, else so many
-    distill: bool = True  # False: Table 4 without g_distill
-    public_batch: Positive | None = None  # public records of a step; None: training.batch_size
-    batches_per_exchange: Positive | None = None  # 1: as printed; None: a pass, so that nobody
-    # moves before all have predicted
-    fresh_optimizers: bool = False  # one for every step, as in the authors' code
+    """Class shares of a hospital in its predictions. divided: it predicts as if it had equally many
+    records of each class. Default: divided, but kept under DP-SGD."""
+    targets: Targets = "soft"
+    """Predictions that the host learns from. hard: votes, as in the authors' code."""
+    feedback: Feedback = "none"
+    """scalar: as in the authors' code. exact: the derivative."""
+    feedback_scale: Scale = "unit"
+    """printed: unscaled, about a thousandth of the other terms of Eq. 15."""
+    feedback_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of g_feedback in Eq. 15."""
+    feedback_batch: Positive | None = None
+    """Labelled records per step. Default: all, but at most 64 or training.batch_size, whichever is
+    larger."""
+    distill: bool = True
+    """false: Table 4 without g_distill."""
+    public_batch: Positive | None = None
+    """Public records per step. Default: training.batch_size."""
+    batches_per_exchange: Positive | None = None
+    """Public batches per exchange. 1: as printed. Default: a complete pass, so that no model
+    changes before all members have predicted."""
+    fresh_optimizers: bool = False
+    """New optimizers for every step, as in the authors' code."""
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> FedID:

@@ -43,16 +43,25 @@ class FedKD(Algorithm, Distillation):
     """Teachers stay at home, a student is shared; only its sealed low-rank factors travel."""
 
     name: Literal["fedkd"] = "fedkd"
-    student_layers: Positive = 2  # the student: the first layers of the shared model
-    teacher_learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: a quarter of the
-    # student's, training.learning_rate; the paper's Table 6 has 1/5 to 1/2.5
-    factors: Way = "joint"  # per_party: as printed, and every party sees every other's factors
-    energy_start: Share = 0.95  # T_start
-    energy_end: Share = 0.98  # T_end
-    max_rank: Positive | None = None  # of any matrix; None: as long as factors are smaller
-    exchange: Literal["epoch", "gradient"] = "epoch"  # once a round, or at every step (Alg. 1)
-    steps: Positive = 10  # of a round, with exchange = "gradient"
-    mean: Literal["records", "parties"] = "records"  # parties: g/N, as line 22
+    student_layers: Positive = 2
+    """The student is the first layers of the shared model."""
+    teacher_learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """Default: a quarter of the student's, training.learning_rate. The paper's Table 6 has 1/5 to
+    1/2.5."""
+    factors: Way = "joint"
+    """per_party: as printed; every hospital then sees the factors of every other."""
+    energy_start: Share = 0.95
+    """T_start."""
+    energy_end: Share = 0.98
+    """T_end."""
+    max_rank: Positive | None = None
+    """Maximum rank of any matrix. Default: the rank at which factors are still smaller."""
+    exchange: Literal["epoch", "gradient"] = "epoch"
+    """epoch: once a round. gradient: at every step (Alg. 1)."""
+    steps: Positive = 10
+    """Steps of a round with exchange = "gradient"."""
+    mean: Literal["records", "parties"] = "records"
+    """parties: g/N, as line 22."""
 
     @model_validator(mode="after")
     def _rising(self) -> FedKD:

@@ -42,9 +42,11 @@ class InclusiveFL(Tiered):
     """Every tier its own depth; lower layers are shared, upper ones learn from larger models."""
 
     name: Literal["inclusivefl"] = "inclusivefl"
-    beta: Annotated[float, Field(ge=0, le=1)] = 0.5  # β; the paper's: 0.5 for NER, 0.2 for GLUE
-    momentum: Reading | None = None  # which g line 22 reads: line 14's (unmixed), or what line 17
-    # left (mixed); None: unmixed where parties train by SGD, else off: AdamW's moves carry none
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """β. The paper's: 0.5 for NER, 0.2 for GLUE."""
+    momentum: Reading | None = None
+    """The g that line 22 reads: line 14's (unmixed), or the result of line 17 (mixed). Default:
+    unmixed if the members train by SGD, else off, because AdamW's updates carry no momentum."""
 
     @model_validator(mode="after")
     def _weights_that_fit(self) -> InclusiveFL:

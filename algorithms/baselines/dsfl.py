@@ -32,7 +32,8 @@ class DSFL(Teaching):
     """One-way distillation to the host and to the parties, from an average of low entropy."""
 
     name: Literal["dsfl"] = "dsfl"
-    temperature: Annotated[float, Field(gt=0)] = 0.1  # T; the paper's
+    temperature: Annotated[float, Field(gt=0)] = 0.1
+    """Temperature T; the default is the paper's."""
 
 
 async def dsfl(cohort: Cohort, site: Site, cfg: DSFL) -> None:

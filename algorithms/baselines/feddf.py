@@ -29,8 +29,10 @@ class FedDF(Distilling):
     """The host opens the mean of models and of logits, and gives back what it makes of both."""
 
     name: Literal["feddf"] = "feddf"
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # of the mean logits; the paper's
-    logit_bound: Annotated[float, Field(gt=0)] = 20.0  # what is beyond is sent as this
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Temperature of the mean logits; the default is the paper's."""
+    logit_bound: Annotated[float, Field(gt=0)] = 20.0
+    """Logits are clipped to ± this bound before they are sent."""
 
 
 async def feddf(cohort: Cohort, site: Site, cfg: FedDF) -> None:

@@ -41,7 +41,8 @@ class FedDropout(Algorithm):
     """FedAvg of sub-models that keep a share of each layer's heads and intermediate units."""
 
     name: Literal["feddropout"] = "feddropout"
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.8  # of heads, and of intermediate units
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Fraction of heads and of intermediate units in a sub-model."""
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Whole passes, and one sum of a sub-model's updates in each round."""

@@ -42,14 +42,21 @@ class FetchSGD(Algorithm):
     """Count sketches of the parties' updates are summed; the k largest values come out of them."""
 
     name: Literal["fetchsgd"] = "fetchsgd"
-    steps: Positive | None = None  # local steps in a round; None: whole passes, `epochs` of them
-    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # η
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # ρ
-    masking: bool = True  # forget the momentum of the weights that moved
-    k: Positive | Share = 0.2  # how many weights move in a round: a number, or a share of all
+    steps: Positive | None = None
+    """Local steps in a round. Default: `epochs` complete passes."""
+    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0
+    """η."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """ρ."""
+    masking: bool = True
+    """Clear the momentum of the weights that moved."""
+    k: Positive | Share = 0.2
+    """Weights that move in a round: a number, or a fraction of all."""
     rows: Positive = 5
-    columns: Annotated[int, Field(ge=1, lt=1 << 32)] | None = None  # None: from compression
-    compression: Annotated[float, Field(gt=0)] | None = None  # weights by cells; None: 4
+    columns: Annotated[int, Field(ge=1, lt=1 << 32)] | None = None
+    """Default: computed from compression."""
+    compression: Annotated[float, Field(gt=0)] | None = None
+    """Number of weights per sketch cell. Default: 4."""
 
     @model_validator(mode="after")
     def _one_size(self) -> FetchSGD:

@@ -31,11 +31,15 @@ class Gong(Distilling):
     """Parties train alone, then the host learns the mean of their logits."""
 
     name: Literal["gong"] = "gong"
-    rounds: Literal[1] = 1  # one shot,
-    epochs: Positive = 30  # with as many passes as others make in ten rounds
+    rounds: Literal[1] = 1
+    """The method has one exchange."""
+    epochs: Positive = 30
+    """Local passes; as many as other algorithms make in ten rounds."""
     distill_epochs: Positive = 10
-    distance: Literal["mse", "l1"] = "mse"  # of the host's logits from the mean
-    logit_bound: Annotated[float, Field(gt=0)] = 20.0  # what is beyond is sent as this
+    distance: Literal["mse", "l1"] = "mse"
+    """Distance of the host's logits from the mean."""
+    logit_bound: Annotated[float, Field(gt=0)] = 20.0
+    """Logits are clipped to ± this bound before they are sent."""
 
 
 async def gong(cohort: Cohort, site: Site, cfg: Gong) -> None:

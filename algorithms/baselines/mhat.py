@@ -30,7 +30,8 @@ class MHAT(Teaching):
     """Votes train the central model; its own predictions train the parties."""
 
     name: Literal["mhat"] = "mhat"
-    targets: Targets = "hard"  # what parties send; soft: probabilities
+    targets: Targets = "hard"
+    """Predictions that hospitals send. hard: votes. soft: probabilities."""
 
 
 async def mhat(cohort: Cohort, site: Site, cfg: MHAT) -> None:

@@ -77,17 +77,28 @@ TIERS = {"weak": 2, "medium": 3, "strong": 4}  # halves and quarters of the buil
 class Tiered(Algorithm):
     """Tiers of depth, how their parties train, and how the server moves the models."""
 
-    tiers: dict[str, Positive] = TIERS  # tier -> encoder layers; the paper's: 4, 8, 12
-    shares: dict[str, Share] | None = None  # of parties without a tier of their own; None: alike
-    steps: Positive | None = None  # local steps in each round; None: whole epochs
-    weights: Weights = "users"  # what a mean counts; records stay private
-    sample: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of parties in each round, at random
-    server_optimizer: Literal["linear", "fedadam"] = "linear"  # fedadam: the paper's
-    server_learning_rate: Rate = 2e-3  # η of FedAdam; 2τ: as far as means, if these are far below
-    beta1: Decay = 0.9  # β₁
-    beta2: Decay = 0.99  # β₂
-    tau: Rate = 1e-3  # τ
-    linear_rate: Rate = 1.0  # η of the linear server; 1: the means themselves
+    tiers: dict[str, Positive] = TIERS
+    """Tier -> number of encoder layers. The paper's: 4, 8, 12."""
+    shares: dict[str, Share] | None = None
+    """Tier -> fraction of the hospitals without a tier of their own. Default: equal."""
+    steps: Positive | None = None
+    """Local steps in each round. Default: complete epochs."""
+    weights: Weights = "users"
+    """Weight of a hospital in a mean: 1 (users), or its records, which stay private."""
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of the hospitals that take part in a round, drawn at random."""
+    server_optimizer: Literal["linear", "fedadam"] = "linear"
+    """fedadam: the paper's."""
+    server_learning_rate: Rate = 2e-3
+    """η of FedAdam. At 2τ, means far below τ are applied unscaled."""
+    beta1: Decay = 0.9
+    """β₁."""
+    beta2: Decay = 0.99
+    """β₂."""
+    tau: Rate = 1e-3
+    """τ."""
+    linear_rate: Rate = 1.0
+    """η of the linear server. 1: the means themselves."""
 
     @field_validator("tiers")
     @classmethod

@@ -27,17 +27,21 @@ from secure_fl.settings import (
 
 
 class RunSettings(Section):
-    """A run's name, its seed, and where its folder goes."""
+    """Name, seed and folder of a run."""
 
     name: str = "run"
     seed: int = 0
-    folder: str | None = None  # None: runs/NAME
-    keep_checkpoints: bool = False  # of a run that is finished; while it goes on there are two
-    record: bool = False  # what every role sees, for `secure-fl audit`; as secret as the records
+    folder: str | None = None
+    """Default: runs/NAME."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of a finished run. An unfinished run always has two."""
+    record: bool = False
+    """Record each role's view for `secure-fl audit`. These files are as confidential as the
+    records."""
 
 
 class Settings(Section):
-    """Everything that a run depends on."""
+    """All settings of a run."""
 
     run: RunSettings = RunSettings()
     task: TaskSettings = TaskSettings()
@@ -46,8 +50,10 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
     policy: PolicySettings = PolicySettings()
-    guard: GuardSettings | None = None  # None: what is summed is what counts
-    algorithm: SerializeAsAny[Algorithm]  # one of algorithms.registry.ALGORITHMS
+    guard: GuardSettings | None = None
+    """Default: none; every sum is accepted."""
+    algorithm: SerializeAsAny[Algorithm]
+    """One of algorithms.registry.ALGORITHMS."""
 
 
 _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(

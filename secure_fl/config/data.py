@@ -45,11 +45,12 @@ PartyName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]
 
 
 class ColumnSettings(Section):
-    """Which column holds which field; left out: the first of the usual names that is there."""
+    """Columns of the fields. Default: the first of the usual names that exists."""
 
     id: str | None = None
-    patient: str | None = None  # whose a record is: nobody is in two splits, and questions and
-    # DP count patients; left out: every record stands for itself
+    patient: str | None = None
+    """Patient of a record. A patient is in one split only; questions and DP count patients.
+    Default: every record is a patient of its own."""
     text: str | None = None
     pair: str | None = None
     label: str | None = None
@@ -61,49 +62,65 @@ class ColumnSettings(Section):
 
 
 class CorpusData(Section):
-    """A built-in corpus."""
+    """A built-in corpus of synthetic records."""
 
     corpus: str
     parties: Positive = 3
-    size: Positive | tuple[Positive, ...] | None = None  # training examples, for all or for each
-    shift: Annotated[float, Field(ge=0, le=1)] | None = None  # 0: hospitals alike; 1: different
-    public: Count = 0  # records without labels that all members hold
-    labelled: Count = 0  # training records of a host; 0: there is none
+    size: Positive | tuple[Positive, ...] | None = None
+    """Training examples, one number for all hospitals or one for each."""
+    shift: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Difference between the hospitals, from 0 (equal) to 1."""
+    public: Count = 0
+    """Unlabelled records that all members hold."""
+    labelled: Count = 0
+    """Training records of a host. 0: no host."""
 
 
 class SourceData(Section):
-    """One source, spread over parties."""
+    """One source, distributed over hospitals."""
 
     source: Source
-    format: str | None = None  # None: by suffix or content
+    format: str | None = None
+    """Default: by suffix or content."""
     columns: ColumnSettings = ColumnSettings()
     partition: Literal["iid", "dirichlet_class", "dirichlet_client"] = "iid"
     parties: Positive = 3
-    alpha: Annotated[float, Field(gt=0)] = 1.0  # of the Dirichlet draws; smaller is more skewed
-    minimum: Positive = 10  # records that every party must get
-    dev: Fraction = 0.1  # share of each party's records that compares rounds
-    test: Fraction = 0.2  # share that results are reported on
-    public: Fraction = 0.0  # share that all members hold, without labels; the rest is spread
-    labelled: Fraction | None = None  # share of it that a host keeps; None: 0.1; 0: no host
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    """Concentration of the Dirichlet draws; smaller is more skewed."""
+    minimum: Positive = 10
+    """Minimum records per hospital."""
+    dev: Fraction = 0.1
+    """Fraction of a hospital's records that compares rounds."""
+    test: Fraction = 0.2
+    """Fraction of a hospital's records for the reported results."""
+    public: Fraction = 0.0
+    """Fraction of the records that all members hold without labels; the rest is distributed."""
+    labelled: Fraction | None = None
+    """Fraction of the public records that a host holds with labels. Default: 0.1. 0: no host."""
 
 
 class PartyFiles(Section):
-    """One party's files."""
+    """Files of one hospital."""
 
     name: PartyName
-    train: Source | None = None  # left out: it has test records alone, and can be evaluated
-    dev: Source | Fraction = 0.1  # a file, or a share of the training records
+    train: Source | None = None
+    """Default: none, so that the hospital can only be evaluated, on its test records."""
+    dev: Source | Fraction = 0.1
+    """A file, or a fraction of the training records."""
     test: Source | Fraction = 0.2
+    """A file, or a fraction of the training records."""
     role: Literal["party", "host"] = "party"
     tier: str | None = None
-    model: ModelSettings | None = None  # its own architecture, where an algorithm allows that
+    model: ModelSettings | None = None
+    """This hospital's own architecture, if the algorithm allows it."""
 
 
 class PartyData(Section):
-    """Files per party."""
+    """Files of each hospital."""
 
     party: Annotated[tuple[PartyFiles, ...], Field(min_length=1)]
-    public: Source | None = None  # records that all members hold; labels are not read
+    public: Source | None = None
+    """Records that all members hold; labels are not read."""
     format: str | None = None
     columns: ColumnSettings = ColumnSettings()
 

@@ -65,33 +65,42 @@ Probability: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
 
 
 class DPLimits(Section):
-    """[site.dp]: what DP-SGD on this site's records may cost; the limits hold wherever it is used.
+    """Limits for DP-SGD on this site's records. They apply even if DP is not required.
 
-    `max_epsilon` is what the ledger is held to; a run's target only finds the noise.
+    The ledger enforces `max_epsilon`; a run's target only determines the noise.
     """
 
     required: bool = True
-    max_epsilon: PositiveReal = 1.0  # of training.dp.epsilon, the ledger's budget
-    max_target_epsilon: PositiveReal | None = None  # of one run's target; None: as max_epsilon
+    max_epsilon: PositiveReal = 1.0
+    """Maximum of training.dp.epsilon, the ledger's budget."""
+    max_target_epsilon: PositiveReal | None = None
+    """Maximum of one run's target. Default: max_epsilon."""
     max_delta: Probability = 1e-5
-    unit: Literal["record", "patient"] = "patient"  # record: both are allowed
+    unit: Literal["record", "patient"] = "patient"
+    """record: both units are allowed."""
 
 
 class NoiseLimits(Section):
-    """[site.noise]: what the noise on predictions must be before a host opens their sum."""
+    """Required noise on predictions before another site, as host, opens their sum."""
 
-    required: bool = True  # wherever another site is the host
-    max_epsilon: PositiveReal = 1.0  # of protection.noise.epsilon, the ledger's budget
-    max_target_epsilon: PositiveReal | None = None  # of one run's target; None: as max_epsilon
+    required: bool = True
+    """Noise is required if another site is the host."""
+    max_epsilon: PositiveReal = 1.0
+    """Maximum of protection.noise.epsilon, the ledger's budget."""
+    max_target_epsilon: PositiveReal | None = None
+    """Maximum of one run's target. Default: max_epsilon."""
     max_delta: Probability = 1e-5
-    min_colluders: Annotated[int, Field(ge=0)] = 1  # that the noise must outlast
+    min_colluders: Annotated[int, Field(ge=0)] = 1
+    """Minimum number of colluding sites that the noise must tolerate."""
 
 
 class ApprovalRule(Section):
-    """[site.approval]: people who approve a plan and these rules with keys of their own."""
+    """People who approve a plan and these rules, each with their own key."""
 
-    by: Annotated[tuple[Fingerprint, ...], Field(min_length=1)]  # of their cards
-    least: Positive = 1  # of them; 2: two keys
+    by: Annotated[tuple[Fingerprint, ...], Field(min_length=1)]
+    """Fingerprints of the cards of the people who may approve."""
+    least: Positive = 1
+    """Number of approvals that a plan needs."""
 
     @model_validator(mode="after")
     def _enough(self) -> ApprovalRule:
@@ -101,66 +110,96 @@ class ApprovalRule(Section):
 
 
 class SitePolicy(Section):
-    """[site]: what a coordinator may ask of this site. Lists begin empty, and limits tight."""
+    """Rules for plans at this site. By default lists are empty and limits are strict."""
 
     algorithms: tuple[AlgorithmName, ...] = ()
-    caveats: tuple[AlgorithmName, ...] = ()  # may show parties more than sums, as FedKD's per_party
-    protection: Protection = "he+secagg"  # at least; secagg and he do not stand in for each other
-    min_cohort: Positive = 3  # at least
-    threshold_share: Share = 2 / 3  # of the parties that a sum needs, at least
+    """Algorithms that a plan may use."""
+    caveats: tuple[AlgorithmName, ...] = ()
+    """Algorithms that may show hospitals more than sums, such as FedKD with per_party."""
+    protection: Protection = "he+secagg"
+    """Minimum protection; secagg and he do not replace each other."""
+    min_cohort: Positive = 3
+    """Minimum number of hospitals in a sum."""
+    threshold_share: Share = 2 / 3
+    """Minimum fraction of the hospitals that must remain to open a sum."""
     bits: tuple[Literal[4, 6, 8, 12, 16, 24], ...] = (8,)
-    rosters: tuple[Fingerprint, ...] = ()  # as `secure-fl keys show` prints them
-    hosts: tuple[PartyName, ...] = ()  # other sites that may be the host
-    may_be_host: bool = False  # whether this site may
-    datasets: tuple[PartyName, ...] = ()  # names of [[data.set]]
-    models: tuple[Name, ...] = ()  # "tiny", or names exactly as a plan gives them
-    frozen_embeddings: bool = True  # their rows would tell which words this hospital uses
-    pooled_scores: bool = True  # whether its dev and test counts may be in sums over all parties
-    share_scores: bool = False  # whether members of an evaluation learn its own score of each model
-    max_rounds: Positive = 10  # exchanges of models; FedKD's gradient steps count as such
-    max_epochs: Positive = 3  # passes in a round, over own or public records
-    max_steps: Positive = 100  # of a round, where an algorithm counts steps
-    max_batch: Positive = 256  # records (or patients) in memory at once, to train or to look
-    max_values: Positive = 500_000_000  # of all models that it trains, or of a sketch: memory
-    votes: bool = True  # whether it may vote on rounds, by its dev records, in sums of ballots
-    search: bool = False  # whether sums may be over halves of the parties, after a refused round
-    max_growth: Annotated[float, Field(gt=1)] | None = (
-        None  # of squared norms between rounds: above
-    )
-    # it this site votes against a round, whatever the plan says; so plans need [guard]
-    recording: bool = False  # views of all roles, for audits: as secret as the records
-    not_before: Day | None = None  # the first day, in UTC
-    until: Day | None = None  # the last day, in UTC; None: no run at all until one is named
+    rosters: tuple[Fingerprint, ...] = ()
+    """Allowed rosters, by fingerprint as `secure-fl keys show` prints it."""
+    hosts: tuple[PartyName, ...] = ()
+    """Other sites that may be the host."""
+    may_be_host: bool = False
+    """This site may be the host."""
+    datasets: tuple[PartyName, ...] = ()
+    """Names of [[data.set]] that a plan may use."""
+    models: tuple[Name, ...] = ()
+    """"tiny", or names exactly as in the plan."""
+    frozen_embeddings: bool = True
+    """Embeddings must be frozen: changed rows would show which words this hospital uses."""
+    pooled_scores: bool = True
+    """This site's dev and test counts may enter sums over all hospitals."""
+    share_scores: bool = False
+    """Members of an evaluation may learn this site's own score of each model."""
+    max_rounds: Positive = 10
+    """Maximum number of exchanges; each gradient step of FedKD counts as one."""
+    max_epochs: Positive = 3
+    """Maximum passes in a round, over own or public records."""
+    max_steps: Positive = 100
+    """Maximum steps of a round, for algorithms that count steps."""
+    max_batch: Positive = 256
+    """Maximum records or patients in memory at once, in training or evaluation."""
+    max_values: Positive = 500_000_000
+    """Maximum values of all trained models together, or of a sketch: limits memory."""
+    votes: bool = True
+    """This site may vote on rounds, by its dev records; votes are summed under protection."""
+    search: bool = False
+    """After a refused round, sums may be over halves of the hospitals."""
+    max_growth: Annotated[float, Field(gt=1)] | None = None
+    """Limit on the ratio of squared norms between rounds. Above it this site votes against a round,
+    whatever the plan says; plans then need [guard]."""
+    recording: bool = False
+    """Views of all roles may be recorded for audits. They are as confidential as the records."""
+    not_before: Day | None = None
+    """First allowed day, in UTC."""
+    until: Day | None = None
+    """Last allowed day, in UTC. Default: none; no run is allowed."""
     dp: DPLimits = DPLimits()
     noise: NoiseLimits = NoiseLimits()
-    statistics: StatisticsRules | None = None  # None: no question is answered
-    approval: ApprovalRule | None = None  # None: a plan that these rules allow needs nobody's word
-    retention_days: Positive | None = None  # after a run's last event; then `site erase` takes it
+    statistics: StatisticsRules | None = None
+    """Default: none; no question is answered."""
+    approval: ApprovalRule | None = None
+    """Default: none; a plan within these rules needs no approval."""
+    retention_days: Positive | None = None
+    """Days after a run's last event until `site erase` deletes it."""
 
 
 class DataSet(Section):
-    """[[data.set]]: the files behind a name. They are this site's business alone."""
+    """Files of one data set. Other sites never see them."""
 
     name: PartyName
-    train: Source | None = None  # left out: test records alone, for evaluations and questions
-    dev: Source | Fraction = 0.1  # a file, or a share of the training records
+    train: Source | None = None
+    """Default: none; the test records serve evaluations and questions only."""
+    dev: Source | Fraction = 0.1
+    """A file, or a fraction of the training records."""
     test: Source | Fraction = 0.2
-    public: Source | None = None  # records that all members hold; labels are not read
+    """A file, or a fraction of the training records."""
+    public: Source | None = None
+    """Records that all members hold; labels are not read."""
     format: str | None = None
     columns: ColumnSettings = ColumnSettings()
 
 
 class SiteData(Section):
-    """[data] of a site's file."""
+    """The data sets of a site."""
 
     set: tuple[DataSet, ...] = ()
 
 
 class KeysSettings(Section):
-    """[keys] of a site's file."""
+    """Folders of a site's keys and privacy ledger."""
 
     folder: Source = "keys"
-    ledger: Source = "ledger"  # a folder: what this site's records have cost, over all runs
+    ledger: Source = "ledger"
+    """Folder of the privacy ledger: the cost of all runs on this site's records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,10 @@ class QuestionPlan(Section):
 
     run: RunSettings = RunSettings()
     protection: ProtectionSettings = ProtectionSettings()
-    dataset: PartyName  # the name by which each site knows the records
-    questions: Annotated[str, Field(min_length=2, max_length=MOST)]  # as JSON: one text of a plan
+    dataset: PartyName
+    """Name of the records at each site."""
+    questions: Annotated[str, Field(min_length=2, max_length=MOST)]
+    """JSON, as one text in a plan."""
 
     @classmethod
     def of(cls, asked: tuple[Question, ...], **fields: object) -> QuestionPlan:

@@ -62,7 +62,8 @@ class Plan(Section):
     protection: ProtectionSettings = ProtectionSettings()
     guard: GuardSettings | None = None
     algorithm: SerializeAsAny[Algorithm]
-    dataset: PartyName  # the name by which the site knows the records
+    dataset: PartyName
+    """Name of the records at the site."""
 
     @classmethod
     def of(cls, settings: Settings, dataset: str) -> Plan:

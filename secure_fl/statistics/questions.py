@@ -40,8 +40,10 @@ class Question(Section):
 
     name: PartyName
     kind: str
-    where: Mapping[str, str | Values] = {}  # only records with one of these values in a field
-    epsilon: PositiveReal | None = None  # noise, so that one patient costs so much; None: exact
+    where: Mapping[str, str | Values] = {}
+    """Only records with one of these values in a field."""
+    epsilon: PositiveReal | None = None
+    """Epsilon per patient of the added noise. Default: an exact answer."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
 
     @property
@@ -89,7 +91,8 @@ class Categories(Question):
 class Histogram(Question):
     """Numbers or days in bins of equal width; mean, variance and quantiles follow."""
 
-    field: str  # a number, a day, or words or characters: the lengths of texts
+    field: str
+    """A number, a day, or words or characters: the lengths of texts."""
     low: Bound
     high: Bound
     bins: Annotated[int, Field(ge=1, le=512)] = 20
@@ -162,11 +165,14 @@ class Survival(Question):
     """Kaplan-Meier curves by groups, and the log-rank test, from a table of times and events."""
 
     time: str
-    event: str  # 1 or true: it happened; 0 or false: watched until then
+    event: str
+    """1 or true: the event occurred. 0 or false: observed without event until then."""
     group: str | None = None
     groups: Values = ("all",)
-    horizon: PositiveReal  # what comes later counts as watched until then
-    step: PositiveReal = 1.0  # times are rounded up to its multiples; whole days stay exact
+    horizon: PositiveReal
+    """Later times count as observed until the horizon."""
+    step: PositiveReal = 1.0
+    """Times are rounded up to multiples of it; whole days stay exact."""
 
     @property
     def fields(self) -> tuple[str, ...]:

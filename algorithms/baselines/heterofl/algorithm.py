@@ -42,13 +42,20 @@ class HeteroFL(Algorithm):
     """Each tier trains a narrower model; every element's mean is over the parties that have it."""
 
     name: Literal["heterofl"] = "heterofl"
-    widths: dict[str, Width] | None = None  # tier -> share of the width; None: 0.5, 0.75, 1.0
-    tiers: dict[str, Positive] | None = None  # tier -> depth of the whole model that it equals
-    shares: dict[str, Share] | None = None  # of parties without a tier of their own; None: alike
-    steps: Positive | None = None  # local steps in each round, in place of epochs
-    weights: Weights = "users"  # what a mean counts; records stay private
-    mix: Literal["tiers", "wide"] = "tiers"  # wide: parts that too few own stay at home
-    scaler: Scaled = "always"  # training: as printed, and a narrow model is measured without it
+    widths: dict[str, Width] | None = None
+    """Tier -> fraction of the width. Default: 0.5, 0.75 and 1.0."""
+    tiers: dict[str, Positive] | None = None
+    """Tier -> depth at which the complete model is as large as the tier's."""
+    shares: dict[str, Share] | None = None
+    """Tier -> fraction of the hospitals without a tier of their own. Default: equal."""
+    steps: Positive | None = None
+    """Local steps in each round, instead of epochs."""
+    weights: Weights = "users"
+    """Weight of a hospital in a mean: 1 (users), or its records, which stay private."""
+    mix: Literal["tiers", "wide"] = "tiers"
+    """wide: parts that too few hospitals own are not sent."""
+    scaler: Scaled = "always"
+    """training: as printed; narrow models are then evaluated without the scaler."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> HeteroFL:
