@@ -14,15 +14,13 @@ from scipy.special import entr, softmax
 from torch import Tensor
 
 from secure_fl import FedAvg
-from secure_fl.algorithms.baselines.dsfl import DSFL, sharpened
-from secure_fl.algorithms.baselines.feddf import FedDF
-from secure_fl.algorithms.baselines.feded import FedED
-from secure_fl.algorithms.baselines.gong import Gong, bounded
-from secure_fl.algorithms.baselines.mhat import MHAT
+from secure_fl.algorithms.baselines.dsfl import sharpened
+from secure_fl.algorithms.baselines.gong import bounded
+from secure_fl.algorithms.baselines.host_sums import send_update
+from secure_fl.algorithms.baselines.settings import DSFL, MHAT, FedDF, FedED, Gong
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.host_sums import send_update
-from secure_fl.algorithms.public_records import cross_entropy
+from secure_fl.algorithms.public_distillation import cross_entropy
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement, SettingsError

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from secure_fl import FedAvg, Local, Silo
 from secure_fl.algorithms.baselines import sketch as sketch_module
-from secure_fl.algorithms.baselines.fetchsgd import Aggregator, FetchSGD
-from secure_fl.algorithms.baselines.sketch import CountSketch
+from secure_fl.algorithms.baselines.fetchsgd import Aggregator, CountSketch
+from secure_fl.algorithms.baselines.settings import FetchSGD
 from secure_fl.algorithms.public_coins import choose, coins
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
