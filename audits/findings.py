@@ -1,7 +1,7 @@
 """What every attack takes and gives: a view, what is known beforehand, a finding; and the gate.
 
-An attack is a function `(view, prior) -> AuditFinding`. The type of the view is the threat model: an
-attack that needs what a role did not see cannot be written down for it. A finding says how well
+An attack is a function `(view, prior) -> AuditFinding`. The type of the view is the threat model:
+an attack that needs what a role did not see cannot be written down for it. A finding says how well
 the attack did, against what guessing would give; whether that counts is decided in advance, by the
 threshold it was made with, and in the end by the control gate.
 

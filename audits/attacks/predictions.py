@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.algorithms.fedid import FedID, passes
-from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedid.algorithm import exchanges
+from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import membership
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
@@ -226,8 +227,8 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
     site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, EventLog("host"))
     site.tokenizer = prior.tokenizer
     records = PublicRecords(site, prior.algorithm.public_batch)
-    exchanges = passes(records, prior.algorithm, Round(round, prior.algorithm.rounds))
-    return [torch.cat(tuple(lot)).numpy() for lot, _ in exchanges]
+    groups = exchanges(records, prior.algorithm, Round(round, prior.algorithm.rounds))
+    return [torch.cat(tuple(batches)).numpy() for batches, _ in groups]
 
 
 def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:

@@ -12,8 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.distillation import Distillation, Pair
-from secure_fl.algorithms.fedkd import FedKD, losses
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair
+from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.audits.selftest.composition import (
     BOUNDS,

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import bert_shapes, checkpoint, collection, datasets
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.lowrank import useful_rank
+from secure_fl.algorithms.fedkd.lowrank import useful_rank
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import depth as depth_of

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from secure_fl import corpora
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.baselines.mhat import MHAT
-from secure_fl.algorithms.fedid import FedID, fedid
-from secure_fl.algorithms.public_records import PublicRecords, lots
+from secure_fl.algorithms.baselines.settings import DSFL, MHAT
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedid.algorithm import fedid
+from secure_fl.algorithms.public_distillation import PublicRecords, groups
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, Disagreement, SecureFLError, SettingsError
 from secure_fl.learning.exporting import load_exported
@@ -91,7 +91,7 @@ def test_members_learn_alone_before_they_teach(method: Any) -> None:
 def test_lots_are_of_one_size() -> None:
     batches = [torch.tensor([i]) for i in range(7)]
     for size, count in ((1, 7), (2, 3), (3, 2), (7, 1), (8, 1)):
-        found = list(lots(batches, size))
+        found = list(groups(batches, size))
         assert [len(lot) for lot in found] == [min(size, 7)] * count
         assert torch.cat([torch.cat(tuple(lot)) for lot in found]).tolist() == list(
             range(min(size, 7) * count)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Silo
-from secure_fl.algorithms.factors import Way
-from secure_fl.algorithms.fedkd import Descent, losses
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.algorithm import Descent, losses
+from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.corpora import make
 from secure_fl.events import Event, TrainingProgress
 from secure_fl.federation.result import Result
@@ -56,7 +56,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     ("way", "mode"), [("joint", "he+secagg"), ("per_party", "he+secagg"), ("none", "none")]
 )
 def test_one_student_for_all_and_a_teacher_for_each(
-    way: Way, mode: Any, tmp_path: Path, sent: set[str]
+    way: FactorMode, mode: Any, tmp_path: Path, sent: set[str]
 ) -> None:
     result = run(kd(factors=way), mode, folder=tmp_path).run()
     assert set(result.models) == {"student", *(f"{name}/model" for name in NAMES)}

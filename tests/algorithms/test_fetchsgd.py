@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secure_fl import FedAvg, Local, Silo
-from secure_fl.algorithms.baselines import sketch as sketch_module
-from secure_fl.algorithms.baselines.fetchsgd import Aggregator, FetchSGD
-from secure_fl.algorithms.baselines.sketch import CountSketch
+from secure_fl.algorithms.baselines import fetchsgd as fetchsgd_module
+from secure_fl.algorithms.baselines.fetchsgd import Aggregator, CountSketch
+from secure_fl.algorithms.baselines.settings import FetchSGD
 from secure_fl.algorithms.public_coins import choose, coins
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
@@ -84,7 +84,7 @@ def test_sketches_are_linear(seed: int, a: float, b: float) -> None:
 def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vector = torch.from_numpy(np.random.default_rng(0).normal(size=SMALL.size))
     S = matrix(SMALL)
-    monkeypatch.setattr(sketch_module, "BLOCK", block)
+    monkeypatch.setattr(fetchsgd_module, "BLOCK", block)
     table = SMALL.of(vector)
     np.testing.assert_allclose(table, S @ vector.numpy(), atol=1e-12)
     estimates = np.median(np.einsum("rcd,rc->rd", S, table), axis=0)
@@ -261,4 +261,4 @@ def test_columns_follow_from_the_compression() -> None:
         (FetchSGD(columns=77), 77),
     ]
     for cfg, columns in sizes:
-        assert cfg.sketch(100_000, 0).columns == columns
+        assert cfg.columns_for(100_000) == columns

@@ -10,10 +10,10 @@ import pytest
 from torch import nn
 
 from secure_fl import corpora
-from secure_fl.algorithms.baselines.dsfl import DSFL
+from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import predictions, shadow_models
 from secure_fl.audits.findings import (
     AuditTrial,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.lowrank import factorise
+from secure_fl.algorithms.fedkd.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
 from secure_fl.audits.attacks.entities import entity_words, shares
 from secure_fl.audits.attacks.guess_scores import tokens

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text

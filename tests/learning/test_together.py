@@ -11,7 +11,7 @@ import torch
 
 from secure_fl import FedAvg, ModelSettings, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.unfederated import Local
+from secure_fl.algorithms.baselines.reference_points import Local
 from secure_fl.corpora import make
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable

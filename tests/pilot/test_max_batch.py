@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.public_records import PublicRecords, logits
+from secure_fl.algorithms.baselines.settings import DSFL
+from secure_fl.algorithms.public_distillation import PublicRecords, logits
 from secure_fl.corpora import make, public
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, RunError
 from secure_fl.party.opened_sums import OpenedSumsLog

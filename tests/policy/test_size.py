@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.fetchsgd import FetchSGD
+from secure_fl.algorithms.baselines.settings import FetchSGD
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD

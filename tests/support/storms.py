@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.feddf import FedDF
-from secure_fl.algorithms.baselines.feddropout import FedDropout
-from secure_fl.algorithms.baselines.fetchsgd import FetchSGD
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import FedDF, FedDropout, FetchSGD, HeteroFL
 from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID

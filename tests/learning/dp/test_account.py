@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.unfederated import Centralized
+from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy import accounting
