@@ -45,7 +45,8 @@ class Mine(FedAvg):
     """As FedAvg, from another package."""
 
     name: Literal["mine"] = "mine"
-    patience: int = 3  # a field of its own
+    patience: int = 3
+    """a field of its own"""
 
 
 ENTRY = Entry(Mine, fedavg, dp_covers_all=True, summary="as FedAvg, from another package")
@@ -139,7 +140,7 @@ def test_a_site_runs_it_only_if_it_is_installed_there_and_named(install: Install
         ({"fedavg": "faraway:ENTRY"}, "two algorithms are called 'fedavg'"),
         ({"mine": "faraway:NOTHING"}, "cannot be used: AttributeError"),
         ({"mine": "nowhere:ENTRY"}, "cannot be used: ModuleNotFoundError"),
-        ({"mine": "faraway:OTHER"}, "faraway:OTHER is no Entry, but of type int"),
+        ({"mine": "faraway:OTHER"}, "faraway:OTHER is of type int, not Entry"),
         ({"yours": "faraway:ENTRY"}, "its settings are called 'mine'"),
     ],
 )
