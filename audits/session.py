@@ -27,7 +27,7 @@ from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import Settings, dump, load, silos
 from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
-from secure_fl.runs.result import SCHEMA
+from secure_fl.runs.result_document import SCHEMA
 from secure_fl.settings import Protection
 
 AUDIT, CONTROL = "audit", "control"

@@ -77,12 +77,12 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
     if any((run / "audit.json").is_file() for run in runs):
         _audited_pages(runs, folder, shared=shared)
         return
-    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.compare_page import comparison_page
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.display.run_page import PAGE, run_page
-    from secure_fl.display.story import read_story
     from secure_fl.files import write_whole
 
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     several = len(stories) > 1
     page = comparison_page(stories, shared=shared) if several else run_page(*stories, shared=shared)
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,10 +92,10 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
 
 def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
     from secure_fl.audits.report import read_all, write_pages
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
 
     documents = read_all(runs)
-    stories = [read_story(run) if (run / "settings.toml").is_file() else None for run in runs]
+    stories = [read_run_history(run) if (run / "settings.toml").is_file() else None for run in runs]
     folder.mkdir(parents=True, exist_ok=True)
     for file in write_pages(documents, folder, stories, shared=shared):
         click.echo(file)
@@ -114,7 +114,7 @@ Example:
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Show RUNS side by side: scores with intervals, costs, and settings that differ."""
     from secure_fl.cli import show
-    from secure_fl.display.comparing import (
+    from secure_fl.display.compare_page import (
         comparison_page,
         difference,
         explained,
@@ -122,12 +122,12 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         settings_apart,
         side_by_side,
     )
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.files import write_whole
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more")
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     if as_json:
         found = [difference(story.document, stories[0].document) for story in stories]
         show.print_json(

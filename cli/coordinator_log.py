@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from logging import Logger
 from threading import Lock
 
-from secure_fl.display.results import listed, until_text
+from secure_fl.display.result_tables import listed, until_text
 from secure_fl.display.run_page import PageWriter
-from secure_fl.display.standing import LeadStanding
+from secure_fl.display.status_line import CoordinatorStatus
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import TooFewParties
 from secure_fl.events import Event, EventLog, Resumed, RoundStarted, Stopped, Waiting
@@ -19,7 +19,9 @@ from secure_fl.runs.folder import RunFolder
 class CoordinatorLog:
     """Where a run's events go, all of them."""
 
-    def __init__(self, run: RunFolder, rounds: int, log: Logger, standing: LeadStanding) -> None:
+    def __init__(
+        self, run: RunFolder, rounds: int, log: Logger, standing: CoordinatorStatus
+    ) -> None:
         self.meter, self.page = Meter(), PageWriter(run.path)
         self.recorder = EventLog("coordinator", self._note)
         self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()

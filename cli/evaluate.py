@@ -79,7 +79,7 @@ def evaluate(
 
 def print_evaluation(console: Console, found: Evaluation) -> None:
     """Show the tables, which models they are of, and what protects them."""
-    from secure_fl.display.evaluation import (
+    from secure_fl.display.evaluation_page import (
         EXACT,
         bin_lines,
         difference_table,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from secure_fl.events import Event
     from secure_fl.pilot.hospital import Asked, HospitalProcess
     from secure_fl.pilot.kits import Kit
-    from secure_fl.policy.file import SiteFile
+    from secure_fl.policy.policy_file import SiteFile
     from secure_fl.policy.rules import Plan
     from secure_fl.statistics.site import StatisticsSite
 
@@ -74,15 +74,15 @@ def join(
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
-    from secure_fl.display.standing import SiteStanding
+    from secure_fl.display.status_line import SiteStatus
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.policy.file import load_site
-    from secure_fl.policy.words import describe
+    from secure_fl.policy.describe import describe
+    from secure_fl.policy.policy_file import load_site
 
     signals = click.get_current_context().with_resource(Signals())
     rules, given = load_site(site), load_kit(kit)
-    meter, standing = Meter(given.connection.name), SiteStanding()
+    meter, standing = Meter(given.connection.name), SiteStatus()
 
     def heard(event: Event) -> None:
         meter.note(event)
@@ -108,7 +108,7 @@ def join(
 def dialling(kit: Kit, log: Logger) -> Iterator[Responder]:
     """A hospital's end that has a connection of its own."""
     from secure_fl.engines.flare.diagnosis import explaining
-    from secure_fl.engines.flare.party import FlareParty
+    from secure_fl.engines.flare.flare_party import FlareParty
 
     name, hub, url = kit.connection.name, kit.connection.hub, kit.connection.url
     with FlareParty(name, url, kit.tls, hub=hub, refusing=turned_away(log)) as party:
@@ -123,10 +123,10 @@ def posting(folder: Path, kit: Kit, log: Logger) -> Iterator[Responder]:
     """A hospital's end without network: what it says lies in a folder until a courier takes it."""
     from secure_fl.cli.courier import EVERY, noting
     from secure_fl.engines.flare.diagnosis import looking
-    from secure_fl.engines.folder.letter import letter_key
-    from secure_fl.engines.folder.party import FolderParty
+    from secure_fl.engines.folder.file_message import message_key
+    from secure_fl.engines.folder.folder_party import FolderParty
 
-    key = letter_key(kit.tls)
+    key = message_key(kit.tls)
     with FolderParty(folder, key, refusing=turned_away(log)) as party:
         with looking(noting(party.end, folder, log), EVERY):
             yield party
@@ -148,7 +148,7 @@ def hospital_of(
     from secure_fl.pilot.approving import Approving
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
-    from secure_fl.pilot.site import records_of, site_keys
+    from secure_fl.pilot.site_memory import records_of, site_keys
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
@@ -177,8 +177,8 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
     """What refuses plans that this site's file does not allow."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.policy.model_size import check_size
     from secure_fl.policy.rules import Company, check
-    from secure_fl.policy.size import check_size
 
     name = kit.connection.name
     company = Company.of(kit.roster, name)

@@ -106,7 +106,7 @@ def init(
     from secure_fl.crypto.keys.identity import Identity
     from secure_fl.crypto.keys.roster_files import card_bytes
     from secure_fl.pilot.site_file import Rules, write_site
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
 
     last = until or datetime.now(UTC) + timedelta(days=DAYS)
     file = Path("site.toml")
@@ -161,7 +161,7 @@ def check(
     from secure_fl.pilot.kit_files import open_kit, put_in_place
     from secure_fl.pilot.kits import ROSTER, load_kit, require_own
     from secure_fl.pilot.site_file import set_roster
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
 
     rules = load_site(file)
     ring = open_ring(rules.keys, passphrase_file)

@@ -20,10 +20,10 @@ from secure_fl.audits.report import (
     trade_off,
 )
 from secure_fl.audits.report.sentences import contradictions
-from secure_fl.display.comparing import comparison as learned
+from secure_fl.display.compare_page import comparison as learned
 from secure_fl.display.html import STYLE
+from secure_fl.display.run_history import RunHistory
 from secure_fl.display.run_page import article
-from secure_fl.display.story import Story
 
 HERE = Path(__file__).parent
 
@@ -45,10 +45,10 @@ class RunSection(NamedTuple):
 
 def render(
     documents: Sequence[AuditDocument],
-    stories: Sequence[Story | None] = (),
+    stories: Sequence[RunHistory | None] = (),
     *,
     shared: bool = False,
-    beside: Sequence[Story] = (),
+    beside: Sequence[RunHistory] = (),
 ) -> str:
     """The page, of one run or of several: the same documents give the same bytes.
 

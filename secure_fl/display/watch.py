@@ -12,10 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from secure_fl.display.cell import Cell
+from secure_fl.display.eta import MOST, Eta, bar, sparkline
 from secure_fl.display.figures import counted, duration, number, size
 from secure_fl.display.grid import Grid
-from secure_fl.display.pace import MOST, Pace, bar, sparkline
+from secure_fl.display.notebook import NotebookCell
 from secure_fl.events import (
     Crossing,
     Event,
@@ -71,8 +71,8 @@ class Watch:
         self._lines: dict[str, _Line] = {}
         self._all = _Line()  # over all hospitals' records, where scores are pooled
         self._curve: list[float] = []
-        self._clock, self._pace, self._said = clock, Pace(clock, rounds), clock()
-        self._live: Live | Cell | None = None  # None: lines
+        self._clock, self._pace, self._said = clock, Eta(clock, rounds), clock()
+        self._live: Live | NotebookCell | None = None  # None: lines
 
     def __enter__(self) -> Watch:
         redraws = self._console.is_terminal or self._console.is_jupyter
@@ -83,9 +83,9 @@ class Watch:
             self._console.print(self._title, style="bold")
         return self
 
-    def _place(self) -> Live | Cell:
+    def _place(self) -> Live | NotebookCell:
         if self._console.is_jupyter:
-            return Cell(self.shown, self._clock)
+            return NotebookCell(self.shown, self._clock)
         return Live(
             console=self._console,
             get_renderable=self.shown,
@@ -109,7 +109,7 @@ class Watch:
             self._coordinated(event)
         else:
             self._follow(event, self._lines.setdefault(event.party, _Line()))
-        if isinstance(self._live, Cell):
+        if isinstance(self._live, NotebookCell):
             self._live.refresh()
 
     def _follow(self, event: Event, line: _Line) -> None:

@@ -40,7 +40,7 @@ from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
-from secure_fl.runs.result import crossed, spent
+from secure_fl.runs.result_document import crossed, spent
 from secure_fl.settings import (
     GuardSettings,
     ModelSettings,

@@ -13,7 +13,7 @@ from secure_fl.data.examples import Example, Text
 from secure_fl.display.charts import Curve, chart
 from secure_fl.display.figures import counted, number, overall
 from secure_fl.display.html import page
-from secure_fl.display.results import result_table
+from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
 from secure_fl.runs.folder import RESULT, write_json
 

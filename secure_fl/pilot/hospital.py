@@ -18,9 +18,9 @@ from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
 from secure_fl.events import Listener, PlanAccepted, Refused, Waiting
-from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
 from secure_fl.pilot.plan import read_proposal
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
+from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.pilot.site_run import Home, Records, SiteRun
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
@@ -89,7 +89,7 @@ class HospitalProcess:
         self._roster, self._approve, self._listen = roster, approve, listen
         self._asked, self._approvals = asked, approvals
         ledger = ledger or folder / "ledger"
-        self._memory = Memory(ledger)
+        self._memory = SiteMemory(ledger)
         self._home = Home(
             keys,
             roster,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.config import toml
-from secure_fl.display.story import (  # `runs` would load torch
+from secure_fl.display.run_history import (  # `runs` would load torch
     EVENTS,
     RESULT,
     SETTINGS,

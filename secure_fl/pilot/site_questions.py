@@ -11,9 +11,9 @@ from secure_fl.events import Event, EventLog, PlanApproved, Refused
 from secure_fl.federation.assembly import join_run
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
-from secure_fl.pilot.lobby import rules_of_roster
+from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_run import Home
-from secure_fl.policy.file import SiteFile
+from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder

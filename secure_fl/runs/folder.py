@@ -26,7 +26,7 @@ from secure_fl.files import write_again, write_whole
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
-from secure_fl.runs.trainings import KeptTrainings
+from secure_fl.runs.saved_trainings import SavedTrainings
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 SPENT = "spent.json"  # seconds and bytes of the sessions so far, for one that goes on
@@ -76,9 +76,9 @@ class RunFolder:
         """The checkpoints of one party; `opened`: see `PartyCheckpoints`."""
         return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site, opened)
 
-    def trainings(self, name: str) -> KeptTrainings:
+    def trainings(self, name: str) -> SavedTrainings:
         """What one party's DP-SGD came to, for rounds that are repeated."""
-        return KeptTrainings(self.path / "parties" / name / TRAININGS)
+        return SavedTrainings(self.path / "parties" / name / TRAININGS)
 
     def record(self, event: Event) -> None:
         """Append an event; crossings go to the party's own transcript."""

@@ -94,7 +94,11 @@ def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path:
 @pytest.mark.parametrize(
     ("module", "heavy", "loads"),
     [
-        ("secure_fl.pilot.lead", "transformers.modeling_utils", False),  # the coordinator's program
+        (
+            "secure_fl.pilot.coordinator_process",
+            "transformers.modeling_utils",
+            False,
+        ),  # the coordinator's program
         ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
         ("secure_fl.learning.tasks.attentive_pooling", "transformers.modeling_utils", True),
         ("secure_fl.pilot.hospital", "pandas", False),  # until a question is asked

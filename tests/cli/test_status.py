@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from secure_fl.cli.main import main
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.engines.folder.end import FolderEnd
-from secure_fl.engines.folder.letter import Side, letter_key
+from secure_fl.engines.folder.file_message import Endpoint, message_key
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.plan import write_plan
 from tests.support.local_pilot import plan_of
@@ -55,8 +55,8 @@ def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
     names = ("east", "north", "west")
     trial = make_pilot_folders(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
     north = trial.of("north")
-    key = letter_key(load_kit(north / "kit").tls)
-    end = FolderEnd(north / "letters", Side.COURIER, key, lambda parcel: None)
+    key = message_key(load_kit(north / "kit").tls)
+    end = FolderEnd(north / "letters", Endpoint.COURIER, key, lambda parcel: None)
     try:
         told = status(north, "letters").output
     finally:

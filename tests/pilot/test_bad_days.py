@@ -15,10 +15,10 @@ from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.crypto.sealing.segments import from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.events import RoundStarted
-from secure_fl.pilot.lobby import RESTARTED
+from secure_fl.pilot.member_faults import RESTARTS
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.toll import RESTARTS
+from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput

@@ -118,7 +118,9 @@ def test_a_coordinator_cannot_have_the_second_sum_over_all(
     if notes == "lost":
         for file in opened(tmp_path):
             file.unlink()
-    monkeypatch.setattr("secure_fl.pilot.lead.lead_run", partial(lead_run, make=Forgetful))
+    monkeypatch.setattr(
+        "secure_fl.pilot.coordinator_process.lead_run", partial(lead_run, make=Forgetful)
+    )
     if notes == "lost":
         town.lead(patience=0).run()
         assert set(over(town, 2, 2).values()) == {FOUR}

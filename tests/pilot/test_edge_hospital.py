@@ -14,7 +14,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.lobby import rules_of_roster
+from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.settings import Protection, ProtectionSettings

@@ -15,8 +15,8 @@ from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
 from secure_fl.party.session import Session
+from secure_fl.pilot.member_faults import MOST_FAILURES
 from secure_fl.pilot.progress import saved_in
-from secure_fl.pilot.toll import MOST_FAILURES
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ProtectionSettings

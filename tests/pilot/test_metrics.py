@@ -30,7 +30,7 @@ from secure_fl.events import (
     Waiting,
 )
 from secure_fl.pilot import scraping
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.metrics import Meter, serving
 from secure_fl.pilot.scraping import HERE, registry_of
 from tests.support.local_pilot import local_pilot, plan_of

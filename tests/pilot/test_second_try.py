@@ -13,7 +13,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, RunError
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.runs.folder import RunFolder

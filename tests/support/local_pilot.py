@@ -23,8 +23,8 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, Asked, HospitalProcess
-from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.site_run import Records
 from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan

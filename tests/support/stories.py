@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from secure_fl.display.story import Story, read_story
+from secure_fl.display.run_history import RunHistory, read_run_history
 from secure_fl.events import Crossing
 
 PARTIES = ("north", "south", "west")
@@ -153,6 +153,6 @@ def written(
     return folder
 
 
-def story(folder: Path, **options: Any) -> Story:
+def story(folder: Path, **options: Any) -> RunHistory:
     """The same, read."""
-    return read_story(written(folder, **options))
+    return read_run_history(written(folder, **options))

@@ -17,11 +17,11 @@ from typing import IO, cast
 from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
-from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess
+from secure_fl.pilot.invitations import HubEngine
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.site import records_of, site_keys
-from secure_fl.policy.file import load_site
+from secure_fl.pilot.site_memory import records_of, site_keys
+from secure_fl.policy.policy_file import load_site
 from secure_fl.protocol.frames import Frame
 from tests.support.pilot_folders import HUB, PilotFolders
 

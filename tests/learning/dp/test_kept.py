@@ -15,7 +15,7 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.site import Site
-from secure_fl.runs.trainings import KeptTrainings
+from secure_fl.runs.saved_trainings import SavedTrainings
 from secure_fl.settings import DPSettings, ProtectionSettings, TrainingSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.private import make_site
@@ -28,7 +28,7 @@ def begun(folder: Path, kept: bool = True) -> Site:
     """A process of a hospital that begins: all that it knows is on the disk."""
     site = make_site(ledger=open_ledger(folder, "north"), epsilon=30.0, delta=1e-3, passes=3)
     assert site.privacy is not None
-    site.privacy.trainings = KeptTrainings(folder / "trainings") if kept else None
+    site.privacy.trainings = SavedTrainings(folder / "trainings") if kept else None
     return site
 
 

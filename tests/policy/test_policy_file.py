@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.errors import SettingsError
-from secure_fl.policy.file import SitePolicy, load_site
+from secure_fl.policy.policy_file import SitePolicy, load_site
 from secure_fl.policy.rules import check
 from tests.support.policy_plans import COMPANY, OURS, TODAY, plan, policy, refused
 from tests.support.raising import raises

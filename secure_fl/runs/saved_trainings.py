@@ -11,7 +11,7 @@ from secure_fl.runs import checkpoint
 KEPT = 2  # rounds: a party repeats its newest finished one at the most, unless its operator agrees
 
 
-class KeptTrainings:
+class SavedTrainings:
     """One party's trainings on disk, each a folder as of a checkpoint."""
 
     def __init__(self, folder: Path) -> None:

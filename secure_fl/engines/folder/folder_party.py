@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from secure_fl.engines.folder.end import PATIENCE, FolderEnd
-from secure_fl.engines.folder.letter import Side
+from secure_fl.engines.folder.file_message import Endpoint
 from secure_fl.engines.responder import Deliver, Responder
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.frames import Frame
@@ -29,7 +29,7 @@ class FolderParty(Responder):
 
         def post(deliver: Deliver) -> FolderEnd:
             self.end = FolderEnd(
-                folder, Side.TRAINER, key, deliver, patience=patience, failing=self.stop
+                folder, Endpoint.TRAINER, key, deliver, patience=patience, failing=self.stop
             )
             return self.end
 

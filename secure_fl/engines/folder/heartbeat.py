@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from secure_fl.engines.folder.letter import LIFE, NOBODY, Kind, Letter, Side
+from secure_fl.engines.folder.file_message import LIFE, NOBODY, Endpoint, FileMessage, Kind
 from secure_fl.errors import WireError
 
 
@@ -25,11 +25,11 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leaving: bool = False
 
 
-class Presence:
+class Heartbeat:
     """What one end knows of the other."""
 
     def __init__(
-        self, me: Side, patience: float, clock: Callable[[], float] = time.monotonic
+        self, me: Endpoint, patience: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`patience`: seconds without a new beat after which the other end counts as gone."""
         self.me, self.life = me, os.urandom(LIFE)
@@ -40,7 +40,7 @@ class Presence:
         self._past: set[bytes] = set()
         self._count, self._at = 0, 0.0
 
-    def hear(self, beat: Letter) -> None:
+    def hear(self, beat: FileMessage) -> None:
         """Look at a beat that is genuine, and perhaps old."""
         if (beat.side, beat.kind) != (self.me.other, Kind.BEAT) or beat.life in self._past:
             return
@@ -64,9 +64,9 @@ class Presence:
         """Whether this is, or was, a life of the other end."""
         return life == self.peer or life in self._past
 
-    def beat(self, number: int) -> Letter:
+    def beat(self, number: int) -> FileMessage:
         """Our next sign of life, without its body."""
-        return Letter(self.me, Kind.BEAT, self.life, self.heard, number)
+        return FileMessage(self.me, Kind.BEAT, self.life, self.heard, number)
 
 
 def read_told(body: bytes | memoryview) -> Told:

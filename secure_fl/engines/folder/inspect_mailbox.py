@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from secure_fl.engines.folder.box import BEAT, Box
 from secure_fl.engines.folder.end import MAX_BYTES, PATIENCE
-from secure_fl.engines.folder.letter import Letter, Side
-from secure_fl.engines.folder.presence import Told, read_told
+from secure_fl.engines.folder.file_message import Endpoint, FileMessage
+from secure_fl.engines.folder.heartbeat import Told, read_told
+from secure_fl.engines.folder.mailbox import BEAT, Mailbox
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MailboxState:
     """One end, by the last sign of life that it wrote."""
 
     who: str
@@ -25,34 +25,34 @@ class Seen:
 
 def is_letters(folder: Path) -> bool:
     """Whether this is a folder between a courier and a trainer."""
-    return all(_box(folder, side).folder.is_dir() for side in Side)
+    return all(_box(folder, side).folder.is_dir() for side in Endpoint)
 
 
-def look(folder: Path, key: bytes, *, patience: float = PATIENCE) -> list[Seen]:
+def look(folder: Path, key: bytes, *, patience: float = PATIENCE) -> list[MailboxState]:
     """Courier and trainer; a sign that this site's kit did not write raises WireError."""
-    return [_seen(folder, side, key, patience) for side in Side]
+    return [_seen(folder, side, key, patience) for side in Endpoint]
 
 
-def _seen(folder: Path, side: Side, key: bytes, patience: float) -> Seen:
+def _seen(folder: Path, side: Endpoint, key: bytes, patience: float) -> MailboxState:
     box, name = _box(folder, side.other), side.name.lower()
     data = box.read(BEAT)
     if data is None:
-        return Seen(name, "nobody", None)
-    told, at = read_told(Letter.opened(data, key).body), time.time()
+        return MailboxState(name, "nobody", None)
+    told, at = read_told(FileMessage.opened(data, key).body), time.time()
     with suppress(FileNotFoundError):  # it was replaced just now
         at = (box.folder / BEAT).stat().st_mtime
-    return Seen(name, _state(side, told, time.time() - at > patience), at, told.why)
+    return MailboxState(name, _state(side, told, time.time() - at > patience), at, told.why)
 
 
-def _state(side: Side, told: Told, silent: bool) -> str:
+def _state(side: Endpoint, told: Told, silent: bool) -> str:
     if told.leaving:
         return "left"
     if silent:
         return "silent"
-    if side is Side.TRAINER:
+    if side is Endpoint.TRAINER:
         return "here"
     return "connected" if told.line else "unconnected"
 
 
-def _box(folder: Path, reader: Side) -> Box:
-    return Box(folder / f"to-{reader.name.lower()}", MAX_BYTES)
+def _box(folder: Path, reader: Endpoint) -> Mailbox:
+    return Mailbox(folder / f"to-{reader.name.lower()}", MAX_BYTES)

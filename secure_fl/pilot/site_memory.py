@@ -21,7 +21,7 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError
 from secure_fl.files import Lines
-from secure_fl.policy.file import SiteFile
+from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.rules import Plan
 
 
@@ -64,7 +64,7 @@ OPENED = "opened"  # a folder of notes, one file for each run's inputs
 MOST_FORGED = 3  # sums under one roster's keys: some bits each, of a key of 6,500
 
 
-class Memory:
+class SiteMemory:
     """Notes of one site, beside its ledger."""
 
     def __init__(self, folder: Path) -> None:

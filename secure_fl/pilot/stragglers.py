@@ -42,7 +42,7 @@ def arrived(
             return
 
 
-class Slow:
+class StragglerWatch:
     """Looks whose answer a step waits for; called every few seconds."""
 
     def __init__(self, hub: Presence, log: EventLog, patience: float = PATIENCE) -> None:

@@ -20,7 +20,7 @@ from secure_fl.events import EventLog, Resumed, RoundSaved, RoundStarted, Stoppe
 from secure_fl.pilot.metrics import Meter
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.waiting import Slow, arrived
+from secure_fl.pilot.stragglers import StragglerWatch, arrived
 from secure_fl.protocol.messages import Failed, Invite
 from tests.support.event_documents import event_of, into
 from tests.support.local_pilot import LocalPilot, local_pilot
@@ -67,7 +67,7 @@ def test_an_operator_does_not_wait_for_who_is_missing() -> None:
 def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_as_long() -> None:
     events: list[dict[str, Any]] = []
     hub = Hub()
-    look, over = Slow(hub, EventLog("c", into(events))), threading.Event()
+    look, over = StragglerWatch(hub, EventLog("c", into(events))), threading.Event()
     expected = {
         59.0: None,
         61.0: "slow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
+from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
 
 
 def describe(policy: SitePolicy) -> list[str]:

@@ -40,7 +40,7 @@ ROW, TRULY = "of ", "truly "  # before a class in the names of counts
 
 
 @dataclass(slots=True)
-class Story:
+class RunHistory:
     """A run as its folder tells it."""
 
     name: str
@@ -122,13 +122,13 @@ class Story:
 MAIN = ("accuracy", "f1", "pearson", "auc", "macro_f1")
 
 
-def read_story(folder: Path) -> Story:
+def read_run_history(folder: Path) -> RunHistory:
     """Read a run's folder; lines that are still being written are left for the next time."""
     if not (folder / SETTINGS).is_file():
         fix = "secure-fl runs FOLDER lists the runs of a folder"
         raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
     text = (folder / SETTINGS).read_text(encoding="utf-8")
-    story = Story(folder.name, _toml(text), text, _of_lead(_json(folder / RESULT)))
+    story = RunHistory(folder.name, _toml(text), text, _of_lead(_json(folder / RESULT)))
     for event in events_of(folder / EVENTS):
         _follow(story, event)
     for file in sorted(folder.glob(f"parties/*/{TRANSCRIPT}")):
@@ -149,7 +149,7 @@ def events_of(file: Path) -> list[Event]:
         return []
 
 
-def _follow(story: Story, event: Event) -> None:
+def _follow(story: RunHistory, event: Event) -> None:
     match event:
         case RoundStarted(round=number, at=at):
             if at is not None:
@@ -173,14 +173,14 @@ def _follow(story: Story, event: Event) -> None:
             story.convicted += [name for name in names if name not in story.convicted]
 
 
-def _reached(story: Story, event: RoundStarted | RoundSaved) -> None:
+def _reached(story: RunHistory, event: RoundStarted | RoundSaved) -> None:
     rounds = story.rounds or event.round
     story.round = max(story.round, min(event.round, rounds))
     if event.round <= rounds:
         story.here[event.round] = len(event.members)
 
 
-def _measured(story: Story, event: Scored) -> None:
+def _measured(story: RunHistory, event: Scored) -> None:
     scores = story.pooled if event.pooled else story.own.setdefault(event.party, {})
     for name, value in event.numbers().items():
         points = scores.setdefault(f"{event.split} {name}", [])
@@ -190,7 +190,7 @@ def _measured(story: Story, event: Scored) -> None:
         points.append((at, value))
 
 
-def _cross(story: Story, crossing: Crossing) -> None:
+def _cross(story: RunHistory, crossing: Crossing) -> None:
     sums = story.up if crossing.direction == "out" else story.down
     number = min(max(crossing.round, 1), story.rounds or crossing.round)
     sums[number] = sums.get(number, 0) + crossing.size

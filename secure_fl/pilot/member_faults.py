@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, PartyFailed
-from secure_fl.pilot.lobby import RESTARTED
+from secure_fl.pilot.run_id import RESTARTED
 
 RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
 MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
@@ -21,7 +21,7 @@ MOST_UNSOLVED = 1  # inquiries that name nobody: each counts as a forged sum at 
 FAILED = "failed"  # of whom a round cannot be ended without
 
 
-class Toll:
+class FaultBudget:
     """Of one run, over all its gatherings."""
 
     def __init__(self, unsolved: Iterable[str] = ()) -> None:
@@ -41,7 +41,7 @@ class Toll:
         return True
 
     @property
-    def tired(self) -> set[str]:
+    def exhausted(self) -> set[str]:
         """Who could not go on too often: the others go on without, and wait for it no longer."""
         return {party for party, count in Counter(self.failed).items() if count > MOST_FAILURES}
 
@@ -58,9 +58,9 @@ class Toll:
                 reason=RESTARTED,
             )
 
-    def require_not_tired(self, error: Unfinished, gathered: Collection[str]) -> None:
+    def require_not_exhausted(self, error: Unfinished, gathered: Collection[str]) -> None:
         """Name who was in a round that cannot end without it, and in which it failed too often."""
-        if stuck := sorted((error.began & self.tired).difference(gathered)):
+        if stuck := sorted((error.began & self.exhausted).difference(gathered)):
             party = stuck[0]
             raise PartyFailed(
                 "this party could not go on, contradicted the others, or lacked what it had saved, "
@@ -88,7 +88,7 @@ class Toll:
         )
 
 
-def without_what_it_had(error: Unfinished, lost: Collection[str]) -> CohortError:
+def lost_state_error(error: Unfinished, lost: Collection[str]) -> CohortError:
     """The error that names whose rounds are missing, if it lost them; else this one."""
     if not (missing := sorted(error.began.intersection(lost))):
         return error

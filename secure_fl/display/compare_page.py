@@ -12,8 +12,8 @@ from secure_fl.display.charts import Curve, chart
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
+from secure_fl.display.run_history import RunHistory
 from secure_fl.display.run_page import article
-from secure_fl.display.story import Story
 
 CONFIDENCE = 0.95
 SURER = "`secure-fl evaluate RUN RUN --plan FILE` compares record by record, and sees more."
@@ -49,7 +49,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference
     return Difference(fmean(pairs), half, len(pairs))
 
 
-def side_by_side(stories: Sequence[Story]) -> Grid:
+def side_by_side(stories: Sequence[RunHistory]) -> Grid:
     """A line for each run; differences are to the first, in points."""
     first = stories[0]
     rows = []
@@ -75,7 +75,7 @@ def side_by_side(stories: Sequence[Story]) -> Grid:
     return grid("", [*heads, "to the first, points", "sent", "time"], rows)
 
 
-def explained(stories: Sequence[Story]) -> str:
+def explained(stories: Sequence[RunHistory]) -> str:
     """What the interval is of."""
     found = [difference(story.document, stories[0].document) for story in stories[1:]]
     hospitals = {one.hospitals for one in found if one is not None}
@@ -89,7 +89,7 @@ def explained(stories: Sequence[Story]) -> str:
     )
 
 
-def settings_apart(stories: Sequence[Story]) -> list[list[str]]:
+def settings_apart(stories: Sequence[RunHistory]) -> list[list[str]]:
     """The settings in which runs differ: a line each; not those that one algorithm alone has."""
     flat = [dict(_flat(story.settings)) for story in stories]
     rows = []
@@ -101,7 +101,9 @@ def settings_apart(stories: Sequence[Story]) -> list[list[str]]:
     return rows
 
 
-def comparison_page(stories: Sequence[Story], *, shared: bool = False, audited: str = "") -> str:
+def comparison_page(
+    stories: Sequence[RunHistory], *, shared: bool = False, audited: str = ""
+) -> str:
     """Runs on one page: side by side first, then each by itself; `audited`: of their audits."""
     names = names_of(stories)
     body = section("compared", "Side by side", comparison(stories) + audited, 2)
@@ -111,7 +113,7 @@ def comparison_page(stories: Sequence[Story], *, shared: bool = False, audited: 
     return page(listed(names), "Federated training runs, compared", links, body)
 
 
-def comparison(stories: Sequence[Story]) -> str:
+def comparison(stories: Sequence[RunHistory]) -> str:
     """The part of a page that compares."""
     laid = side_by_side(stories)
     names = [row[0] for row in laid.rows]
@@ -127,7 +129,7 @@ def comparison(stories: Sequence[Story]) -> str:
     return body + table("Settings that differ", heads, settings_apart(stories), figures=False)
 
 
-def _tested(story: Story) -> str:
+def _tested(story: RunHistory) -> str:
     """The test score, with its interval where it is over all hospitals' records."""
     value = metric_of(story.document, "last", "test")
     intervals = story.document.get("metrics", {}).get("last", {}).get("intervals", {})
@@ -135,7 +137,7 @@ def _tested(story: Story) -> str:
     return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
 
 
-def names_of(stories: Sequence[Story]) -> list[str]:
+def names_of(stories: Sequence[RunHistory]) -> list[str]:
     """The runs' names, with their numbers where several are called so."""
     return [_name(stories, place) for place in range(len(stories))]
 
@@ -146,7 +148,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (mark.join(names[:-1]), names[-1])))
 
 
-def _name(stories: Sequence[Story], place: int) -> str:
+def _name(stories: Sequence[RunHistory], place: int) -> str:
     """A run's name; where several are called so, with their number."""
     name = stories[place].name
     return f"{place + 1}. {name}" if [s.name for s in stories].count(name) > 1 else name

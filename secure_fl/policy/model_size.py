@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from secure_fl.policy.rules import Broken, Plan, PolicyRefusal
+from secure_fl.policy.rules import Plan, PolicyRefusal, Violation
 
 if TYPE_CHECKING:
-    from secure_fl.policy.file import SitePolicy
+    from secure_fl.policy.policy_file import SitePolicy
     from secure_fl.settings import ModelSettings
 
 
@@ -20,7 +20,7 @@ def check_size(policy: SitePolicy, plan: Plan, me: str) -> None:
     asked, most = values_asked(plan), policy.max_values
     if asked > most:
         fix = f"set max_values = {asked} in [site], if the machine has memory for about 16 bytes of"
-        broken = Broken("site.max_values", f"{asked}", f"{most} or less", f"{fix} each")
+        broken = Violation("site.max_values", f"{asked}", f"{most} or less", f"{fix} each")
         raise PolicyRefusal((broken,), party=me)
 
 

@@ -13,8 +13,8 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError, PlanRefused, SecureFLError, TooFewParties, WireError
 from secure_fl.events import EventLog, MembersGathered, MembersLost, Refused
-from secure_fl.pilot.lobby import rules_of_roster, run_id
 from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.run_id import rules_of_roster, run_id
 from secure_fl.policy.questions import Proposal
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite

@@ -17,7 +17,7 @@ WIDTH = 100
 PAUSE = 0.25  # seconds between two drawings
 
 
-class Cell:
+class NotebookCell:
     """Shows what it is asked to, again and again, in the cell that it was started in."""
 
     def __init__(

@@ -30,9 +30,9 @@ from secure_fl.events import (
     Withheld,
 )
 from secure_fl.federation.ground_rules import require_masks
-from secure_fl.pilot.gathering import Gathering, HubEngine
-from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
-from secure_fl.pilot.toll import Toll, without_what_it_had
+from secure_fl.pilot.invitations import Gathering, HubEngine
+from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
+from secure_fl.pilot.run_id import RESTARTED, rules_of_roster
 from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
@@ -40,13 +40,13 @@ from secure_fl.protocol.frames import Link
 LONGEST_NAP = 15  # seconds between two invitations, while nobody comes or goes
 
 
-class Returned(CohortError):  # noqa: N818 - it names a state
+class GatherAgain(CohortError):  # noqa: N818 - it names a state
     """Somebody is back, or not asked any more: the run is gathered again, after this round."""
 
     code = "returned"
 
 
-class Halted(TooFewParties):
+class OperatorStop(TooFewParties):
     """The operator stops the run, after a round or before there is one; it can go on."""
 
     code = "operator"
@@ -78,12 +78,12 @@ class RunLeader:
         self.gathering = Gathering(hub, me, roster, plan, recorder)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
-        self._toll = Toll(unsolved)
+        self._faults = FaultBudget(unsolved)
         self._saved = Saved(saved or {})
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._awaited: list[str] | None = None  # for whom the run waits, as the log says
-        self._naps = 0  # since a round ended
+        self._waits = 0  # since a round ended
         self._alone: frozenset[str] = frozenset()  # who ends a round without the others
         self._begun = False  # whether this gathering has begun a round
         self._links: list[dict[str, Link]] = []  # of each gathering
@@ -108,16 +108,16 @@ class RunLeader:
         """Whether one more gathering has led to the end; what can be waited for is no error."""
         self._coordinator = None
         self._require_not_stopping()
-        self._toll.require_solved()
+        self._faults.require_solved()
         try:
             self._lead(self._gather())
-        except Returned:
+        except GatherAgain:
             self._alone = frozenset()
         except Unfinished as error:  # before those who began the round could go on
             self._alone = error.able or self._able_without(self._saved.lost)
-            if not self._alone and not self._gathered & self._toll.tired:
-                self._toll.require_not_tired(error, self._gathered)
-                blamed = without_what_it_had(error, self._saved.lost)
+            if not self._alone and not self._gathered & self._faults.exhausted:
+                self._faults.require_not_exhausted(error, self._gathered)
+                blamed = lost_state_error(error, self._saved.lost)
                 self._wait(blamed, missing=bool(error.began - self._gathered))
         except TooFewParties as error:  # a CohortError, too
             self._wait(error)
@@ -126,7 +126,7 @@ class RunLeader:
         except PartyFailed as error:
             if error.reason == RESTARTED:
                 self._recorder.event(MemberRestarted(parties=(str(error.where["party"]),)))
-                self._toll.restarted(str(error.where["party"]))
+                self._faults.restarted(str(error.where["party"]))
             elif error.reason == HIDDEN:
                 self._hid(error)
             elif error.reason == TooFewParties.code:
@@ -155,13 +155,13 @@ class RunLeader:
         """Repeat the round with who did not show an upload that is in doubt, but not for ever."""
         party = str(error.where["party"])
         self._recorder.event(Withheld(parties=(party,)))
-        self._toll.unsolved.append(party)
-        self._toll.require_solved()
+        self._faults.unsolved.append(party)
+        self._faults.require_solved()
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Give those who are missing a second, if there is hope and patience left."""
         parties = {m.name for m in self._roster.members if m.role != "host"}
-        hope = len(parties - self._named - self._toll.tired) >= self._least
+        hope = len(parties - self._named - self._faults.exhausted) >= self._least
         if self.stopping:
             return  # as the next try says
         if not (missing and hope) or self._waited >= self._patience:
@@ -169,18 +169,18 @@ class RunLeader:
         if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
             here = parties & self._hub.connected()
             until = round(time.time() + self._patience - self._waited)
-            more = max(0, self._least - len(here - self._named - self._toll.tired))
+            more = max(0, self._least - len(here - self._named - self._faults.exhausted))
             self._recorder.event(
                 Waiting(code=error.code, parties=tuple(awaited), more=more, until=until)
             )
             self._awaited = awaited
-        self._nap()
+        self._wait_a_little()
 
-    def _nap(self) -> None:
+    def _wait_a_little(self) -> None:
         """Wait for a second, longer each time, but only until somebody comes or goes."""
         there = self._hub.connected()
-        self._naps += 1
-        for _ in range(min(self._naps, LONGEST_NAP)):
+        self._waits += 1
+        for _ in range(min(self._waits, LONGEST_NAP)):
             self._sleep(1.0)
             self._waited += 1.0
             if self.stopping or self._waited >= self._patience or self._hub.connected() != there:
@@ -210,7 +210,7 @@ class RunLeader:
             roster=self._roster.names,
             between=self._between,
         )
-        self._coordinator.named, self._coordinator.failed = self._named, self._toll.failed
+        self._coordinator.named, self._coordinator.failed = self._named, self._faults.failed
         self._coordinator.saved = self._saved
         with self._recorder.phase("run"):
             try:
@@ -218,7 +218,7 @@ class RunLeader:
             except SecureFLError as error:
                 hid = isinstance(error, PartyFailed) and error.reason == HIDDEN
                 if self._coordinator.inquired and not (hid or isinstance(error, Misconduct)):
-                    self._toll.unsolved.append("")  # somebody else ended it, and nobody was named
+                    self._faults.unsolved.append("")  # somebody else ended it, and nobody was named
                 raise
         self._recorder.event(Traffic(bytes=self.traffic()))
 
@@ -252,32 +252,32 @@ class RunLeader:
         """At a boundary: stop if the operator asks, gather again if somebody is back."""
         self._recorder.event(Traffic(bytes=self.traffic()))
         self._require_not_stopping()
-        if tired := sorted(self._toll.tired.intersection(members)):
-            self._recorder.event(MembersExcluded(parties=tuple(tired)))
-            raise Returned(f"the others go on without {', '.join(tired)}")
+        if exhausted := sorted(self._faults.exhausted.intersection(members)):
+            self._recorder.event(MembersExcluded(parties=tuple(exhausted)))
+            raise GatherAgain(f"the others go on without {', '.join(exhausted)}")
         if newcomers and not self._joinable:
             self._leave_out(members, newcomers)
         if not self._begun:  # who is there and does not answer is asked again after a round
             self._begun = True
             return
-        if self._coordinator is None or not self._toll.ended(self._coordinator.round):
+        if self._coordinator is None or not self._faults.ended(self._coordinator.round):
             return  # a round that had ended before: whoever makes all repeat it gets no more of it
-        self._waited, self._naps = 0.0, 0
+        self._waited, self._waits = 0.0, 0
         back = sorted((self._hub.connected() & self._known) - set(members))
         if self._coordinator.repeating:
             return  # what is repeated is finished by those who began it
         if back and self._joinable:
             self._recorder.event(MembersReturned(parties=tuple(back)))
-            raise Returned(f"{', '.join(back)} came back", fix="the run goes on with all")
+            raise GatherAgain(f"{', '.join(back)} came back", fix="the run goes on with all")
 
     def _require_not_stopping(self) -> None:
         if self.stopping:
-            raise Halted("stopped by the operator", fix="start again to go on")
+            raise OperatorStop("stopped by the operator", fix="start again to go on")
 
     @property
     def _known(self) -> set[str]:
         """Who is asked to take part, whenever it is there."""
-        return set(self._roster.names) - self._named - self._toll.tired
+        return set(self._roster.names) - self._named - self._faults.exhausted
 
     @property
     def _joinable(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from secure_fl.cli.footer import MOST, fitted
-from secure_fl.display.pace import late
-from secure_fl.display.standing import LeadStanding, SiteStanding
+from secure_fl.display.eta import late
+from secure_fl.display.status_line import CoordinatorStatus, SiteStatus
 from secure_fl.events import (
     PlanAccepted,
     RoundSaved,
@@ -38,8 +38,8 @@ def screens(*named: tuple[str, list[str]]) -> str:
     )
 
 
-def lead(clock: Clock) -> LeadStanding:
-    standing = LeadStanding(8, clock)
+def lead(clock: Clock) -> CoordinatorStatus:
+    standing = CoordinatorStatus(8, clock)
     for round in (1, 2, 3):
         standing(RoundStarted(round=round, members=NAMES))
         clock.now += 40.0
@@ -48,7 +48,7 @@ def lead(clock: Clock) -> LeadStanding:
 
 def test_a_coordinator_shows_who_is_late_and_since_when() -> None:
     clock = Clock()
-    standing = LeadStanding(8, clock)
+    standing = CoordinatorStatus(8, clock)
     before = standing.lines()
     standing(Waiting(parties=NAMES[:2]))
     clock.now += 12.0
@@ -82,7 +82,7 @@ def trained(round: int, step: int) -> TrainingProgress:
 
 def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
     clock = Clock()
-    standing, seen = SiteStanding(clock), list[tuple[str, list[str]]]()
+    standing, seen = SiteStatus(clock), list[tuple[str, list[str]]]()
 
     def see(what: str) -> None:
         seen.append((what, standing.lines()))
@@ -116,7 +116,7 @@ def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
 
 
 def test_scores_that_stay_at_home_are_called_so() -> None:
-    standing = SiteStanding(Clock())
+    standing = SiteStatus(Clock())
     standing(PlanAccepted(run="study", rounds=2))
     standing(RoundSaved(round=1, members=NAMES))
     standing(scored(1, loss=0.5, accuracy=0.75))

@@ -40,18 +40,18 @@ from nvflare.fuel.f3.streaming.stream_const import (
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 from secure_fl.engines.flare.cell import HUB, CellEnd, new_cell
-from secure_fl.engines.flare.guard import CHANNEL, MAX_STREAMS, TOPIC, Guard
+from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_STREAMS, TOPIC, Guard
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.parcel import Kind, Parcel, StepId
+from secure_fl.engines.transport_message import Kind, StepId, TransportMessage
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, free_url, parties
 
 SITES = ("east", "north")
-PARCEL = Parcel(Kind.ANSWER, StepId(b"l" * 16, 1), Frame(b"head", b"bulk"))
+PARCEL = TransportMessage(Kind.ANSWER, StepId(b"l" * 16, 1), Frame(b"head", b"bulk"))
 both = pytest.mark.parametrize("guarded", [False, True], ids=["off", "on"])
 
 
@@ -89,7 +89,7 @@ class Coordinator:
     """The coordinator's end of the wire, with its guard or without."""
 
     def __init__(self, kits: Kits, guarded: bool) -> None:
-        self.url, self.heard = free_url(), list[tuple[str, Parcel]]()
+        self.url, self.heard = free_url(), list[tuple[str, TransportMessage]]()
         self.end = CellEnd(
             HUB,
             self.url,
@@ -171,7 +171,7 @@ def test_a_site_cannot_speak_as_a_part_of_itself(
 def test_sites_cannot_reach_each_other_through_the_coordinator(
     kits: Kits, coordinator: Coordinator, east: Any, guarded: bool
 ) -> None:
-    heard = list[tuple[str, Parcel]]()
+    heard = list[tuple[str, TransportMessage]]()
     north = CellEnd(
         "north",
         coordinator.url,
@@ -364,7 +364,7 @@ def test_nothing_malformed_passes_or_crashes() -> None:
             if broken:
                 broken[random.randrange(len(broken))] = random.randrange(256)
         try:
-            assert Parcel.from_bytes(broken).kind in Kind
+            assert TransportMessage.from_bytes(broken).kind in Kind
         except WireError:
             assert bytes(broken) != whole
     odd: list[Any] = [None, 0, -1, 2**70, "", "east", b"", [], {}, {"a": 1}, True, 1.5, "\ud800"]

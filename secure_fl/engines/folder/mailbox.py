@@ -23,7 +23,7 @@ LEFT = re.compile(r"\..*\.tmp|\d{20}\.letter")  # what a writer that was killed 
 OTHERS = 0o077
 
 
-class Box:
+class Mailbox:
     """The letters of one end to the other."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:

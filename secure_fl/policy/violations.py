@@ -12,7 +12,7 @@ from secure_fl.errors import SecureFLError
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Violation:
     """A rule that a plan breaks. `site.…` rules are fields of the policy; others always hold."""
 
     rule: str
@@ -30,7 +30,7 @@ class PolicyRefusal(SecureFLError):  # noqa: N818 - it says what the site does
     code: ClassVar[str] = "policy"
     exit_status: ClassVar[int] = 3
 
-    def __init__(self, broken: Sequence[Broken], **where: object) -> None:
+    def __init__(self, broken: Sequence[Violation], **where: object) -> None:
         self.broken = tuple(broken)
         count = f"{len(broken)} rule{'' if len(broken) == 1 else 's'}"
         lines = "".join(f"\n  {found}" for found in self.broken)
@@ -42,24 +42,24 @@ class PolicyRefusal(SecureFLError):  # noqa: N818 - it says what the site does
         )
 
 
-def at_least(rule: str, asked: float, least: float) -> Iterator[Broken]:
+def at_least(rule: str, asked: float, least: float) -> Iterator[Violation]:
     """Break the rule if less is asked for."""
     if not asked >= least:  # so that NaN is refused
-        yield Broken(rule, f"{asked}", f"{least} or more", _set(rule, asked))
+        yield Violation(rule, f"{asked}", f"{least} or more", _set(rule, asked))
 
 
-def at_most(rule: str, asked: float, most: float) -> Iterator[Broken]:
+def at_most(rule: str, asked: float, most: float) -> Iterator[Violation]:
     """Break the rule if more is asked for."""
     if not asked <= most:
-        yield Broken(rule, f"{asked}", f"{most} or less", _set(rule, asked))
+        yield Violation(rule, f"{asked}", f"{most} or less", _set(rule, asked))
 
 
-def listed(rule: str, asked: str, allowed: Sequence[str]) -> Iterator[Broken]:
+def listed(rule: str, asked: str, allowed: Sequence[str]) -> Iterator[Violation]:
     """Break the rule if it is not on the list."""
     if asked not in allowed:
         section, _, name = rule.rpartition(".")
         names = ", ".join(map(shown, allowed)) or "none"
-        yield Broken(rule, shown(asked), names, f"add {shown(asked)} to {name} in [{section}]")
+        yield Violation(rule, shown(asked), names, f"add {shown(asked)} to {name} in [{section}]")
 
 
 def _set(rule: str, value: float) -> str:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
+from secure_fl.display.eta import Eta, bar, late, sparkline
 from secure_fl.display.figures import duration, number
-from secure_fl.display.pace import Pace, bar, late, sparkline
 from secure_fl.events import (
     Event,
     MembersGathered,
@@ -23,14 +23,14 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
-class LeadStanding:
+class CoordinatorStatus:
     """The coordinator's: it knows rounds and who is late, and nothing of what is learned."""
 
     def __init__(self, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.waited_for: Callable[[], Mapping[str, float]] = dict  # who has not answered a step
         self.connected: Callable[[], Collection[str]] = set
         self._rounds = rounds
-        self._clock, self._pace = clock, Pace(clock, rounds)
+        self._clock, self._pace = clock, Eta(clock, rounds)
         self._round, self._members = 0, tuple[str, ...]()
         self._missing: dict[str, float] = {}  # since when, before a run can go on
 
@@ -63,13 +63,13 @@ class LeadStanding:
         return [head, f"{answered} have answered this step; waits for {late(waited, away)}"]
 
 
-class SiteStanding:
+class SiteStatus:
     """A hospital's: its own training, and for whom it waits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
         self._run, self._round, self._rounds = "", 0, 0
-        self._pace: Pace | None = None
+        self._pace: Eta | None = None
         self._busy = False
         self._at: TrainingProgress | None = None  # the last step of training in this round
         self._missing: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class SiteStanding:
                 self._missing = parties
             case RoundSaved(round=number):
                 self._round, self._at, self._missing = number, None, ()
-                self._pace = self._pace or Pace(self._clock, self._rounds)
+                self._pace = self._pace or Eta(self._clock, self._rounds)
                 self._pace.begin(number - 1)
             case TrainingProgress():
                 self._at = event

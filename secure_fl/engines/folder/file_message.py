@@ -33,16 +33,16 @@ HEADER = struct.Struct(f">4sBB{LIFE}s{LIFE}sQ")
 NOBODY = bytes(LIFE)
 
 
-class Side(IntEnum):
+class Endpoint(IntEnum):
     """Who wrote a letter."""
 
     COURIER = 1
     TRAINER = 2
 
     @property
-    def other(self) -> Side:
+    def other(self) -> Endpoint:
         """Whom it is for."""
-        return Side.TRAINER if self is Side.COURIER else Side.COURIER
+        return Endpoint.TRAINER if self is Endpoint.COURIER else Endpoint.COURIER
 
 
 class Kind(IntEnum):
@@ -52,10 +52,10 @@ class Kind(IntEnum):
     PARCEL = 2
 
 
-class Letter(NamedTuple):
+class FileMessage(NamedTuple):
     """One file."""
 
-    side: Side
+    side: Endpoint
     kind: Kind
     life: bytes  # of the process that wrote it
     to: bytes  # the life that it was written for
@@ -71,7 +71,7 @@ class Letter(NamedTuple):
         return [head, *body, tag.digest()]
 
     @classmethod
-    def opened(cls, data: bytes, key: bytes) -> Letter:
+    def opened(cls, data: bytes, key: bytes) -> FileMessage:
         """Authenticate, then read."""
         view = memoryview(data)
         if len(view) < HEADER.size + TAG:
@@ -80,17 +80,17 @@ class Letter(NamedTuple):
         if not hmac.compare_digest(found, view[-TAG:]):
             raise WireError("a letter is not of this site's other end", field="tag")
         magic, side, kind, life, to, number = HEADER.unpack_from(view)
-        known = side in Side.__members__.values() and kind in Kind.__members__.values()
+        known = side in Endpoint.__members__.values() and kind in Kind.__members__.values()
         if magic != MAGIC or not known:
             raise WireError(
                 "a letter is of an unknown kind",
                 field="kind",
                 fix="install equal versions at both ends",
             )
-        return cls(Side(side), Kind(kind), life, to, number, view[HEADER.size : -TAG])
+        return cls(Endpoint(side), Kind(kind), life, to, number, view[HEADER.size : -TAG])
 
 
-def letter_key(tls: TlsFiles) -> bytes:
+def message_key(tls: TlsFiles) -> bytes:
     """The key of both ends: of the kit's TLS key, which both have and nobody else.
 
     Whoever has that can speak as this site's courier anyway, so nothing hangs on it anew, and

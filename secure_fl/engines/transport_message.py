@@ -1,8 +1,9 @@
-"""What travels between engines: a kind, the step it belongs to, and sometimes a frame.
+"""Messages between engines: a kind, the step it belongs to, and for some kinds a frame.
 
-An exchange is one numbered step. The coordinator sends `STEP` with its frame, and the party answers
-with `ANSWER` and its own. Both may be lost: `ASK` is answered with the answer again, or with `NEED`
-by a party that does not know the step. `END` says that nothing more will come.
+An exchange is one numbered step. The coordinator sends `STEP` with its frame, and the party replies
+with `ANSWER` and its own frame. Both may be lost, so the coordinator repeats its question with
+`ASK`. The party repeats its answer, or replies `RESEND` if it does not know the step. `END` closes
+the conversation.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Kind(IntEnum):
     ASK = 2
     END = 3
     ANSWER = 4
-    NEED = 5
+    RESEND = 5
 
 
 FROM_COORDINATOR = frozenset({Kind.STEP, Kind.ASK, Kind.END})
-FROM_PARTY = frozenset({Kind.ANSWER, Kind.NEED})
+FROM_PARTY = frozenset({Kind.ANSWER, Kind.RESEND})
 WITH_FRAME = frozenset({Kind.STEP, Kind.ANSWER})
 
 
@@ -41,7 +42,7 @@ class StepId(NamedTuple):
     number: int
 
 
-class Parcel(NamedTuple):
+class TransportMessage(NamedTuple):
     """One message of the engine; the frame is opaque to it."""
 
     kind: Kind
@@ -57,7 +58,7 @@ class Parcel(NamedTuple):
         return [start, self.frame.bulk] if self.frame.bulk else [start]
 
     @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Parcel:
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> TransportMessage:
         """The inverse of `to_buffers`."""
         view = memoryview(data)
         if len(view) < HEADER.size:

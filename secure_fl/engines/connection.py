@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from secure_fl.engines.parcel import Parcel
+from secure_fl.engines.transport_message import TransportMessage
 
 
 class Sending(Protocol):
@@ -21,10 +21,10 @@ class Sending(Protocol):
         """Stop sending."""
 
 
-class Line(Protocol):
+class PartyConnection(Protocol):
     """Carries parcels to one other end; each may be lost, doubled or late."""
 
-    def send(self, parcel: Parcel) -> Sending:
+    def send(self, parcel: TransportMessage) -> Sending:
         """Start to send; nothing says whether it arrived."""
 
     def connection(self) -> str | None:

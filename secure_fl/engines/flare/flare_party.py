@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from secure_fl.engines.flare.cell import HUB, CellEnd, Sending, cell_name
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.parcel import Parcel
 from secure_fl.engines.responder import Deliver, Responder
+from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import SecureFLError
 
 MAX_BYTES = 2**30
@@ -21,12 +21,12 @@ class Dialled:
     ) -> None:
         """`hub` is the name in the coordinator's certificate; over gRPC its host name decides."""
 
-        def delivered(cell: str, parcel: Parcel) -> None:
+        def delivered(cell: str, parcel: TransportMessage) -> None:
             deliver(parcel)
 
         self._end = CellEnd(cell_name(name), url, tls, {HUB: hub}, max_bytes, delivered)
 
-    def send(self, parcel: Parcel) -> Sending:
+    def send(self, parcel: TransportMessage) -> Sending:
         """Start to send; nothing says whether it arrived."""
         return self._end.send(HUB, parcel)
 

@@ -14,7 +14,7 @@ MOST = 5  # who are waited for by name
 
 
 @dataclass(slots=True)
-class Pace:
+class Eta:
     """How far the run is, and from where this process began."""
 
     clock: Callable[[], float]
