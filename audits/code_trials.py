@@ -21,8 +21,8 @@ from secure_fl.audits.selftest.composition_subjects import composition_trials
 from secure_fl.audits.selftest.mask_trials import mask_trials
 from secure_fl.audits.selftest.mechanism import mechanism_trials
 from secure_fl.audits.selftest.tampering import tampering_trials
-from secure_fl.crypto.privacy.ensemble_noise import planned, sized
 from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.privacy.planning import planned, sized
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit

@@ -13,12 +13,12 @@ from msgspec import structs
 from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, Trick
 from secure_fl.crypto.sealing import masking, public, tags
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
-from secure_fl.crypto.sealing.public import read_sum
-from secure_fl.crypto.sealing.raw import (
+from secure_fl.crypto.sealing.public import (
     SEED_BYTES,
     WORD_BYTES,
     MemoryFile,
     from_parts,
+    read_sum,
     to_parts,
     widths,
 )

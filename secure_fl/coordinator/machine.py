@@ -6,12 +6,12 @@ algorithm, nor anything that could use a secret key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
-from secure_fl.coordinator.alike import failed_alike
 from secure_fl.coordinator.blame import FindingStep, Inquest
 from secure_fl.coordinator.resume import OpenedSums, Saved, Unfinished
 from secure_fl.coordinator.run_steps import STEPS
@@ -363,3 +363,23 @@ class Coordinator:
         for _ in self._engine.exchange(stop, self._rules.deadline):
             pass  # parties close their programs; there is nothing left to say
         self._recorder.event(Stopped(code=error.code, member=party))
+
+
+def failed_alike(
+    answers: Mapping[str, SecureFLError], asked: int, round: int
+) -> PartyFailed | None:
+    """Name nobody where most cannot go on for one reason: what was summed is the cause.
+
+    Whoever gave it may say that it can go on, and who says first that it cannot is honest.
+    """
+    codes = Counter(e.reason for e in answers.values() if isinstance(e, PartyFailed))
+    for code, count in codes.most_common(1):
+        if 1 < count and asked < 2 * count:
+            return PartyFailed(
+                f"{count} of {asked} parties cannot go on, all for the same reason ({code})",
+                fix="their own logs say why; what was summed cannot be used, and as it was "
+                "sealed, nobody can tell who gave what",
+                round=round or None,
+                reason=code,
+            )
+    return None

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from secure_fl import Silo, TrainingSettings
-from secure_fl.crypto.privacy.accounting import epsilon
-from secure_fl.crypto.privacy.events import GaussianRelease, SkellamRelease, decode_event
+from secure_fl.crypto.privacy.accounting import (
+    GaussianRelease,
+    SkellamRelease,
+    decode_event,
+    epsilon,
+)
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.planning import Predictions, plan_predictions

@@ -15,7 +15,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import blind_totals
-from secure_fl.crypto.sealing.raw import _planes, _words
+from secure_fl.crypto.sealing.public import _planes, _words
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory

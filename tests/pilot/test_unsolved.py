@@ -12,7 +12,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.party.session import Session

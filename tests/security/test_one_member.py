@@ -14,9 +14,9 @@ from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 from secure_fl.crypto.sealing import blind_sum, packing, sharing, step_keys, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.crypto.sealing.segments import Layout
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
