@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import PurePath
 from typing import Any
 
+from secure_fl.display.charts import Bar, bar_chart, figure
 from secure_fl.display.figures import number
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
@@ -121,52 +121,18 @@ def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str
     return page("Evaluation", "Models on hospitals' test records", {"scores": "Scores"}, whole)
 
 
-WIDTH, BAR, NAME, LONGEST = 720, 26, 190, 26
-
-
 def _bars(document: Mapping[str, Any], shared: bool) -> str:
-    """The main metric of each model as a bar with its interval, and of each hospital below it."""
+    """Draw the main metric of each model as a bar with its interval, and of each hospital below."""
     main = document["main_metric"]
-    pooled, sure = (models_of(document, kind) for kind in ("pooled", "intervals"))
+    pooled, intervals = (models_of(document, kind) for kind in ("pooled", "intervals"))
     own = hospitals_of(document, own=not shared)
-    lines: list[tuple[str, float, Any, bool]] = []
+    bars: list[Bar] = []
     for label, scores in pooled.items():
         if main in scores:
-            lines.append((label, scores[main], sure[label].get(main), True))
-        lines += [(f"at {n}", v[label], None, False) for n, v in own.items() if label in v]
-    drawn = "".join(_bar(place, *line) for place, line in enumerate(lines))
-    said = "; ".join(f"{label} {number(value)}" for label, value, _, whole in lines if whole)
-    height = BAR * len(lines) + 6
-    return (
-        f'<figure class="chart"><svg viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-labelledby="bars-say">{drawn}</svg>'
-        f'<figcaption id="bars-say">Test {escape(main)} over all records: {escape(said)}. A line '
-        "across a bar is its 95 % interval.</figcaption></figure>"
-    )
-
-
-def _bar(place: int, label: str, value: float, interval: Any, whole: bool) -> str:
-    top, room = BAR * place + 4, WIDTH - NAME - 60
-    long = room * min(max(value, 0.0), 1.0)
-    ink = "var(--s1)" if whole else "var(--line)"
-    parts = [
-        f'<text x="{NAME - 8}" y="{top + 14}" text-anchor="end">{escape(_short(label))}</text>',
-        f'<rect x="{NAME}" y="{top}" width="{long:.1f}" height="{BAR - 8}" fill="{ink}"/>',
-        f'<text x="{NAME + room + 8}" y="{top + 14}">{number(value)}</text>',
-    ]
-    if interval is not None:
-        west, east = (NAME + room * min(max(end, 0.0), 1.0) for end in interval)
-        y = top + (BAR - 8) / 2
-        parts.append(
-            f'<line x1="{west:.1f}" x2="{east:.1f}" y1="{y}" y2="{y}" stroke="var(--s2)" '
-            'stroke-width="3"/>'
-        )
-    return "".join(parts)
-
-
-def _short(label: str) -> str:
-    """What fits left of a bar; the tables below have it whole."""
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+            bars.append(Bar(label, scores[main], intervals[label].get(main)))
+        bars += [Bar(f"at {n}", v[label], faint=True) for n, v in own.items() if label in v]
+    title = f"Test {main} over all records; a line across a bar is its 95 % interval"
+    return figure("bars", bar_chart("bars", bars, title, number, top=1.0))
 
 
 def _with(value: float | None, interval: Any) -> str:
