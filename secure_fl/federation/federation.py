@@ -249,9 +249,8 @@ class Federation:
         recorders = [log, *(site.recorder for site in sites)]
         seconds = spent(recorders, time.perf_counter() - started, before.get("seconds"))
         accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-        guards = [party.guard for party in parties if party.guard is not None]
         document = document_of(
-            self.outline, sites, seconds, accounts, before.get("bytes"), guards=guards
+            self.outline, sites, seconds, accounts, before.get("bytes"), hooks=parties[0].hooks
         )
         result = deliver(sites, document)
         if folder is not None:

@@ -16,7 +16,7 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
 from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
@@ -46,7 +46,7 @@ def document_of(
     accounts: Mapping[str, NoiseLedger],
     bytes_before: Mapping[str, Any] | None = None,
     *,
-    guards: Sequence[Guard] = (),
+    hooks: Sequence[RoundHook] = (),
 ) -> dict[str, Any]:
     """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
     recorders = [site.recorder for site in sites]
@@ -66,7 +66,8 @@ def document_of(
         "protection": protection_of(run),
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
-        "guard": guard_of(run, guards),
+        "guard": None,
+        **{title: part for hook in hooks for title, part in hook.report().items()},
         "evaluation": sites[0].findings or None,
         "task": run.terms.task.model_dump(mode="json"),
         "model": run.terms.model.model_dump(mode="json"),
@@ -97,17 +98,6 @@ def _values(sites: Sequence[Site]) -> int | None:
         for delivery in site.delivered.values()
     ]
     return max(counts, default=None)
-
-
-def guard_of(run: Outline, guards: Sequence[Guard]) -> dict[str, Any] | None:
-    """Which rounds were refused, and who was left out for it: equal at all parties."""
-    if run.terms.guard is None or not guards:
-        return None
-    return {
-        "settings": run.terms.guard.model_dump(mode="json"),
-        "refused": list(guards[0].refused),
-        "left_out": list(guards[0].left_out),
-    }
 
 
 def records_of(sites: Sequence[Site]) -> dict[str, int]:

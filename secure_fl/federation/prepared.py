@@ -27,7 +27,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.learning.together import Together
 from secure_fl.party.guard import Guard
-from secure_fl.party.opened_questions import OpenedQuestions
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -44,8 +44,7 @@ class Prepared:
     site: Site
     checkpoints: Checkpoints
     noise: NoiseLedger | None
-    guard: Guard | None
-    questions: OpenedQuestions | None = None
+    hooks: tuple[RoundHook, ...] = ()
 
     def join(
         self,
@@ -68,19 +67,11 @@ class Prepared:
             recorder=site.recorder,
             checkpoints=self.checkpoints,
             noise=self.noise,
-            pooling=self._pooling(),
-            guard=self.guard,
-            questions=self.questions,
+            hooks=self.hooks,
             surroundings=site.surroundings,
             until=until,
             capture=capture,
         )
-
-    def _pooling(self) -> Pooling | None:
-        """Sums this site's scores with the others', where its run may."""
-        if not self.terms.pools_scores:
-            return None
-        return Pooling(self.site.scores, self.site.recorder, self.terms.training.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +104,7 @@ def prepare(
     identity: Identity | None = None,
     max_batch: int | None = None,
     max_growth: float | None = None,
-    questions: OpenedQuestions | None = None,
+    hooks: Sequence[RoundHook] = (),
     opened: Path | None = None,
     shelf: Shelf | None = None,
     together: Together | None = None,
@@ -123,10 +114,10 @@ def prepare(
 
     `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
     records its policy allows in memory at once; None: as many as the algorithm takes. `max_growth`:
-    how much its policy lets grids grow, where the plan is guarded. `questions`: its notes of what
-    was opened in all runs; None: in one process no site is apart from the others. `opened`: where
-    it notes over whom this run's sums are opened; None: in its folder. `share_scores`:
-    whether other members of an evaluation learn its own.
+    how much its policy lets grids grow, where the plan is guarded. `hooks`: what a site adds to
+    every run; in one process no site is apart from the others. `opened`: where it notes over whom
+    this run's sums are opened; None: in its folder. `share_scores`: whether other members of an
+    evaluation learn its own.
     """
     name, model = terms.algorithm.name, silo.model or terms.model
     require_adapters(terms.entry, name, model, terms.training)
@@ -154,8 +145,10 @@ def prepare(
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
     own = site if noise is None else Own(site, noise)
     kept = folder.party(silo.name, own, opened) if folder else NoCheckpoints()
-    guard = None
+    parts = [*hooks]
     if terms.guard is not None and terms.entry.guarded is not None:
         judge = DevRecords(site, terms.entry.guarded)
-        guard = Guard(terms.guard, judge, site.recorder, terms.seed, max_growth)
-    return Prepared(terms, site, kept, noise, guard, questions)
+        parts.append(Guard(terms.guard, judge, site.recorder, terms.seed, max_growth))
+    if terms.pools_scores:
+        parts.append(Pooling(site.scores, site.recorder, terms.training.patience))
+    return Prepared(terms, site, kept, noise, tuple(parts))

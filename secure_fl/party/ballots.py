@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.party.summing import Summing
+from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.protocol.ports import Rule
 
 BALLOT = "guard/ballot"
@@ -43,7 +43,8 @@ def count(papers: NDArray[np.float64], voters: int) -> Votes:
     return Votes(int(whole[1].clip(0, voters).sum()), voters, spoiled=not genuine)
 
 
-async def vote(summing: Summing, against: bool) -> Votes:
+async def vote(sums: RoundSums, against: bool) -> Votes:
     """Put in one vote, and count all."""
-    opened = await summing.sum({BALLOT: ballot(against)}, {}, Rule(bound=1.0), partial=False)
-    return count(opened[BALLOT], len(summing.survivors))
+    paper = {BALLOT: ballot(against)}
+    opened = await sums.sum(SumRequest(paper, Rule(bound=1.0), ignore_hooks=True))
+    return count(opened[BALLOT], len(sums.survivors))

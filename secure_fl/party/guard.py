@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from secure_fl.errors import RefusedRounds
 from secure_fl.events import EventLog
 from secure_fl.party.ballots import vote
-from secure_fl.party.pooling import Snapshot, Things
+from secure_fl.party.hooks import RoundHook, States
+from secure_fl.party.members import Members
+from secure_fl.party.pooling import Snapshot
 from secure_fl.party.search import Search
-from secure_fl.party.summing import Summing
+from secure_fl.party.sum_request import RoundSums
 from secure_fl.protocol.ports import Transcript
 from secure_fl.settings import GuardSettings
 
@@ -62,7 +64,7 @@ def needed(share: float, voters: int) -> int:
     return max(2, min(math.ceil(share * voters - 1e-9), voters - 1))
 
 
-class Guard:
+class Guard(RoundHook):
     """One party's part in testing every round of a run."""
 
     def __init__(
@@ -79,17 +81,16 @@ class Guard:
         self._cap = min(caps, default=math.inf)
         self._own, self._common = Own(), Common(seed)
         self._transcript: Transcript | None = None
-        self._things: Things = {}
+        self._things: States = {}
         self._admitted = Snapshot({})  # what things were like after the last admitted round
         self._scaling: Mapping[str, Any] = {}
 
-    def watch(
-        self, things: Things, keep: Things, shared: Things, transcript: Transcript
-    ) -> tuple[Things, Things]:
-        """Undo these things if need be; returns what checkpoints hold besides."""
+    def watch(self, keep: States, shared: States, transcript: Transcript) -> tuple[States, States]:
+        """Undo all of these if need be."""
         self._transcript = transcript
-        self._things, self._admitted = things, Snapshot(things)
-        return {**keep, "own guard": self._own}, {**shared, "guard": self._common}
+        self._things = {**keep, **shared}
+        self._admitted = Snapshot(self._things)
+        return {"own guard": self._own}, {"guard": self._common}
 
     @property
     def refused(self) -> tuple[int, ...]:
@@ -101,11 +102,12 @@ class Guard:
         """Whose moves are summed no longer."""
         return self._common.search.left_out
 
+    @property
     def undone(self) -> int:
         """How many rounds were undone that others make up for."""
         return len(self._common.refused) if self._cfg.again else 0
 
-    def among(self, parties: Sequence[str]) -> tuple[str, ...]:
+    def contributors(self, parties: Sequence[str]) -> tuple[str, ...]:
         """Whose moves the round's sums are over."""
         return self._common.search.among(parties) if self._cfg.search else tuple(parties)
 
@@ -115,10 +117,17 @@ class Guard:
         self._admitted.take()
         self._scaling = self._transcript.scaling()
 
-    async def end(self, round: int, summing: Summing, parties: Sequence[str]) -> None:
+    def report(self) -> Mapping[str, Any]:
+        """Which rounds were refused, and who was left out for it: equal at all parties."""
+        refused, left_out = list(self.refused), list(self.left_out)
+        settings = self._cfg.model_dump(mode="json")
+        return {"guard": {"settings": settings, "refused": refused, "left_out": left_out}}
+
+    async def end(self, round: int, sums: RoundSums, members: Members) -> None:
         """Test the round, vote, and undo it if it is refused."""
         assert self._transcript is not None  # noqa: S101
-        common, among = self._common, self.among(parties)
+        common, parties = self._common, members.parties
+        among = self.contributors(parties)
         after, before = self._judge.wrong(), self._own.wrong
         if before is None:  # the first round, or this party's first
             before = self._wrong_before()
@@ -128,7 +137,7 @@ class Guard:
         # Each move counts for more in a sum over a half, and so does chance.
         tolerance = self._cfg.tolerance * len(parties) / len(among)
         against = worse > tolerance or grown > self._cap
-        votes = await vote(summing, against)
+        votes = await vote(sums, against)
         refused = votes.spoiled or votes.against >= needed(self._cfg.share, votes.voters)
         self._recorder.event(
             "guard",

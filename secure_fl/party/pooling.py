@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from secure_fl.events import EventLog
-from secure_fl.party.rounds import Stateful
-from secure_fl.party.summing import Arrays, Summing
-from secure_fl.protocol.ports import Rule
-
-Things: TypeAlias = Mapping[str, Stateful]
+from secure_fl.party.hooks import RoundHook, States
+from secure_fl.party.members import Members
+from secure_fl.party.sum_request import Arrays, RoundSums, SumRequest
+from secure_fl.protocol.ports import Transcript
 
 
 class Scores(Protocol):
@@ -32,7 +31,7 @@ class Scores(Protocol):
         """Write down what the sums say; the main dev metric, if there is one."""
 
 
-class Pooling:
+class Pooling(RoundHook):
     """Sums a run's counts, round by round, and knows which round was best."""
 
     def __init__(self, scores: Scores, recorder: EventLog, patience: int | None) -> None:
@@ -41,25 +40,26 @@ class Pooling:
         self._best, self._value, self._waited = 0, -math.inf, 0
         self._snapshots: tuple[Snapshot, ...] = ()
 
-    def watch(self, keep: Things, shared: Things) -> tuple[Things, Things]:
-        """What checkpoints hold of a run: also how it was judged, and its best round's state."""
+    def watch(self, keep: States, shared: States, transcript: Transcript) -> tuple[States, States]:
+        """How the run was judged, and its best round's state."""
         if self._patience is None:
-            return keep, {**shared, "pooling": self}
+            return {}, {"pooling": self}
         own, common = self._snapshots = (Snapshot(keep), Snapshot(shared))
-        return {**keep, "own best": own}, {**shared, "pooling": self, "best": common}
+        return {"own best": own}, {"pooling": self, "best": common}
 
-    async def end(self, round: int, summing: Summing, here: tuple[str, ...]) -> None:
+    async def end(self, round: int, sums: RoundSums, members: Members) -> None:
         """Sum this round's counts, if all are here that were in the first sum, and judge it."""
         if not (counts := self._scores.take_counts()):
             return
-        sums: Arrays = {}
-        if not self._over or self._over == set(here):
-            sums = await summing.sum(counts, {}, Rule(), partial=False, only=self._over or None)
-        if not sums:
+        totals: Arrays = {}
+        if not self._over or self._over == set(members.here):
+            request = SumRequest(counts, only=self._over or None, ignore_hooks=True)
+            totals = await sums.sum(request)
+        if not totals:
             self._recorder.event("not pooled", round=round, over=sorted(self._over))
             return
-        self._over = frozenset(summing.survivors)
-        value = self._scores.pooled(round, sums)
+        self._over = frozenset(sums.survivors)
+        value = self._scores.pooled(round, totals)
         if value is not None and value > self._value:
             self._best, self._value, self._waited = round, value, 0
             for snapshot in self._snapshots:
@@ -97,7 +97,7 @@ class Pooling:
 class Snapshot:
     """What things were like after the best round, to go back to."""
 
-    def __init__(self, things: Things) -> None:
+    def __init__(self, things: States) -> None:
         self._things = things
         self._states: dict[str, Any] = {}
 

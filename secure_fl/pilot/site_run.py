@@ -99,7 +99,7 @@ class SiteRun:
             identity=home.keys.identity,
             max_batch=home.max_batch,
             max_growth=home.max_growth,
-            questions=OpenedQuestions(home.ledger, home.cards),
+            hooks=[OpenedQuestions(home.ledger, home.cards)],
             opened=home.memory.opened(*self._inputs),
             share_scores=home.share_scores,
         )
@@ -158,10 +158,10 @@ class SiteRun:
         recorder = site.recorder
         seconds = {"total": sum(recorder.seconds.values()), "party": {party: recorder.seconds}}
         accounts = {} if noise is None else {party: noise}
-        guards = [] if self._prepared.guard is None else [self._prepared.guard]
+        hooks = self._prepared.hooks
         try:
             export_to(self._folder.path, [site])
-            document = document_of(self._outline, [site], seconds, accounts, guards=guards)
+            document = document_of(self._outline, [site], seconds, accounts, hooks=hooks)
             approved = {"approvals": self._approvals} if self._approvals else {}
             kept = self._prepared.checkpoints
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []

@@ -118,7 +118,7 @@ def federate(
             protection,
             recorder=out.recorders[name],
             checkpoints=kept[name] if kept else None,
-            guard=guards(name, out.recorders[name]) if guards else None,
+            hooks=[guards(name, out.recorders[name])] if guards else (),
             noise=ledgers(name) if ledgers else None,
         )
     coordinator = lead_run(

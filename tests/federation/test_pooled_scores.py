@@ -16,7 +16,9 @@ from secure_fl.events import Event
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.text import label_name
 from secure_fl.party import pooling
+from secure_fl.party.members import Members
 from secure_fl.party.pooling import Pooling
+from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
 from tests.support.equality import equal, weights
@@ -117,9 +119,9 @@ def events(folder: Path) -> list[Event]:
 class Forgetful(Pooling):
     """Sums counts over whoever is here, round by round."""
 
-    async def end(self, round: int, summing: Summing, here: tuple[str, ...]) -> None:
+    async def end(self, round: int, sums: RoundSums, members: Members) -> None:
         self._over = frozenset()
-        await super().end(round, summing, here)
+        await super().end(round, sums, members)
 
 
 @pytest.mark.parametrize("protected", [False, True])
@@ -130,9 +132,9 @@ def test_no_two_sums_of_scores_differ_by_one_hospital(
     opened: list[tuple[int, dict[str, Any]]] = []
     original = Summing.sum
 
-    async def spy(self: Summing, values: Any, *rest: Any, **options: Any) -> Any:
-        sums = await original(self, values, *rest, **options)
-        if sums and any(name.startswith("scores/") for name in values):
+    async def spy(self: Summing, request: SumRequest) -> Any:
+        sums = await original(self, request)
+        if sums and any(name.startswith("scores/") for name in request.values):
             opened.append((self.round, sums))
         return sums
 
