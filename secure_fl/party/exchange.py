@@ -32,6 +32,6 @@ async def ask(message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M
 def unexpected(answer: object, expect: type[Message]) -> CohortError:
     """Make the error for an answer of the wrong kind."""
     return CohortError(
-        f"the coordinator answered {type(answer).__name__} where {expect.__name__} was expected",
+        f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
         fix="install equal versions at all sites; if they are equal, do not trust the coordinator",
     )

@@ -31,8 +31,8 @@ class Members:
         known = set(self.here)
         if self.me not in names or not set(names) <= known or len(set(names)) < len(names):
             raise CohortError(
-                "the coordinator continues with members that did not begin this run, or without "
-                "this party",
+                "the coordinator continues with members that this party did not begin with, or "
+                "without this party",
                 party=self.me,
                 fix=DISTRUST,
             )
@@ -50,7 +50,7 @@ class Members:
         parties = alive - {self.host}
         if self.me not in alive:
             raise CohortError(
-                "the coordinator lists this party as dropped", party=self.me, fix=DISTRUST
+                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
             )
         if not alive <= set(self.here) or len(parties) < self.threshold:
             raise TooFewParties(
