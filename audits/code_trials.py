@@ -14,8 +14,8 @@ from secure_fl.audits.shipped.composition_subjects import composition_trials
 from secure_fl.audits.shipped.mask_trials import mask_trials
 from secure_fl.audits.shipped.mechanism import mechanism_trials
 from secure_fl.audits.shipped.tampering import tampering_trials
-from secure_fl.crypto.ensemble_noise import planned, sized
-from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.crypto.privacy.ensemble_noise import planned, sized
+from secure_fl.crypto.privacy.noise import SkellamNoise
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit

@@ -17,7 +17,7 @@ from secure_fl.cli.numbers import Whole
 from secure_fl.cli.signals import Signals
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.identity import Identity
+    from secure_fl.crypto.keys.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.hospital import Asked, HospitalProcess
@@ -141,7 +141,7 @@ def hospital_of(
 ) -> HospitalProcess:
     """What answers for this site, whichever engine carries its frames."""
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.crypto.ledger import Ledger
+    from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
     from secure_fl.pilot.approving import Approving
     from secure_fl.pilot.hospital import HospitalProcess

@@ -9,11 +9,11 @@ import click
 
 from secure_fl.cli.keyring import FILE
 from secure_fl.cli.numbers import Real, Whole
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.roster_files import load_card, load_roster, roster_bytes
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
 
 QUESTION = "Are these the right sites, and did you compare the fingerprints by telephone?"

@@ -78,7 +78,7 @@ def erase(
 ) -> None:
     """Erase the runs that are due by the rules of SITE, and note it in the site's ledger."""
     from secure_fl.cli import show
-    from secure_fl.crypto.ledger import Ledger
+    from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
     from secure_fl.policy.file import load_site
     from secure_fl.runs import erasing

@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.public import Sum
-from secure_fl.crypto.scheme import Slots
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.public import Sum
+from secure_fl.crypto.sealing.scheme import Slots
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.federation.keys import make_keys
@@ -28,7 +28,7 @@ from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
 from secure_fl.protocol.messages import Audience, Segment, Unmask, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
-from secure_fl.protocol.stories import Story
+from secure_fl.protocol.survivor_log import Story
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 

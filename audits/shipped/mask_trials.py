@@ -11,13 +11,13 @@ import numpy as np
 
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.masks import NAME, reuse, uniform_inputs, weak_seeds
-from secure_fl.coordinator.step import offers_to
-from secure_fl.crypto import masking, packing
-from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import offers_to
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing import masking, packing
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding: 88 bits

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from secure_fl.audits.base import Finding
-from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.sealing.masking import Slots
 
 NAME = "weak masks"
 ABOUT = (

@@ -24,7 +24,7 @@ from secure_fl.audits.shipped.planted_noise import (
     shipped,
 )
 from secure_fl.audits.statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
-from secure_fl.crypto.noise import SkellamNoise, calibrated_skellam
+from secure_fl.crypto.privacy.noise import SkellamNoise, calibrated_skellam
 
 NAME = "mechanism self-test"
 ABOUT = (

@@ -28,8 +28,8 @@ from secure_fl.audits.base import Finding, Prior, PublicView
 from secure_fl.audits.gaussian import one_run_gaussian_epsilon
 from secure_fl.audits.shipped.canaries import Subject, linear, texts
 from secure_fl.audits.statistics import clopper_pearson, one_run_epsilon
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.errors import BudgetError, DataError
-from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.site import Site
 from secure_fl.settings import DPSettings

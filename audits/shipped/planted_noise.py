@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.noise import SkellamNoise
-from secure_fl.crypto.poisson import Uniforms
+from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.privacy.poisson import Uniforms
 
 NO_CLIP = "no clip"
 OVERSIZED = 4.0  # what the worst-case client sends, in units of the bound that clips it

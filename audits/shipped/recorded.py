@@ -16,8 +16,8 @@ from secure_fl.algorithms.ensembles import PREDICTIONS
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.roles import CODE
 from secure_fl.capture.opening import Keys, Part, RecordedRun, slots_of
-from secure_fl.crypto.blind_sum import MASKED
-from secure_fl.crypto.masking import Slots
+from secure_fl.crypto.sealing.blind_sum import MASKED
+from secure_fl.crypto.sealing.masking import Slots
 
 Floats = NDArray[np.float64]
 

@@ -4,10 +4,10 @@ Each of `tricks.TRICKS` is played on a small federation of the installed program
 run is, and again where what stops it is taken away: without protection; with links that do not
 count frames; with keys that are taken on trust. There it must work, or it is no trick.
 
-Swapped keys are tried on one masked sum of three parties at the level of `crypto.step_keys`. The
-coordinator tells one party a key of its own in place of all others' keys; a party that believes it
-masks with streams that the coordinator can draw too. Its self mask comes off in every sum, by the
-shares that the others hold.
+Swapped keys are tried on one masked sum of three parties at the level of
+`crypto.sealing.step_keys`. The coordinator tells one party a key of its own in place of all others'
+keys; a party that believes it masks with streams that the coordinator can draw too. Its self mask
+comes off in every sum, by the shares that the others hold.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 from secure_fl.audits.base import Finding, Prior, Trial
 from secure_fl.audits.shipped.lying import Outcome, Setting, Trick, play
 from secure_fl.audits.shipped.tricks import TRICKS, swapped
-from secure_fl.coordinator.step import offers_to
-from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.blind_sum import MASKED
-from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import offers_to
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing.blind_sum import MASKED
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Offer

@@ -11,12 +11,19 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.audits.shipped.lying import PARTIES, ChangedSum, Trick
-from secure_fl.crypto import masking, public, tags
-from secure_fl.crypto.blind_sum import ENCRYPTED
-from secure_fl.crypto.public import read_sum
-from secure_fl.crypto.raw import SEED_BYTES, WORD_BYTES, MemoryFile, from_parts, to_parts, widths
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import from_slots, to_slots
+from secure_fl.crypto.sealing import masking, public, tags
+from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
+from secure_fl.crypto.sealing.public import read_sum
+from secure_fl.crypto.sealing.raw import (
+    SEED_BYTES,
+    WORD_BYTES,
+    MemoryFile,
+    from_parts,
+    to_parts,
+    widths,
+)
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, cut

@@ -15,7 +15,7 @@ from benchmarks.federations.network import NAMES, start
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.processes import kill, killed_after
-from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial

@@ -22,7 +22,7 @@ from benchmarks.federations.storm_cells import BLAMING, ITSELF, NAMED, Storm, re
 from benchmarks.federations.storm_harm import lost_keys, models, overspent, rounds_lost
 from benchmarks.report import Report
 from secure_fl.cli.processes import free_port
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.runs.folder import EVENTS, RESULT

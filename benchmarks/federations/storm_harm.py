@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.federations.storm_cells import FINISHED
-from secure_fl.crypto.ledger import load_chain
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.site import Memory

@@ -13,7 +13,7 @@ from benchmarks.micro.engine import compare as engine
 from benchmarks.micro.engine import rounds as engine_round
 from benchmarks.micro.engine.rounds import FLARE, IN_PROCESS, PIPES, Round
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.testing.fuzzing import Found, Fuzzer
 from secure_fl.testing.mutants import MUTATORS
 from secure_fl.testing.pilot import local_pilot, plan_of

@@ -21,12 +21,12 @@ from secure_fl.capture import notes, wire
 from secure_fl.capture.notes import Segment, SumNote, Told
 from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
 from secure_fl.capture.wire import Seen
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ENCRYPTED, SealedInts
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.raw import to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.raw import to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CryptoError, RunError
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Noise

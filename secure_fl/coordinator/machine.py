@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 
 from secure_fl.coordinator.alike import failed_alike
-from secure_fl.coordinator.inquest import FindingStep, Inquest
+from secure_fl.coordinator.blame import FindingStep, Inquest
 from secure_fl.coordinator.resume import OpenedSums, Saved, Unfinished
-from secure_fl.coordinator.step import Reply, Rules, Sent, Step, StepContext
-from secure_fl.coordinator.steps import STEPS
-from secure_fl.crypto.evidence import FalseShare
+from secure_fl.coordinator.run_steps import STEPS
+from secure_fl.coordinator.sum_steps import Reply, Rules, Sent, Step, StepContext
+from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.errors import (
     CohortError,
     Disagreement,

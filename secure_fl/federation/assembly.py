@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort

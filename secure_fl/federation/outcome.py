@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.algorithms.public_coins import round_up
-from secure_fl.crypto.blind_sum import MASKED
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.noise_ledger import document as noise_document
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.privacy.noise_ledger import document as noise_document
+from secure_fl.crypto.privacy.training_account import document as privacy_document
+from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.federation.ground_rules import statement, statement_of_some, unshared
 from secure_fl.federation.result import Result
-from secure_fl.learning.dp.account import document as privacy_document
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.party.hooks import RoundHook
@@ -21,7 +21,7 @@ from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, v
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
-    from secure_fl.coordinator.step import Rules
+    from secure_fl.coordinator.sum_steps import Rules
     from secure_fl.federation.terms import Terms
 
 

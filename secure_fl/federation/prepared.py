@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.capture.capture import Capture
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import join_run

@@ -9,7 +9,7 @@ from secure_fl.capture.capture import Capture
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Engine
 from secure_fl.coordinator.resume import unfinished
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import Rules
 from secure_fl.errors import SecureFLError
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import connect

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from secure_fl.learning.dp.account import DpAccount
+    from secure_fl.crypto.privacy.training_account import DpAccount
     from secure_fl.learning.fetching import Attention
     from secure_fl.learning.tasks import Encoded, Task
     from secure_fl.learning.together import Together

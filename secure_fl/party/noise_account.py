@@ -11,7 +11,7 @@ from secure_fl.protocol.ports import Noise, Rule
 
 
 class NoiseAccount(Protocol):
-    """What a run's settings say about noise, and a party's ledger (`crypto.noise_ledger`)."""
+    """What a run's settings say about noise, and a party's ledger (`privacy.noise_ledger`)."""
 
     def size(
         self, examples: int, classes: int, releases: int, parties: int

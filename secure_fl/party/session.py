@@ -16,7 +16,8 @@ from secure_fl.events import Crossing, EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.exchange import Sending
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages, stories
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol import survivor_log as stories
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty
 from secure_fl.protocol.ports import Inquiry, Sums

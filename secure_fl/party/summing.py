@@ -7,7 +7,7 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
        vector, norms are summed first: a sum of its own. What is large is then
        summed part by part (`party.parts`): 2 to 9 for each.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.sum_under_way`). Its upload
+       exchanged before: a `SumUnderWay` (`crypto.sealing.sum_under_way`). Its upload
        leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.ledger import Ledger, load_chain
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.privacy.ledger import Ledger, load_chain
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.learning.dp.scope import LEDGER

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from secure_fl.coordinator.assembly import links_to
 from secure_fl.coordinator.machine import Engine
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError, PlanRefused, SecureFLError, TooFewParties, WireError
 from secure_fl.events import EventLog
 from secure_fl.pilot.lobby import rules_of_roster, run_id

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
 from secure_fl.events import Listener
 from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.identity import Identity, open_sealed, seal_to
-from secure_fl.crypto.roster import Roster
-from secure_fl.crypto.roster_files import read_roster, roster_bytes
+from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity, open_sealed, seal_to
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.keys.roster_files import read_roster, roster_bytes
 from secure_fl.engines.flare.tls import ROOT, SITE
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.files import sync

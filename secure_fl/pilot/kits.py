@@ -17,10 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from secure_fl.crypto.files import read_bounded, write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Roster
-from secure_fl.crypto.roster_files import load_roster, roster_bytes
+from secure_fl.crypto.keys.files import read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.keys.roster_files import load_roster, roster_bytes
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.certificates import DAYS, Authority

@@ -13,11 +13,11 @@ from typing import Any
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.inquest import HIDDEN
+from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import Saved, Unfinished
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.federation.ground_rules import require_masks

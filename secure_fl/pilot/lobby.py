@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.roster import Roster
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError
 from secure_fl.policy.questions import Proposal
 from secure_fl.thresholds import require_maskable

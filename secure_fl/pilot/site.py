@@ -14,10 +14,10 @@ from pathlib import Path
 
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.config.silos import read
-from secure_fl.crypto import secret
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError
 from secure_fl.files import Lines

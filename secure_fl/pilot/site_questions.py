@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secure_fl.config.data import PartyData, PartyFiles
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import QuestionRefused, RunError
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import join_run

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.inquiry import Case
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.blame.inquiry import Case
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
@@ -23,7 +23,7 @@ from secure_fl.pilot.plan import terms_of
 from secure_fl.pilot.site import Memory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.protocol.stories import TwoStories
+from secure_fl.protocol.survivor_log import TwoStories
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints

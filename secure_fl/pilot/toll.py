@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from secure_fl.coordinator.inquest import HIDDEN
+from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, PartyFailed
 from secure_fl.pilot.lobby import RESTARTED

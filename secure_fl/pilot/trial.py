@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from secure_fl import corpora
-from secure_fl.crypto import secret
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.vault import DEFAULT_COST, Cost
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost
+from secure_fl.crypto.sealing import secret
 from secure_fl.data.splits import Splits, write
 from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.plan import write_plan

@@ -37,7 +37,7 @@ __all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.base import Demands, Entry
-    from secure_fl.crypto.roster import Roster
+    from secure_fl.crypto.keys.roster import Roster
     from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
 
 # What a mode hides by; a mode is at least another if it hides by all that the other does.

@@ -17,8 +17,8 @@ from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import SIGNATURE_BYTES, VERSION, Frame
 

@@ -17,8 +17,8 @@ from typing import Any
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener

@@ -14,7 +14,7 @@ import torch
 from secure_fl.algorithms.factors import Exchange, Way, exchange_of
 from secure_fl.algorithms.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
-from secure_fl.crypto.segments import CLIP_IN_RMS
+from secure_fl.crypto.sealing.segments import CLIP_IN_RMS
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection

@@ -10,8 +10,8 @@ import torch
 
 from secure_fl.algorithms.fedkd import losses
 from secure_fl.algorithms.pairing import make_pair
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import SettingsError
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.training import fit_privately

@@ -18,8 +18,8 @@ from secure_fl.audits.shipped.tampering import (
     tampering_trials,
 )
 from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.transcript import Seen
+from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.crypto.sealing.transcript import Seen
 from secure_fl.settings import Protection
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")

@@ -13,7 +13,7 @@ import pytest
 from secure_fl.cli.main import STATUSES
 from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.cli.signals import TELLING, Signals
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.testing.pilot import plan_of

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.trial import Trial, make_trial
 from secure_fl.testing.pilot import plan_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.engines.folder.end import FolderEnd
 from secure_fl.engines.folder.letter import Side, letter_key
 from secure_fl.pilot.kits import load_kit

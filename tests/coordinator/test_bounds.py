@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.coordinator import steps
-from secure_fl.coordinator.inquest import Inquest
-from secure_fl.coordinator.step import Rules, Sent, StepContext, SumStep
-from secure_fl.coordinator.steps import STEPS, DeclareStep
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator import run_steps as steps
+from secure_fl.coordinator.blame import Inquest
+from secure_fl.coordinator.run_steps import STEPS, DeclareStep
+from secure_fl.coordinator.sum_steps import Rules, Sent, StepContext, SumStep
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.federation.assembly import join_run
 from secure_fl.federation.keys import make_keys

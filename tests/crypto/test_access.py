@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.access import ACL, ENTRY, GROUP, HEAD, MASK, USER, VERSION, open_to_others
-from secure_fl.crypto.vault import check_private
+from secure_fl.crypto.keys.access import (
+    ACL,
+    ENTRY,
+    GROUP,
+    HEAD,
+    MASK,
+    USER,
+    VERSION,
+    open_to_others,
+)
+from secure_fl.crypto.keys.vault import check_private
 from secure_fl.errors import KeyringError
 from tests.support.raising import raises
 

@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import skellam
 
-from secure_fl.crypto.accounting import (
+from secure_fl.crypto.privacy.accounting import (
     Accountant,
     DpSgdSteps,
     Event,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.ceremony import CohortKeys, deal, open_bundle, seal_bundles
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.vault import HEADER, Kind, decrypt, encrypt
+from secure_fl.crypto.keys.ceremony import CohortKeys, deal, open_bundle, seal_bundles
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.vault import HEADER, Kind, decrypt, encrypt
 from secure_fl.errors import KeyringError
 from tests.support.key_sites import CHEAP, fixed_roster, signed, site, unsigned
 from tests.support.raising import raises

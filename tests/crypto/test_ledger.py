@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto import ledger_store
-from secure_fl.crypto.accounting import DpSgdSteps, GaussianRelease, epsilon
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
-from secure_fl.crypto.ledger_view import export, totals
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy import ledger_store
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, GaussianRelease, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
+from secure_fl.crypto.privacy.ledger_view import export, totals
 from secure_fl.errors import BudgetError, TamperError
 from tests.support.key_sites import site
 from tests.support.raising import raises

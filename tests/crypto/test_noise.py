@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from secure_fl.crypto.noise import (
+from secure_fl.crypto.privacy.noise import (
     Gaussian,
     SkellamNoise,
     calibrated_gaussian,
@@ -18,7 +18,7 @@ from secure_fl.crypto.noise import (
     prediction_sensitivity,
     to_grid,
 )
-from secure_fl.crypto.poisson import Uniforms, poisson, secure_uniforms, skellam
+from secure_fl.crypto.privacy.poisson import Uniforms, poisson, secure_uniforms, skellam
 from secure_fl.errors import BudgetError, CryptoError
 from tests.support.raising import raises
 

@@ -11,9 +11,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Member, Roster, collusion_bound, default_threshold, make_roster
-from secure_fl.crypto.roster_files import card_bytes, read_card, read_roster, roster_bytes
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import (
+    Member,
+    Roster,
+    collusion_bound,
+    default_threshold,
+    make_roster,
+)
+from secure_fl.crypto.keys.roster_files import card_bytes, read_card, read_roster, roster_bytes
 from secure_fl.errors import KeyringError
 from tests.support.key_sites import members, signed, site, unsigned
 from tests.support.raising import raises
@@ -179,7 +185,7 @@ def test_a_host_is_no_party() -> None:
 
 def test_a_roster_needs_neither_torch_nor_tenseal() -> None:
     code = (
-        "import sys, secure_fl.crypto.roster_files, secure_fl.crypto.keyring;"
+        "import sys, secure_fl.crypto.keys.roster_files, secure_fl.crypto.keys.keyring;"
         "print({'torch', 'tenseal', 'opacus', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

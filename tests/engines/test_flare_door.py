@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.cli.join import MOST_REFUSALS, turned_away
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.engines.flare import diagnosis as flare_door
 from secure_fl.engines.flare.diagnosis import diagnose, explaining
 from secure_fl.engines.flare.hub import FlareHub

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from secure_fl import Silo, TrainingSettings
-from secure_fl.crypto.accounting import epsilon
-from secure_fl.crypto.events import GaussianRelease, SkellamRelease, decode_event
-from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.planning import Predictions, plan_predictions
+from secure_fl.crypto.privacy.accounting import epsilon
+from secure_fl.crypto.privacy.events import GaussianRelease, SkellamRelease, decode_event
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
 from secure_fl.errors import BudgetError, SecureFLError, TamperError
 from secure_fl.federation.result import Result
 from secure_fl.learning.dp.scope import open_ledger, privacy_of

@@ -11,10 +11,10 @@ import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.planning import Predictions, plan_predictions
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.secure_sum import SecureSums
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSums
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from secure_fl.cli.main import main
 from secure_fl.cli.tuning_page import picture
 from secure_fl.config.load import Settings, load, loads
-from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.tuning import RATE, Trial, ahead, rungs, tune

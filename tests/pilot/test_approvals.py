@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import KeyringError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.approvals import Approval, Papers, rules_of

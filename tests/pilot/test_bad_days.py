@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.clear_sum import ClearTotal
-from secure_fl.crypto.segments import from_slots
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.clear_sum import ClearTotal
+from secure_fl.crypto.sealing.segments import from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.pilot.lobby import RESTARTED
 from secure_fl.pilot.plan import write_plan

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, Misconduct
 from secure_fl.pilot.lead import RunLeader

@@ -16,7 +16,7 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.testing.network import alone, not_alone

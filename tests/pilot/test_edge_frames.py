@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, Link, peek

@@ -8,8 +8,8 @@ import time
 import msgspec
 import pytest
 
-from secure_fl.crypto.clear_sum import ClearTotal
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.engines.parcel import HEADER, Kind, Parcel, StepId
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.protocol import frames, messages

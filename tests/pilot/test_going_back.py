@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import steps
+from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
 from secure_fl.party.session import Session

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.roster_files import roster_bytes
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.roster_files import roster_bytes
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import KeyringError
 from secure_fl.pilot import certificates
 from secure_fl.pilot.kits import load_kit, write_kits

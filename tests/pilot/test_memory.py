@@ -11,12 +11,12 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.config.build import RunSettings
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.raw import _planes, _words
-from secure_fl.crypto.roster import Member
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.raw import _planes, _words
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.site import MOST_FORGED, Memory
 from secure_fl.policy.rules import Plan

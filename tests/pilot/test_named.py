@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto.evidence import FalseShare
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import UnmaskShares

@@ -16,8 +16,8 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.processes import PROGRAM, kill, killed_after, this_code
-from secure_fl.crypto.ledger import load_chain
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan

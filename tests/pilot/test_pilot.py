@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.crypto.ledger import load_chain
-from secure_fl.crypto.ledger_view import totals
+from secure_fl.crypto.privacy.ledger import load_chain
+from secure_fl.crypto.privacy.ledger_view import totals
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.pilot.lead import Halted
 from secure_fl.pilot.lobby import run_id

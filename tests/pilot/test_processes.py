@@ -16,7 +16,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PlanRefused
 from secure_fl.federation.evaluation import Evaluation, pinned
 from secure_fl.pilot.progress import progress

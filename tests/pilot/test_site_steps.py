@@ -18,8 +18,8 @@ from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
 from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit

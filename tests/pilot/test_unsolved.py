@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.inquest import HIDDEN
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.coordinator.blame import HIDDEN
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
 from secure_fl.party.session import Session
 from secure_fl.pilot.progress import unsolved_in

@@ -14,8 +14,8 @@ from secure_fl.algorithms.exact import orthonormal
 from secure_fl.algorithms.factors import Joint
 from secure_fl.algorithms.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
-from secure_fl.crypto.segments import Layout
-from secure_fl.crypto.transcript import Scales
+from secure_fl.crypto.sealing.segments import Layout
+from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort

@@ -10,18 +10,18 @@ import pytest
 from msgspec import structs
 from tenseal import sealapi
 
-from secure_fl.crypto import masking, public, raw, secret
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.inquiry import Case
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.public import SeededSum
-from secure_fl.crypto.raw import from_parts, to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import Field, Layout
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.crypto.blame.inquiry import Case
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing import masking, public, raw, secret
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.public import SeededSum
+from secure_fl.crypto.sealing.raw import from_parts, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import Field, Layout
+from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto import blind_sum, packing, sharing, step_keys, transcript
-from secure_fl.crypto.blind_sum import ProtectedTotal
-from secure_fl.crypto.evidence import FalseShare
-from secure_fl.crypto.identity import Identity, PublicIdentity
-from secure_fl.crypto.segments import Layout
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.sum_under_way import SumUnderWay
-from secure_fl.crypto.transcript import Scales
+from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.sealing import blind_sum, packing, sharing, step_keys, transcript
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.segments import Layout
+from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.messages import Ready, SumId, UnmaskShares

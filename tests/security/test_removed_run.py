@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import steps
+from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import SecureFLError
 from secure_fl.party.opened_sums import OpenedSumsLog

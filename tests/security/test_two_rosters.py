@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Member
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member
 from secure_fl.errors import CohortError, WireError
 from secure_fl.pilot import gathering, hospital, lobby
 from secure_fl.pilot.gathering import Gathering

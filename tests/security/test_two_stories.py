@@ -12,13 +12,15 @@ import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import resume, step, steps
-from secure_fl.coordinator.step import Reply, SumStep, offers_to
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator import resume
+from secure_fl.coordinator import run_steps as steps
+from secure_fl.coordinator import sum_steps as step
+from secure_fl.coordinator.sum_steps import Reply, SumStep, offers_to
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, WireError
-from secure_fl.protocol import stories
+from secure_fl.protocol import survivor_log as stories
 from secure_fl.protocol.messages import Offer, Told, Unmask
-from secure_fl.protocol.stories import Story, TwoStories, found_in, of_offers
+from secure_fl.protocol.survivor_log import Story, TwoStories, found_in, of_offers
 from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises

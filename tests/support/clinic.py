@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.cli.join import hospital_of
-from secure_fl.crypto import secret
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, make_roster
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, make_roster
+from secure_fl.crypto.keys.vault import Cost
+from secure_fl.crypto.sealing import secret
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import write
 from secure_fl.events import EventLog

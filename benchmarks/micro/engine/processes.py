@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, cast
 
-from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
 from secure_fl.pilot.gathering import HubEngine

@@ -27,7 +27,7 @@ import torch
 from benchmarks.micro.engine.processes import RUNS, InProcess, Piped, join_flare, ring_of
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.config.build import RunSettings
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import RunError
 from secure_fl.events import Event, EventLog
 from secure_fl.pilot.gathering import HubEngine

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from secure_fl.crypto.files import read_bounded
+from secure_fl.crypto.keys.files import read_bounded
 from secure_fl.engines.flare.tls import NO_CERTIFICATE, TlsFiles
 from secure_fl.errors import KeyringError, WireError
 

@@ -8,10 +8,9 @@ from the same weights takes it from there. Over whom a sum of it is opened is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -19,25 +18,15 @@ from torch import nn
 from secure_fl.learning.anatomy import trainable
 
 if TYPE_CHECKING:
-    from secure_fl.learning.dp.account import DpAccount
+    from secure_fl.crypto.privacy.training_account import DpAccount, SavedTrainings
     from secure_fl.learning.training import Optimizer
-
-
-class Trainings(Protocol):
-    """Where a party keeps what DP-SGD came to; `runs.trainings` has it on disk."""
-
-    def find(self, round: int, key: str) -> Mapping[str, Any] | None:
-        """What this training came to before, if it did."""
-
-    def keep(self, round: int, key: str, state: Mapping[str, Any]) -> None:
-        """Write it down, durably, and let go of rounds that nobody repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """One training by DP-SGD: from which weights, in which round, and the which one of it."""
 
-    trainings: Trainings
+    trainings: SavedTrainings
     privacy: DpAccount
     round: int
     key: str

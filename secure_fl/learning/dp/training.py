@@ -31,7 +31,7 @@ from secure_fl.learning.training import (
 from secure_fl.party.rounds import Round
 
 if TYPE_CHECKING:
-    from secure_fl.learning.dp.account import DpAccount, Spending
+    from secure_fl.crypto.privacy.training_account import DpAccount, Spending
     from secure_fl.learning.site import Site
 
 

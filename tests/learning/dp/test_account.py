@@ -12,11 +12,11 @@ import torch
 
 from secure_fl.algorithms.baselines.unfederated import Centralized
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto import accounting
-from secure_fl.crypto.accounting import epsilon
-from secure_fl.crypto.events import DpSgdSteps
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Account, Ledger, events_of, load_chain
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy import accounting
+from secure_fl.crypto.privacy.accounting import epsilon
+from secure_fl.crypto.privacy.events import DpSgdSteps
+from secure_fl.crypto.privacy.ledger import Account, Ledger, events_of, load_chain
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperError
 from secure_fl.events import Event

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import TamperError
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.scope import open_ledger
