@@ -25,13 +25,13 @@ from secure_fl.algorithms.baselines.one_size import (
 )
 from secure_fl.algorithms.baselines.unfederated import Centralized, Local, local
 from secure_fl.algorithms.elsewhere import GROUP, installed, load
-from secure_fl.algorithms.evaluate import Evaluate, evaluate
 from secure_fl.algorithms.fedadam import FedAdam, fedadam
 from secure_fl.algorithms.fedavg import FedAvg, fedavg
 from secure_fl.algorithms.fedid import FedID, fedid
 from secure_fl.algorithms.fedkd import FedKD, fedkd
 from secure_fl.algorithms.inclusivefl import InclusiveFL, inclusivefl
 from secure_fl.errors import SettingsError
+from secure_fl.features import load as load_features
 
 __all__ = ["ALGORITHMS", "BUILT_IN", "Entry", "Registry", "entry_of"]
 
@@ -177,12 +177,7 @@ BUILT_IN: Mapping[str, Entry] = {
         adapters=ADAPTERS,
         summary="only the parties of the largest tier take part",
     ),
-    "evaluate": Entry(
-        Evaluate,
-        evaluate,
-        trains_nothing=True,
-        summary="models as they are, measured on all hospitals' test records",
-    ),
+    **{entry.name: entry for entry in load_features("algorithm").values()},
     "local": Entry(
         Local,
         local,

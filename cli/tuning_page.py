@@ -7,7 +7,7 @@ from html import escape
 from typing import TypeAlias
 
 from secure_fl.display.figures import number
-from secure_fl.federation.tuning import Trial, Tuning
+from secure_fl.features.tuning.tuning import Trial, Tuning
 
 Place: TypeAlias = Callable[[Trial], tuple[float, float]]
 

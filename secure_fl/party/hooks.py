@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 from secure_fl.party.members import Members
@@ -57,3 +58,28 @@ class RoundHook:
     def report(self) -> Mapping[str, Any]:
         """Return this hook's sections of result.json, by name."""
         return {}
+
+
+class Snapshot:
+    """A copy of states at one moment, to restore them later."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._copies: dict[str, Any] = {}
+
+    def take(self) -> None:
+        """Copy the states as they are now."""
+        self._copies = {name: deepcopy(state.state_dict()) for name, state in self._states.items()}
+
+    def restore(self) -> None:
+        """Restore the last copy, if there is one."""
+        for name, copy in self._copies.items():
+            self._states[name].load_state_dict(deepcopy(copy))  # some keep the dict that they load
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the copy for checkpoints."""
+        return dict(self._copies)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the copy that `state_dict` returned."""
+        self._copies = dict(state)

@@ -20,7 +20,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
 from secure_fl.events import EventLog
-from secure_fl.federation.ground_rules import require_masks
+from secure_fl.federation.validation import require_masks
 from secure_fl.pilot.gathering import Gathering, HubEngine
 from secure_fl.pilot.lobby import RESTARTED, rules_of_roster
 from secure_fl.pilot.toll import Toll, without_what_it_had

@@ -13,11 +13,11 @@ from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, T
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
 from secure_fl.events import Event
+from secure_fl.features.pooled_scores import pooling
+from secure_fl.features.pooled_scores.pooling import Pooling
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.text import label_name
-from secure_fl.party import pooling
 from secure_fl.party.members import Members
-from secure_fl.party.pooling import Pooling
 from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
@@ -140,7 +140,7 @@ def test_no_two_sums_of_scores_differ_by_one_hospital(
 
     monkeypatch.setattr(Summing, "sum", spy)
     if not protected:
-        monkeypatch.setattr("secure_fl.federation.prepared.Pooling", Forgetful)
+        monkeypatch.setattr(pooling, "Pooling", Forgetful)
     stopped(tmp_path, after(3), algorithm=FedAvg(rounds=4))
     result = small(FedAvg(rounds=4), silos=list(FOUR), folder=tmp_path, resume=True).run()
     by_round = dict(opened)

@@ -1,54 +1,54 @@
-"""Scores over all parties' records: one sum of counts at a round's end, and what follows from it.
+"""The hook that sums scores over all parties' records, and knows the best round.
 
-Test records are the same in every round. Were one round's counts opened over four parties and the
-next one's over three, the difference would be one hospital's. So all of a run's are opened over
-exactly those who were in the first, or not at all.
+The test records are the same in every round. If the counts of one round were opened over four
+parties and those of the next round over three, the difference would be one hospital's counts. So
+all counts of a run are opened over exactly the members of the first sum, or not at all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from secure_fl.events import EventLog
-from secure_fl.party.hooks import RoundHook, States
+from secure_fl.party.hooks import RoundHook, Snapshot, States
 from secure_fl.party.members import Members
 from secure_fl.party.sum_request import Arrays, RoundSums, SumRequest
 from secure_fl.protocol.ports import Transcript
 
 
 class Scores(Protocol):
-    """What a site counted, and what it makes of the sum of all sites' counts."""
+    """A site's counts, and their evaluation once they are summed."""
 
     def take_counts(self) -> Mapping[str, NDArray[Any]]:
-        """Counts since they were last taken, of a few numbers each, under the same names at all."""
+        """Return and clear the counts: a few numbers under each name, the same at all sites."""
 
     def pooled(self, round: int, sums: Arrays) -> float | None:
-        """Write down what the sums say; the main dev metric, if there is one."""
+        """Record the scores of the summed counts; return the main dev metric, if there is one."""
 
 
 class Pooling(RoundHook):
-    """Sums a run's counts, round by round, and knows which round was best."""
+    """The hook of one party that sums counts at the end of each round."""
 
     def __init__(self, scores: Scores, recorder: EventLog, patience: int | None) -> None:
+        """`patience`: rounds without a better score after which the run stops; None: never."""
         self._scores, self._recorder, self._patience = scores, recorder, patience
-        self._over: frozenset[str] = frozenset()  # whose counts the first sum was of
+        self._over: frozenset[str] = frozenset()  # the members of the first sum
         self._best, self._value, self._waited = 0, -math.inf, 0
         self._snapshots: tuple[Snapshot, ...] = ()
 
     def watch(self, keep: States, shared: States, transcript: Transcript) -> tuple[States, States]:
-        """How the run was judged, and its best round's state."""
+        """Receive the states whose best round is kept, if the run can stop early."""
         if self._patience is None:
             return {}, {"pooling": self}
         own, common = self._snapshots = (Snapshot(keep), Snapshot(shared))
         return {"own best": own}, {"pooling": self, "best": common}
 
     async def end(self, round: int, sums: RoundSums, members: Members) -> None:
-        """Sum this round's counts, if all are here that were in the first sum, and judge it."""
+        """Sum this round's counts if all members of the first sum are present, and score them."""
         if not (counts := self._scores.take_counts()):
             return
         totals: Arrays = {}
@@ -69,18 +69,18 @@ class Pooling(RoundHook):
 
     @property
     def stops(self) -> bool:
-        """Whether no round was better for as many as the settings have patience for."""
+        """True if the score did not improve for as many rounds as the settings allow."""
         return self._patience is not None and self._waited >= self._patience
 
     def close(self) -> None:
-        """Go back to the best round, where rounds were to wait for a better one."""
+        """Restore the best round, if the run could stop early."""
         for snapshot in self._snapshots:
             snapshot.restore()
         if self._snapshots and self._best:
             self._recorder.event("best round", round=self._best)
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints, and for who joins late: it is equal at all."""
+        """Return the state for checkpoints and for newcomers; it is equal at all parties."""
         return {
             "over": sorted(self._over),
             "best": self._best,
@@ -89,31 +89,6 @@ class Pooling(RoundHook):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """Restore the state that `state_dict` returned."""
         self._over = frozenset(state["over"])
         self._best, self._value, self._waited = (state[k] for k in ("best", "value", "waited"))
-
-
-class Snapshot:
-    """What things were like after the best round, to go back to."""
-
-    def __init__(self, things: States) -> None:
-        self._things = things
-        self._states: dict[str, Any] = {}
-
-    def take(self) -> None:
-        """Remember them as they are."""
-        self._states = {name: deepcopy(thing.state_dict()) for name, thing in self._things.items()}
-
-    def restore(self) -> None:
-        """Make them what they were; as they are, if none was taken."""
-        for name, state in self._states.items():
-            self._things[name].load_state_dict(deepcopy(state))  # some go on with what they load
-
-    def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
-        return dict(self._states)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        self._states = dict(state)
