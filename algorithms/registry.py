@@ -29,13 +29,13 @@ from secure_fl.algorithms.baselines.settings import (
     Gong,
     HeteroFL,
 )
-from secure_fl.algorithms.evaluate import Evaluate
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.plugins import GROUP, installed, load
 from secure_fl.algorithms.settings import FedAdam, FedAvg
 from secure_fl.errors import SettingsError
+from secure_fl.features import load as load_features
 
 __all__ = ["ALGORITHMS", "BUILT_IN", "Entry", "Registry", "entry_of"]
 
@@ -56,9 +56,9 @@ BUILT_IN: Mapping[str, Entry] = {
     "alllarge": AllLarge.entry(),
     "allsmall": AllSmall.entry(),
     "exclusivefl": ExclusiveFL.entry(),
-    "evaluate": Evaluate.entry(),
     "local": Local.entry(),
     "centralized": Centralized.entry(),
+    **{str(entry.name): entry for entry in load_features("algorithm").values()},
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from secure_fl.display import html
 from secure_fl.display.charts import Curve, chart
 from secure_fl.display.figures import number
-from secure_fl.federation.tuning import Tuning
+from secure_fl.features.tuning.tuning import Tuning
 
 
 def page(found: Tuning) -> str:

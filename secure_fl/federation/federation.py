@@ -20,20 +20,19 @@ from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
 from secure_fl.federation.assembly import COORDINATOR
-from secure_fl.federation.ground_rules import (
+from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
+from secure_fl.federation.prepared import Prepared, prepare
+from secure_fl.federation.result import Result
+from secure_fl.federation.run_spec import RunSpec, algorithm_of
+from secure_fl.federation.stretch import MakeEngine, Stretch
+from secure_fl.federation.validation import (
     local_heads,
     pooled,
     require_silos,
     require_trainable,
-    require_votes,
     rules_of,
     tasks_of,
 )
-from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
-from secure_fl.federation.prepared import Prepared, prepare
-from secure_fl.federation.result import Result
-from secure_fl.federation.stretch import MakeEngine, Stretch
-from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
 from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.tasks import Task, settings_of
@@ -77,7 +76,7 @@ class Federation:
         """`together`: train sites as one batch: quicker where many are small, equal to rounding."""
         require_silos(silos)
         own = task if isinstance(task, Task) else None  # a task of the program's own
-        self.terms = Terms(
+        self.spec = RunSpec(
             algorithm_of(algorithm),
             settings_of(task) if isinstance(task, Task) else task or TaskSettings(),
             model or ModelSettings(),
@@ -85,9 +84,9 @@ class Federation:
             protection or ProtectionSettings(),
             seed,
             metrics or {},
-            guard,
+            {} if guard is None else {"guard": guard},
         )
-        entry = self.terms.entry
+        entry = self.spec.entry
         require_trainable(silos, entry)
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
         self.silos = (pooled(self.hospitals),) if entry.pools_data else self.hospitals
@@ -98,17 +97,16 @@ class Federation:
         self._keep_checkpoints = keep_checkpoints  # when the run is finished
         self._together = together
         self._progress = progress  # None: shown to whoever looks, unless a listener is there
-        self._settings = settings or self.terms.describe()
-        self.rules = rules_of(self.silos, self.terms.protection, entry)
+        self._settings = settings or self.spec.describe()
+        self.rules = rules_of(self.silos, self.spec.protection, entry)
         self.tasks = (
             dict.fromkeys((silo.name for silo in self.silos), own)
             if own is not None
-            else tasks_of(self.terms.task, self.silos, entry)
+            else tasks_of(self.spec.task, self.silos, entry)
         )
         self.local_heads = local_heads(self.tasks)
-        self.terms.require_sound()
-        if guard is not None:
-            require_votes(guard, len(self.silos), self.rules.min_cohort)
+        self.spec.check()
+        self.spec.check_members(len(self.silos), self.rules.min_cohort)
 
     @classmethod
     def of(
@@ -172,7 +170,7 @@ class Federation:
     def outline(self) -> Outline:
         """What its result says of the run beside what was measured."""
         return Outline(
-            self.terms,
+            self.spec,
             self.rules,
             self.tasks,
             tuple(silo.name for silo in self.hospitals),
@@ -204,20 +202,20 @@ class Federation:
         shelf, together = Shelf(len(silos)), Together() if self._together else None
         parties = {
             silo.name: prepare(
-                self.terms,
+                self.spec,
                 silo,
                 self.tasks[silo.name],
                 rules.threshold,
                 folder=folder,
                 listen=listen,
-                hospitals=self.hospitals if self.terms.entry.pools_data else None,
+                hospitals=self.hospitals if self.spec.entry.pools_data else None,
                 local_head=self.local_heads,
                 shelf=shelf,
                 together=together,
             )
             for silo in silos
         }
-        return Stretch(self.terms, parties, rules, until)
+        return Stretch(self.spec, parties, rules, until)
 
     def _begun(self, whole: Stretch, folder: RunFolder, listen: Listener) -> Stretch | None:
         """The end of a round for those who began it, where others can join only after it."""
@@ -226,7 +224,7 @@ class Federation:
             return None
         until, who = begun
         silos = tuple(silo for silo in self.silos if silo.name in who)
-        rules = rules_of(silos, self.terms.protection, self.terms.entry)
+        rules = rules_of(silos, self.spec.protection, self.spec.entry)
         return self._stretch(silos, rules, until, folder, listen)
 
     def _note_parties(self, before: frozenset[str], log: EventLog) -> None:
@@ -249,9 +247,8 @@ class Federation:
         recorders = [log, *(site.recorder for site in sites)]
         seconds = spent(recorders, time.perf_counter() - started, before.get("seconds"))
         accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-        guards = [party.guard for party in parties if party.guard is not None]
         document = document_of(
-            self.outline, sites, seconds, accounts, before.get("bytes"), guards=guards
+            self.outline, sites, seconds, accounts, before.get("bytes"), hooks=parties[0].hooks
         )
         result = deliver(sites, document)
         if folder is not None:
@@ -268,7 +265,7 @@ class Federation:
         own = () if self.listener is None else (self.listener,)
         shown = self._progress if self._progress is not None or not own else False
         metric = next(iter(self.tasks.values())).metric
-        name, rounds = self.terms.algorithm.name, self.terms.algorithm.rounds
+        name, rounds = self.spec.algorithm.name, self.spec.algorithm.rounds
         watch = stack.enter_context(watching(name, rounds, metric, shown))
         kept: list[Listener] = [] if folder is None else [folder.record, PageWriter(folder.path)]
         told = [*kept, *([watch] if watch else []), *own]

@@ -68,7 +68,6 @@ class Site:
         metrics: Mapping[str, Metric] | None = None,
         shelf: Shelf | None = None,
         together: Together | None = None,
-        share_scores: bool = False,
         balances: bool = False,
     ) -> None:
         from secure_fl.learning.training import knows_bfloat16, pick_device
@@ -85,7 +84,7 @@ class Site:
             recorder.event(Warned(code="no bfloat16", text=text))
         self.local_head = local_head  # the parties' label sets differ: heads are never sent
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
-        self.share_scores = share_scores  # whether other members of an evaluation learn its own
+        self.share_scores = False  # set by the evaluation: other members learn its own scores
         self.privacy = privacy  # what DP-SGD may spend; None: nothing is trained by it
         self.delivered: dict[str, Delivery] = {}
         self.balances = balances  # whether classes count alike where settings say nothing

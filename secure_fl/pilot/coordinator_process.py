@@ -29,7 +29,7 @@ from secure_fl.events import (
     Waiting,
     Withheld,
 )
-from secure_fl.federation.ground_rules import require_masks
+from secure_fl.federation.validation import require_masks
 from secure_fl.pilot.invitations import Gathering, HubEngine
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
 from secure_fl.pilot.run_id import RESTARTED, rules_of_roster

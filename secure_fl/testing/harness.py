@@ -24,7 +24,7 @@ from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -87,13 +87,13 @@ def federate(
     catch: bool = False,
     ledgers: Callable[[str], NoiseAccount] | None = None,
     kept: Mapping[str, Checkpoints] | None = None,
-    guards: Callable[[str, EventLog], Guard] | None = None,
+    hooks: Callable[[str, EventLog], RoundHook] | None = None,
 ) -> Federated:
     """Run one program per party through the real sessions and the real coordinator.
 
     `new_total` and `lead` put a coordinator's half of sums, or a whole coordinator, that lies.
     `catch`: keep what stops the coordinator as `error`. `ledgers`: each party's noise budget.
-    `kept`: each party's checkpoints. `guards`: each party's guard, given its name and its log.
+    `kept`: each party's checkpoints. `hooks`: each party's hook, given its name and its log.
     """
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
     parties = [name for name in programs if name != host]
@@ -121,7 +121,7 @@ def federate(
             protection,
             recorder=out.recorders[name],
             checkpoints=kept[name] if kept else None,
-            guard=guards(name, out.recorders[name]) if guards else None,
+            hooks=[hooks(name, out.recorders[name])] if hooks else (),
             noise=ledgers(name) if ledgers else None,
         )
     coordinator = lead_run(

@@ -50,7 +50,7 @@ def dense_mean(federation: Federation, model: ModelSettings) -> dict[str, Tensor
     total: dict[str, Tensor] = {}
     weight = sum(len(silo.train) for silo in federation.silos)
     for silo in federation.silos:
-        terms, task = federation.terms, federation.tasks[silo.name]
+        terms, task = federation.spec, federation.tasks[silo.name]
         site = Site(silo, task, model, terms.training, terms.seed, EventLog(silo.name))
         with site.surroundings():
             trained = site.model()

@@ -27,7 +27,7 @@ from secure_fl.display.watch import Watch
 from secure_fl.errors import DataError
 from secure_fl.events import EventLog, Warned
 from secure_fl.federation.federation import Federation
-from secure_fl.federation.ground_rules import rules_of
+from secure_fl.federation.validation import rules_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings, TrainingSettings

@@ -33,7 +33,7 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
-from secure_fl.federation.ground_rules import rules_of
+from secure_fl.federation.validation import rules_of
 from secure_fl.settings import ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require

@@ -18,7 +18,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
 from secure_fl.algorithms.public_distillation import Learner
 from secure_fl.config.load import dump, loads
-from secure_fl.federation.tuning import RATE, around
+from secure_fl.features.tuning.tuning import RATE, around
 from secure_fl.learning.adapters import adapt
 from secure_fl.learning.training import make_optimizer
 from secure_fl.learning.usual import (

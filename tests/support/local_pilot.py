@@ -23,6 +23,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
+from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, Asked, HospitalProcess
 from secure_fl.pilot.site_run import Records
@@ -97,7 +98,7 @@ class LocalPilot:
             goes_back=self.goes_back,
             asked=self.asked.get(name),
             approvals=self.approvals.get(name, lambda plan: []),
-            share_scores=name in self.sharing,
+            limits=SiteLimits(options={"share_scores": name in self.sharing}),
         )
 
     def listener(self, name: str) -> Listener:

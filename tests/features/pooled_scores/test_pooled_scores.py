@@ -12,10 +12,13 @@ import pytest
 from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
+from secure_fl.features.pooled_scores import pooling
+from secure_fl.features.pooled_scores.pooling import Pooling
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.text import label_name
-from secure_fl.party import pooling
-from secure_fl.party.pooling import Pooling
+from secure_fl.party.hooks import Snapshot
+from secure_fl.party.members import Members
+from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
 from tests.support.equality import equal, weights
@@ -116,9 +119,9 @@ def events(folder: Path) -> list[dict[str, Any]]:
 class Forgetful(Pooling):
     """Sums counts over whoever is here, round by round."""
 
-    async def end(self, round: int, summing: Summing, here: tuple[str, ...]) -> None:
+    async def end(self, round: int, sums: RoundSums, members: Members) -> None:
         self._over = frozenset()
-        await super().end(round, summing, here)
+        await super().end(round, sums, members)
 
 
 @pytest.mark.parametrize("protected", [False, True])
@@ -129,15 +132,15 @@ def test_no_two_sums_of_scores_differ_by_one_hospital(
     opened: list[tuple[int, dict[str, Any]]] = []
     original = Summing.sum
 
-    async def spy(self: Summing, values: Any, *rest: Any, **options: Any) -> Any:
-        sums = await original(self, values, *rest, **options)
-        if sums and any(name.startswith("scores/") for name in values):
+    async def spy(self: Summing, request: SumRequest) -> Any:
+        sums = await original(self, request)
+        if sums and any(name.startswith("scores/") for name in request.values):
             opened.append((self.round, sums))
         return sums
 
     monkeypatch.setattr(Summing, "sum", spy)
     if not protected:
-        monkeypatch.setattr("secure_fl.federation.prepared.Pooling", Forgetful)
+        monkeypatch.setattr(pooling, "Pooling", Forgetful)
     stopped(tmp_path, after(3), algorithm=FedAvg(rounds=4))
     result = small(FedAvg(rounds=4), silos=list(FOUR), folder=tmp_path, resume=True).run()
     by_round = dict(opened)
@@ -233,7 +236,7 @@ def test_snapshots_do_not_change_with_what_they_are_of() -> None:
             self.state = state
 
     thing = Thing()
-    snapshot = pooling.Snapshot({"thing": thing})
+    snapshot = Snapshot({"thing": thing})
     snapshot.restore()
     assert thing.state["x"].tolist() == [0, 0]  # nothing was taken
     snapshot.take()

@@ -18,8 +18,8 @@ from pydantic import Field
 from secure_fl.algorithms.base import Algorithm, Demands, Entry
 from secure_fl.data.public import digest
 from secure_fl.errors import ModelError, SettingsError
+from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
 from secure_fl.learning.counts import Counts, Rows, pieces, whole
-from secure_fl.learning.evaluating import SPLIT, difference, examine, pulls, read
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
 
@@ -200,3 +200,11 @@ def require_pinned(cfg: Evaluate, digests: Mapping[str, str]) -> None:
                 fix="get the very folder that the digest in [[algorithm.models]] was made of",
                 field="algorithm.models",
             )
+
+
+ENTRY = Entry(
+    Evaluate,
+    evaluate,
+    trains_nothing=True,
+    summary="models as they are, measured on all hospitals' test records",
+)

@@ -1,19 +1,17 @@
-"""Before the first round and after each: restore, give to newcomers, save, and go on together."""
+"""The loop over the rounds of a run: restore, hand the state to newcomers, save a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from secure_fl.events import EventLog, MembersJoined, RoundSaved
+from secure_fl.party.exchange import ask
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.joining import Handover
-from secure_fl.party.rounds import Checkpoints, Stateful
-from secure_fl.party.session import ask
+from secure_fl.party.members import Members
+from secure_fl.party.rounds import Checkpoints, Round, Stateful
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import PrivacyLayer
-
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
 
 
 class Boundaries:
@@ -85,3 +83,38 @@ class Boundaries:
         if joins or who.me in new.holders:
             transcript.saw(state, new.seal, host=False)
         self._recorder.event(MembersJoined(round=after + 1, parties=new.newcomers))
+
+
+class Rounds:
+    """Asynchronous iterator over the rounds of a run."""
+
+    def __init__(
+        self,
+        total: int,
+        first: Callable[[], Awaitable[int]],
+        end: Callable[[int], Awaitable[None]],
+        until: int | None = None,  # stop early, where others join
+        hooks: Sequence[RoundHook] = (),
+    ) -> None:
+        self._total, self._first, self._end = total, first, end
+        self._until, self._hooks = until, hooks
+        self._number: int | None = None
+
+    def __aiter__(self) -> Rounds:
+        return self
+
+    async def __anext__(self) -> Round:
+        if self._number is None:
+            self._number = await self._first()
+        else:
+            await self._end(self._number)
+            self._number += 1
+        undone = sum(hook.undone for hook in self._hooks)
+        last = self._total + undone
+        if self._until is not None:
+            last = min(self._until, last)
+        if self._number > last or any(hook.stops for hook in self._hooks):
+            for hook in self._hooks:
+                hook.close()
+            raise StopAsyncIteration
+        return Round(self._number, self._total, undone)

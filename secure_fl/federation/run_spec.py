@@ -1,4 +1,4 @@
-"""What all parties of a run have in common, but for who they are."""
+"""The specification of a run: the settings that all its parties share."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from secure_fl.config.build import plain
 from secure_fl.config.toml import write
 from secure_fl.errors import SettingsError
 from secure_fl.faults import nearest
-from secure_fl.federation.ground_rules import (
-    require_a_look,
-    require_adapters,
-    require_guardable,
-    require_masks,
-)
+from secure_fl.features import FEATURES
+from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.validation import require_adapters, require_masks
 from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.scores import Metric
 from secure_fl.settings import (
-    GuardSettings,
     ModelSettings,
     ProtectionSettings,
     Section,
@@ -47,8 +43,8 @@ def algorithm_of(given: object) -> Algorithm:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What is trained, how, and under which protection."""
+class RunSpec:
+    """The settings of a run that all its parties share."""
 
     algorithm: Algorithm
     task: TaskSettings = field(default_factory=TaskSettings)
@@ -56,63 +52,53 @@ class Terms:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     protection: ProtectionSettings = field(default_factory=ProtectionSettings)
     seed: int = 0
-    metrics: Mapping[str, Metric] = field(
-        default_factory=dict
-    )  # a program's own, beside the task's
-    guard: GuardSettings | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # in addition to the task's own
+    sections: Mapping[str, Section] = field(default_factory=dict)  # of features, by section name
 
     @property
     def entry(self) -> Entry:
-        """The algorithm's program, and what is special about it."""
+        """The registry's entry of the algorithm."""
         return entry_of(self.algorithm)
 
-    def require_sound(self) -> None:
-        """Refuse what would seem to protect and does not: noise here, and a host without masks."""
+    def check(self) -> None:
+        """Refuse settings that contradict each other, or that would only seem to protect."""
         name, entry = self.algorithm.name, self.entry
-        if entry.trains_nothing:
-            require_a_look(self.training)
-        if self.training.dp is not None:
+        features = run_features()
+        if self.training.dp is not None and not entry.trains_nothing:
             require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
         if self.protection.noise is not None:
             require_predictions(name, noised=entry.opens_predictions)
         require_masks(entry, self.protection)
         require_adapters(entry, name, self.model, self.training)
-        if self.guard is not None:
-            require_guardable(self.algorithm, entry, self.guard)
-        if self.training.patience is not None and not self.pools_scores:
-            raise SettingsError(
-                "rounds can wait for a better score only where scores of all hospitals are summed: "
-                "not with a host, with noise on predictions, or where nothing is ever summed",
-                fix="remove training.patience, and set training.pooled_scores = true if it is not",
-                field="training.patience",
-            )
+        for feature in features:
+            feature.check(self)
 
-    @property
-    def pools_scores(self) -> bool:
-        """Whether the parties' dev and test counts are summed at each round's end.
-
-        A host has its own records to measure the central model on, and would learn nothing of sums
-        for the parties; and in a run with noise no sum leaves without it.
-        """
-        alone = self.entry.has_host or self.entry.sums_nothing
-        return self.training.pooled_scores and not alone and self.protection.noise is None
+    def check_members(self, parties: int, min_cohort: int) -> None:
+        """Refuse a number of parties that a feature of the run cannot work with."""
+        for feature in run_features():
+            feature.check_members(self, parties, min_cohort)
 
     @property
     def passes(self) -> int:
-        """How many passes over the records a run can take, with rounds that make up for others."""
-        extra = self.guard.most if self.guard is not None and self.guard.again else 0
+        """The largest number of passes over the records, with all rounds that features may add."""
+        extra = sum(feature.extra_rounds(self) for feature in run_features())
         return (self.algorithm.rounds + extra) * self.algorithm.epochs
 
     def describe(self) -> str:
-        """Write the settings of a run started from the library, for `resume` to compare."""
+        """Write the settings as TOML; `resume` compares them with those of the run's folder."""
         sections: dict[str, Section] = {
             "algorithm": self.algorithm,
             "task": self.task,
             "model": self.model,
             "training": self.training,
             "protection": self.protection,
+            **self.sections,
         }
-        if self.guard is not None:
-            sections["guard"] = self.guard
         tables = {name: plain(section) for name, section in sections.items()}
         return write({"run": {"seed": self.seed}, **tables}).lstrip()
+
+
+def feature_sections(settings: object) -> dict[str, Section]:
+    """Collect the sections of features that these settings or this plan have, by name."""
+    found = {name: getattr(settings, name, None) for name in FEATURES}
+    return {name: section for name, section in found.items() if isinstance(section, Section)}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from secure_fl.algorithms.registry import Entry
 from secure_fl.coordinator.sum_steps import Rules
@@ -15,16 +13,12 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import (
-    GuardSettings,
     ModelSettings,
     ProtectionSettings,
     TaskSettings,
     TrainingSettings,
 )
 from secure_fl.thresholds import default_threshold, require_maskable
-
-if TYPE_CHECKING:
-    from secure_fl.algorithms.base import Algorithm
 
 
 def statement(mode: str, sentence: str) -> str:
@@ -84,23 +78,6 @@ def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
         )
 
 
-def require_a_look(training: TrainingSettings) -> None:
-    """Refuse what an evaluation would only seem to do."""
-    if training.dp is not None:
-        raise SettingsError(
-            "an evaluation trains nothing, so DP-SGD protects nothing of it and spends nothing: "
-            "its scores are exact sums, without noise",
-            fix="remove training.dp",
-            field="training.dp",
-        )
-    if not training.pooled_scores:
-        raise SettingsError(
-            "an evaluation is a sum of scores",
-            fix="set training.pooled_scores = true",
-            field="training.pooled_scores",
-        )
-
-
 def require_adapters(
     entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
 ) -> None:
@@ -132,60 +109,6 @@ def require_silos(found: object) -> None:
         fix="give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)",
         field="silos",
     )
-
-
-def require_guardable(algorithm: Algorithm, entry: Entry, guard: GuardSettings) -> None:
-    """Refuse a guard that could not test, or not undo, what an algorithm does."""
-    name = algorithm.name
-    if entry.guarded is None:
-        from secure_fl.algorithms.registry import ALGORITHMS
-
-        able = ", ".join(sorted(n for n, e in ALGORITHMS.items() if e.guarded is not None))
-        raise SettingsError(
-            f"[guard] cannot test and undo the rounds of {name}",
-            fix=f"leave [guard] out, or take one of {able}",
-            field="guard",
-        )
-    if guard.search and (entry.partial_sums or algorithm.caveat):
-        raise SettingsError(
-            f"no search can be made under {name}: its sums are over some of the parties already, "
-            "or parties see more than sums",
-            fix="set guard.search = false",
-            field="guard.search",
-        )
-    if guard.most >= algorithm.rounds and not guard.again:
-        raise SettingsError(
-            f"{guard.most} refused rounds would be all {algorithm.rounds} of the run",
-            fix="lower guard.most, or set guard.again = true",
-            field="guard.most",
-        )
-
-
-def require_votes(guard: GuardSettings, parties: int, min_cohort: int) -> None:
-    """Refuse votes that one party could decide alone, and halves that are too small to be summed.
-
-    A share that needs all votes is never reached while one member votes for its own sums.
-    """
-    against = math.ceil(guard.share * parties - 1e-9)
-    if not 2 <= against <= parties - 1:
-        low, high = 1 / parties, (parties - 1) / parties
-        raise SettingsError(
-            f"a share of {guard.share:g} is {against} of {parties} votes: "
-            + (
-                "one party alone could refuse every round"
-                if against < 2
-                else "never reached, for whoever spoils a round votes for it"
-            ),
-            fix=f"take a share above {low:.3g}, and at most {high:.3g}",
-            field="guard.share",
-        )
-    if guard.search and (half := (parties - 1) // 2) < min_cohort:
-        raise SettingsError(
-            f"a search sums over halves, so over {half} of {parties} parties; min_cohort "
-            f"is {min_cohort}",
-            fix="set guard.search = false, or add parties",
-            field="guard.search",
-        )
 
 
 def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:

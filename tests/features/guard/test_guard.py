@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import PartyFailed
 from secure_fl.events import EventLog
-from secure_fl.party import ballots
-from secure_fl.party.ballots import Votes, ballot, count
+from secure_fl.features.guard import ballots
+from secure_fl.features.guard.ballots import Votes, ballot, count
+from secure_fl.features.guard.guard import Guard, growth, harm, needed
+from secure_fl.features.guard.subset_search import TWICE, SubsetSearch
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard, growth, harm, needed
-from secure_fl.party.search import TWICE, Search
 from secure_fl.settings import GuardSettings, Protection
 from secure_fl.testing.harness import Federated, federate
 
@@ -30,9 +30,7 @@ GUESSED = 0  # the slot in which who takes a vote away supposes one
 @pytest.fixture
 def guesses_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once in some 60 tries the guess is right, and the vote is gone: see `ballots.SLOTS`."""
-    monkeypatch.setattr(
-        "secure_fl.party.ballots.secrets.randbelow", lambda n: GUESSED + 1 + randbelow(n - 1)
-    )
+    monkeypatch.setattr("secrets.randbelow", lambda n: GUESSED + 1 + randbelow(n - 1))
 
 
 # --- votes ----------------------------------------------------------------------------------------
@@ -103,7 +101,7 @@ def test_growth_is_of_what_was_summed_before_and_after() -> None:
 # --- the search -----------------------------------------------------------------------------------
 
 
-def led(search: Search, guilty: Callable[[tuple[str, ...]], bool], rounds: int) -> list[bool]:
+def led(search: SubsetSearch, guilty: Callable[[tuple[str, ...]], bool], rounds: int) -> list[bool]:
     """Whether each round was refused; refused are sums that have the guilty in them."""
     found = []
     for round in range(1, rounds + 1):
@@ -119,7 +117,7 @@ def led(search: Search, guilty: Callable[[tuple[str, ...]], bool], rounds: int) 
 @pytest.mark.parametrize("bad", EIGHT)
 def test_who_spoils_every_sum_is_left_out(bad: str) -> None:
     for seed in range(20):
-        search = Search(seed)
+        search = SubsetSearch(seed)
         refused = led(search, lambda among: bad in among, 16)
         assert search.left_out == (bad,)
         assert TWICE <= sum(refused) <= 4 and not any(refused[-4:])
@@ -128,13 +126,13 @@ def test_who_spoils_every_sum_is_left_out(bad: str) -> None:
 def test_nobody_is_left_out_by_chance() -> None:
     """One round is refused though nobody spoils it: all take part again, and nobody is blamed."""
     for seed in range(20):
-        search, first = Search(seed), iter([True])
+        search, first = SubsetSearch(seed), iter([True])
         led(search, lambda among: next(first, False), 8)  # noqa: B023
         assert search.left_out == () and search.among(EIGHT) == EIGHT
 
 
 def test_who_was_left_out_wrongly_comes_back() -> None:
-    search = Search(0)
+    search = SubsetSearch(0)
     led(search, lambda among: "p0" in among, 16)
     assert search.left_out == ("p0",)
     led(search, lambda among: BAD in among, 16)
@@ -144,7 +142,7 @@ def test_who_was_left_out_wrongly_comes_back() -> None:
 def test_sums_of_one_state_tell_the_halves_and_nothing_smaller() -> None:
     """Whatever is refused: all that is opened between two admitted rounds follows from two sums."""
     for seed in range(40):
-        rng, search, round = np.random.default_rng(seed), Search(seed), 0
+        rng, search, round = np.random.default_rng(seed), SubsetSearch(seed), 0
         led(search, lambda among: BAD in among, int(rng.integers(0, 12)))
         for _ in range(20):
             opened = []
@@ -160,7 +158,7 @@ def test_sums_of_one_state_tell_the_halves_and_nothing_smaller() -> None:
 
 
 def test_a_search_is_saved() -> None:
-    search, other = Search(5), Search(5)
+    search, other = SubsetSearch(5), SubsetSearch(5)
     led(search, lambda among: BAD in among, 3)
     other.load_state_dict(search.state_dict())
     assert other.state_dict() == search.state_dict()
@@ -227,7 +225,7 @@ def run(
         mode=mode,
         min_cohort=3,
         catch=catch,
-        guards=None if guard is None else guarded,
+        hooks=None if guard is None else guarded,
     )
 
 

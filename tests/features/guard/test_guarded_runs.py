@@ -137,7 +137,7 @@ def test_all_of_a_refused_round_is_undone(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are against round 1: what follows begins where the run began, but with other batches."""
-    from secure_fl.party import guard
+    from secure_fl.features.guard import guard
 
     seen: list[float] = []
 

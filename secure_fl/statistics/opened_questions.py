@@ -12,11 +12,12 @@ from pathlib import Path
 
 from secure_fl.errors import CohortError
 from secure_fl.files import Lines
+from secure_fl.party.hooks import RoundHook
 
 FILE = "questions.jsonl"
 
 
-class OpenedQuestions:
+class OpenedQuestions(RoundHook):
     """One site's notes, kept for good beside its ledger."""
 
     def __init__(self, folder: Path, cards: Mapping[str, str]) -> None:
@@ -24,11 +25,15 @@ class OpenedQuestions:
         self._lines = Lines(folder / FILE, "which question is opened")
         self._cards = cards
 
-    def admit(self, question: str, names: Sequence[str]) -> None:
-        """Note over whom the answer is opened, or refuse others than the first time.
+    def admit(self, questions: Sequence[str], survivors: Sequence[str]) -> None:
+        """Note over whom answers are opened, or refuse others than the first time.
 
-        `question`: a digest of all that the answer depends on but who takes part.
+        `questions`: digests of all that an answer depends on but who takes part.
         """
+        for question in questions:
+            self._admit(question, survivors)
+
+    def _admit(self, question: str, names: Sequence[str]) -> None:
         now = sorted(self._cards.get(name, name) for name in names)
         for line in self._lines:
             if line["question"] != question:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.learning.evaluating import pulls
+from secure_fl.features.evaluation.examine import pulls
 from secure_fl.learning.tasks.base import Task
 from secure_fl.learning.tasks.regression import Regression
 from secure_fl.learning.tasks.text import Classification

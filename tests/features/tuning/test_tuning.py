@@ -16,8 +16,8 @@ from secure_fl.cli.tuning_page import picture
 from secure_fl.config.load import Settings, load, loads
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.features.tuning.tuning import RATE, Trial, ahead, rungs, tune
 from secure_fl.federation.federation import Federation
-from secure_fl.federation.tuning import RATE, Trial, ahead, rungs, tune
 from tests.support.raising import raises
 
 STUDY = """\
@@ -176,7 +176,7 @@ def test_the_picture_is_well_formed_whatever_was_tried() -> None:
     settings = study()
 
     def shown(**fields: Any) -> ElementTree.Element:
-        from secure_fl.federation.tuning import Tuning
+        from secure_fl.features.tuning.tuning import Tuning
 
         trial = Trial({"a": "<&'"}, 3, 0.5, 1.0, 0.1)
         lost = Trial({"a": "x"}, 1, None, None, 0.1)

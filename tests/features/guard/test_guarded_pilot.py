@@ -10,7 +10,8 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
-from secure_fl.party import guard
+from secure_fl.features.guard import guard
+from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.settings import GuardSettings
@@ -58,7 +59,7 @@ def test_a_site_s_own_cap_is_what_it_votes_by(tmp_path: Path) -> None:
     """Between the rounds of a run norms change by more than this site allows: it is against all."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=2), guard=GUARD))
     strict = made.processes["hospital-2"]
-    strict._home = replace(strict._home, max_growth=1e-9)
+    strict._home = replace(strict._home, limits=SiteLimits(options={"max_growth": 1e-9}))
     made.lead().run()
     votes = {(e["party"], e["own_vote"]) for e in made.seen("guard")}
     assert ("hospital-2", True) in votes and ("hospital-1", True) not in votes

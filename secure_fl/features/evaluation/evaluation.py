@@ -14,15 +14,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from secure_fl.algorithms.evaluate import Evaluate, EvaluatedModel
 from secure_fl.config.build import Settings
 from secure_fl.data.silo import Silo
 from secure_fl.display.evaluation_page import models_of, score_table
 from secure_fl.display.figures import number
 from secure_fl.errors import ModelError, RunError
 from secure_fl.events import Listener
+from secure_fl.features.evaluation.algorithm import Evaluate, EvaluatedModel
+from secure_fl.features.evaluation.examine import labels_of, read
 from secure_fl.federation.federation import Federation
-from secure_fl.learning.evaluating import labels_of, read
+from secure_fl.federation.run_spec import feature_sections
 from secure_fl.learning.tasks import make_task
 from secure_fl.runs.folder import RESULT, write_json
 from secure_fl.settings import ProtectionSettings, TaskSettings, TrainingSettings
@@ -149,7 +150,7 @@ def evaluate_settings(
             "task": with_labels(settings.task, cfg),
             "training": looking(settings.training),
             "protection": without_noise(settings.protection),
-            "guard": None,
+            **dict.fromkeys(feature_sections(settings)),
         }
     )
     return Evaluation(Federation.of(asked, folder, listener=listener).run().document)
