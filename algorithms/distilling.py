@@ -17,10 +17,10 @@ from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.ensembles import Counted, Ensemble
 from secure_fl.algorithms.public_records import PublicRecords, Rows, cross_entropy, logits
 from secure_fl.errors import SettingsError
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import Optimizer, make_optimizer, public_step
 from secure_fl.learning.site import Site
-from secure_fl.learning.tasks.text import label_name
-from secure_fl.learning.training import Optimizer, make_optimizer, public_step
+from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round, Stateful
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings

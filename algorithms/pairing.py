@@ -11,10 +11,10 @@ from secure_fl.algorithms.distillation import Pair
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import begin_with, body_of, depth, repeats
 from secure_fl.learning.fetching import Attention, configured
+from secure_fl.learning.learning_rates import learning_rate_of
 from secure_fl.learning.models import load_tokenizer
 from secure_fl.learning.site import Site
-from secure_fl.learning.tasks.base import inference
-from secure_fl.learning.usual import rate_of
+from secure_fl.learning.tasks.task import inference
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.fedkd import FedKD
@@ -54,7 +54,7 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
         require_maps(site, student, teacher)
     if tied:
         begin_with(teacher, student)
-    η = rate_of(student, site.training)
+    η = learning_rate_of(student, site.training)
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η / 4, η))
 
 

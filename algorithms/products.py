@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.factors import Joint
 from secure_fl.algorithms.updates import Update, add_, common_and_own, digest, moved
-from secure_fl.learning.adapters import adapted, redraw, set_product
+from secure_fl.learning.adapter_layers import adapted, redraw, set_product
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.public_coins import coins
 from secure_fl.errors import SettingsError
+from secure_fl.learning.local_training import autocast
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.tasks.base import inference
-from secure_fl.learning.training import autocast
+from secure_fl.learning.tasks.task import inference
 from secure_fl.seeds import seed_for
 
 Targets: TypeAlias = Literal["soft", "hard"]  # probabilities, or a vote for the likeliest class

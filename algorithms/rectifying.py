@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.feedback import Feedback, Scale
 from secure_fl.algorithms.public_records import Rows, cross_entropy, votes
+from secure_fl.learning.local_training import Optimizer, public_step
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, public_step
 
 UNKNOWN = -1  # the class of a public record that nobody was asked about yet
 

@@ -94,8 +94,7 @@ class AdapterSettings(Section):
     alpha: PositiveReal | None = None  # an adapter counts alpha/r times; None: 2·r, so twice
     targets: Literal["attention", "linear"] = "attention"  # which linear layers of a transformer's
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of what an adapter reads
-    base: Literal["float32", "bfloat16", "int8"] = "float32"  # how frozen weights are held in
-    # memory; int8: those of linear layers, with a scale for each output channel
+    base: Literal["float32", "bfloat16"] = "float32"  # how frozen weights are held in memory
     merge: bool = False  # also write the whole model, in the result's merged/
 
     @model_validator(mode="after")
@@ -104,11 +103,6 @@ class AdapterSettings(Section):
             raise ValueError(
                 'base "float32" where kind is "exact": sums are added to the frozen weights, and '
                 f"{self.base} would round them away"
-            )
-        if (self.kind, self.base) == ("dora", "int8"):
-            raise ValueError(
-                'base "float32" or "bfloat16" where kind is "dora": it takes the frozen weights\' '
-                "own magnitudes"
             )
         return self
 

@@ -30,7 +30,7 @@ from secure_fl.audits.shipped.canaries import Subject, linear, texts
 from secure_fl.audits.statistics import clopper_pearson, one_run_epsilon
 from secure_fl.errors import BudgetError, DataError
 from secure_fl.learning.dp.account import DpAccount
-from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.site import Site
 from secure_fl.settings import DPSettings
 

@@ -23,7 +23,7 @@ from secure_fl import corpora
 from secure_fl.algorithms.updates import add_, agree_on, moved, weighted_mean
 from secure_fl.errors import ModelError, PartyFailed
 from secure_fl.events import Event, EventLog
-from secure_fl.learning.rates import class_rates
+from secure_fl.learning.metrics import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.guard import Guard, Judge
 from secure_fl.party.rounds import Round

@@ -22,10 +22,9 @@ from secure_fl.federation.ground_rules import require_adapters
 from secure_fl.federation.terms import Terms
 from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.judging import DevRecords
-from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task
-from secure_fl.learning.together import Together
 from secure_fl.party.guard import Guard
 from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.pooling import Pooling
@@ -115,8 +114,8 @@ def prepare(
     max_growth: float | None = None,
     questions: OpenedQuestions | None = None,
     opened: Path | None = None,
-    shelf: Shelf | None = None,
-    together: Together | None = None,
+    cache: ModelCache | None = None,
+    trainer: BatchedTrainer | None = None,
     share_scores: bool = False,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
@@ -134,23 +133,25 @@ def prepare(
     privacy = privacy_of(silo, terms.training, terms.passes, place, identity)
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
-    site = Site(
-        silo,
+    spec = SiteSpec(
         task,
         terms.model,
         terms.training,
         terms.seed,
-        EventLog(silo.name, listen),
-        hospitals,
-        privacy,
         local_head=local_head,
-        max_batch=max_batch,
-        metrics=terms.metrics,
-        shelf=shelf,
-        together=together,
-        share_scores=share_scores,
         balances=terms.algorithm.balances,
+        metrics=terms.metrics,
+        measured=None if hospitals is None else tuple(hospitals),
     )
+    context = SiteContext(
+        EventLog(silo.name, listen),
+        privacy,
+        max_batch=max_batch,
+        share_scores=share_scores,
+        cache=cache or ModelCache(),
+        trainer=trainer,
+    )
+    site = Site(silo, spec, context)
     noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
     own = site if noise is None else Own(site, noise)
     kept = folder.party(silo.name, own, opened) if folder else NoCheckpoints()

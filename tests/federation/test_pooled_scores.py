@@ -14,7 +14,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
 from secure_fl.events import Event
 from secure_fl.federation.result import Result
-from secure_fl.learning.tasks.text import label_name
+from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party import pooling
 from secure_fl.party.pooling import Pooling
 from secure_fl.party.summing import Summing

@@ -23,9 +23,9 @@ from secure_fl.algorithms.baselines.heterofl.widths import at_width, head_size, 
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings
+from secure_fl.learning.exporting import require_savable
 from secure_fl.learning.fetching import fetch, pooling_of, require_body, seeded, spread, supported
 from secure_fl.learning.models import attach, auto_of, recompute
-from secure_fl.learning.rehearsal import require_savable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.settings import ModelSettings

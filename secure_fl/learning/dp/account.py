@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from secure_fl.crypto.accounting import Event, calibrate, decode_event, encode_event, epsilon
 from secure_fl.crypto.events import DpSgdSteps
@@ -21,12 +21,19 @@ from secure_fl.crypto.ledger import Account, Budget, Ledger, events_of, load_cha
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
-if TYPE_CHECKING:
-    from secure_fl.learning.dp.kept import Trainings
-
 ADJACENCY: Literal["add-remove"] = "add-remove"  # what sampling is accounted for
 
 Units = Sequence[Sequence[int]]
+
+
+class SavedTrainings(Protocol):
+    """A party's store of DP-SGD results; `runs.trainings` keeps them on disk."""
+
+    def find(self, round: int, key: str) -> Mapping[str, Any] | None:
+        """The earlier result of this training; None: there is none."""
+
+    def keep(self, round: int, key: str, state: Mapping[str, Any]) -> None:
+        """Write a result durably, and remove rounds that nobody repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class DpAccount:
         self.steps_per_pass = -(-len(units) // batch_size)
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
-        self.trainings: Trainings | None = None  # that a repeated round sends again; None: none
+        self.trainings: SavedTrainings | None = None  # results that a repeated round sends again
         self._trained = (0, 0)  # the round of the last training, and how many it has had
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._noise = settings.noise_multiplier
