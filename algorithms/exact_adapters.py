@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
 from secure_fl.algorithms.settings import FedAvg
 from secure_fl.algorithms.updates import Update, add_, common_and_own, digest, moved
-from secure_fl.learning.adapters import adapted, redraw, set_product
+from secure_fl.learning.adapter_layers import adapted, redraw, set_product
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round

@@ -22,8 +22,8 @@ from secure_fl.algorithms.updates import (
     local_update,
     weighted_mean,
 )
+from secure_fl.learning.learning_rates import stride_of
 from secure_fl.learning.site import Site
-from secure_fl.learning.usual import stride_of
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from secure_fl.federation.federation import Federation as Federation
     from secure_fl.federation.result import Result as Result
     from secure_fl.learning.site import Site as Site
-    from secure_fl.learning.tasks.base import Task as Task
+    from secure_fl.learning.tasks.task import Task as Task
     from secure_fl.party.cohort import Cohort as Cohort
     from secure_fl.settings import AdapterSettings as AdapterSettings
     from secure_fl.settings import DPSettings as DPSettings
@@ -85,7 +85,7 @@ _HOMES = {
     "Silo": "secure_fl.data.silo",
     "Site": "secure_fl.learning.site",
     "Tagged": "secure_fl.data.examples",
-    "Task": "secure_fl.learning.tasks.base",
+    "Task": "secure_fl.learning.tasks.task",
     "TaskSettings": "secure_fl.settings",
     "Text": "secure_fl.data.examples",
     "TrainingSettings": "secure_fl.settings",

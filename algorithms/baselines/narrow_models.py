@@ -23,6 +23,7 @@ from secure_fl.algorithms.baselines.settings import Scaled
 from secure_fl.errors import ModelError
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings, repeats
+from secure_fl.learning.exporting import require_savable
 from secure_fl.learning.fetching import (
     configured,
     fetch,
@@ -33,7 +34,6 @@ from secure_fl.learning.fetching import (
     supported,
 )
 from secure_fl.learning.models import attach, auto_of, head_fields, recompute
-from secure_fl.learning.rehearsal import require_savable
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.settings import ModelSettings

@@ -39,10 +39,10 @@ from secure_fl.algorithms.public_distillation import (
     public_optimizer,
 )
 from secure_fl.errors import DataError, SettingsError
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import Optimizer, endless
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, endless
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedid.settings import FedID
 from secure_fl.algorithms.public_distillation import Rows, cross_entropy, votes
 from secure_fl.events import ExtensionEvent
+from secure_fl.learning.local_training import Optimizer, public_step
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, public_step
 
 UNKNOWN = -1  # the class of a public record before its first prediction
 

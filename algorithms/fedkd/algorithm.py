@@ -25,10 +25,17 @@ from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
 from secure_fl.algorithms.fedkd.settings import FedKD
 from secure_fl.algorithms.updates import Update, add_, agree_on, common_and_own, moved
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import (
+    Optimizer,
+    backward,
+    clip,
+    endless,
+    lots,
+    make_optimizer,
+)
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, backward, clip, endless, lots, make_optimizer
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
 

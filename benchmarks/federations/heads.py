@@ -25,7 +25,7 @@ from secure_fl.errors import ModelError, PartyFailed
 from secure_fl.events import EventLog
 from secure_fl.features.guard.guard import Guard
 from secure_fl.features.guard.judge import Judge
-from secure_fl.learning.rates import class_rates
+from secure_fl.learning.metrics import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
 from secure_fl.settings import GuardSettings, Protection

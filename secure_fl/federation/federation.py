@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,8 @@ from secure_fl.federation.validation import (
     tasks_of,
 )
 from secure_fl.learning.scores import Metric
-from secure_fl.learning.shelf import Shelf
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
-from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result_document import crossed, spent
@@ -71,9 +70,9 @@ class Federation:
         keep_checkpoints: bool = True,
         progress: bool | None = None,
         metrics: Mapping[str, Metric] | None = None,
-        together: bool = False,
+        trainer: Callable[[], BatchedTrainer] | None = None,
     ) -> None:
-        """`together`: train sites as one batch: quicker where many are small, equal to rounding."""
+        """`trainer`: trains many small sites as one batch: `features.batched_simulation`."""
         require_silos(silos)
         own = task if isinstance(task, Task) else None  # a task of the program's own
         self.spec = RunSpec(
@@ -95,7 +94,7 @@ class Federation:
         self.until: int | None = None  # the round to end with, if not the last
         self._record = record  # every role's view, for an audit: needs a folder
         self._keep_checkpoints = keep_checkpoints  # when the run is finished
-        self._together = together
+        self._trainer = trainer
         self._progress = progress  # None: shown to whoever looks, unless a listener is there
         self._settings = settings or self.spec.describe()
         self.rules = rules_of(self.silos, self.spec.protection, entry)
@@ -199,7 +198,8 @@ class Federation:
         listen: Listener,
     ) -> Stretch:
         """Prepare these parties."""
-        shelf, together = Shelf(len(silos)), Together() if self._together else None
+        cache = ModelCache(len(silos))
+        trainer = None if self._trainer is None else self._trainer()
         parties = {
             silo.name: prepare(
                 self.spec,
@@ -210,8 +210,8 @@ class Federation:
                 listen=listen,
                 hospitals=self.hospitals if self.spec.entry.pools_data else None,
                 local_head=self.local_heads,
-                shelf=shelf,
-                together=together,
+                cache=cache,
+                trainer=trainer,
             )
             for silo in silos
         }

@@ -166,8 +166,8 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write every model once: the shared ones, and each party's own into its folder."""
-    from secure_fl.learning.adapter_files import merged
     from secure_fl.learning.exporting import export
+    from secure_fl.learning.models import model_part
 
     shared: set[str] = set()
     for site in sites:
@@ -178,4 +178,9 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
             folder = run / name if delivery.shared else run / "parties" / site.name / name
             export(delivery.model, site.tokenizer, folder, site.task)
             if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
-                export(merged(delivery.model), site.tokenizer, folder / "merged", site.task)
+                export(
+                    model_part("adapter").merged(delivery.model),
+                    site.tokenizer,
+                    folder / "merged",
+                    site.task,
+                )

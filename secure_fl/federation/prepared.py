@@ -22,10 +22,9 @@ from secure_fl.federation.run_feature import SiteLimits, run_features
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.federation.validation import require_adapters
 from secure_fl.learning.dp.scope import noise_of, privacy_of
-from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task
-from secure_fl.learning.together import Together
 from secure_fl.party.hooks import RoundHook
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -105,8 +104,8 @@ def prepare(
     limits: SiteLimits = NO_LIMITS,
     hooks: Sequence[RoundHook] = (),
     opened: Path | None = None,
-    shelf: Shelf | None = None,
-    together: Together | None = None,
+    cache: ModelCache | None = None,
+    trainer: BatchedTrainer | None = None,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
@@ -120,22 +119,24 @@ def prepare(
     privacy = privacy_of(silo, spec.training, spec.passes, place, identity)
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
-    site = Site(
-        silo,
+    site_spec = SiteSpec(
         task,
         spec.model,
         spec.training,
         spec.seed,
-        EventLog(silo.name, listen),
-        hospitals,
-        privacy,
         local_head=local_head,
-        max_batch=limits.max_batch,
-        metrics=spec.metrics,
-        shelf=shelf,
-        together=together,
         balances=spec.algorithm.balances,
+        metrics=spec.metrics,
+        measured=None if hospitals is None else tuple(hospitals),
     )
+    context = SiteContext(
+        EventLog(silo.name, listen),
+        privacy,
+        max_batch=limits.max_batch,
+        cache=cache or ModelCache(),
+        trainer=trainer,
+    )
+    site = Site(silo, site_spec, context)
     noise = noise_of(silo, spec.protection.noise, threshold, place, identity)
     own = site if noise is None else Own(site, noise)
     kept = folder.party(silo.name, own, opened) if folder else NoCheckpoints()

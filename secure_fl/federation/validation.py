@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
 from secure_fl.coordinator.sum_steps import Rules
-from secure_fl.data.public import HOW, first_unlabelled
+from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties

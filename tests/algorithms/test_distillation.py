@@ -22,7 +22,7 @@ from secure_fl.algorithms.fedkd.mutual_distillation import (
 from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.corpora import make
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.model import Bounds
+from secure_fl.learning.dp.private_model import Bounds
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings

@@ -18,6 +18,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, CryptoError, SettingsError
 from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -41,7 +42,11 @@ def site(name: str, size: int = 10) -> Site:
     task = make_task(TaskSettings(labels=("a", "b", "c")))
     role: Any = "host" if name == HOST else "party"
     silo = Silo(name, notes(size, name), role=role)
-    return Site(silo, task, ModelSettings(layers=1), Training(device="cpu"), 0, EventLog(name))
+    return Site(
+        silo,
+        SiteSpec(task, ModelSettings(layers=1), Training(device="cpu"), 0),
+        SiteContext(EventLog(name)),
+    )
 
 
 def said(name: str, seed: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import SettingsError
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.settings import DPSettings, ModelSettings, TrainingSettings
 from tests.support.fedkd_runs import kd, run
 from tests.support.private import make_site, notes, seeded

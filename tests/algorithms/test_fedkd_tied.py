@@ -11,9 +11,9 @@ import torch
 from secure_fl.algorithms.fedkd.algorithm import losses
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
 from secure_fl.learning.anatomy import embeddings, encoder_layers, trainable
-from secure_fl.learning.dp.sound import sound
+from secure_fl.learning.dp.gradient_check import checked_clipping
+from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.site import Site
-from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import silos
 from tests.support.equality import weights
@@ -96,7 +96,7 @@ def test_layers_that_two_models_use_are_counted_once_for_each_record() -> None:
     site = site_of(silos()[0], TWO)
     pair, batch = pair_at(site, adaptive="sample"), site.train.batch(range(3), None, site.device)
     assert shared(pair) > 0
-    assert [sound(pair, losses, batch, way) for way in ("ghost", "per_sample")] == [
+    assert [checked_clipping(pair, losses, batch, way) for way in ("ghost", "per_sample")] == [
         "ghost",
         "per_sample",
     ]

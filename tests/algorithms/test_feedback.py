@@ -26,6 +26,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_model
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, members
@@ -98,7 +99,11 @@ def hospital(training: TrainingSettings = SGD, model: ModelSettings | None = Non
     """The host of a small federation."""
     task = make_task(TaskSettings(labels=LABELS, max_length=32))
     silo = members()[-1]
-    return Site(silo, task, model or ModelSettings(layers=2), training, 0, EventLog(silo.name))
+    return Site(
+        silo,
+        SiteSpec(task, model or ModelSettings(layers=2), training, 0),
+        SiteContext(EventLog(silo.name)),
+    )
 
 
 # --- Eq. 14 as mathematics ------------------------------------------------------------------------
@@ -271,7 +276,11 @@ def test_predictions_can_be_strengthened(scale: Any) -> None:
 def test_the_host_may_learn_at_a_rate_of_its_own() -> None:
     party_task = make_task(TaskSettings(labels=LABELS))
     silo = members()[0]
-    party = Site(silo, party_task, ModelSettings(layers=1), SGD, 0, EventLog(silo.name))
+    party = Site(
+        silo,
+        SiteSpec(party_task, ModelSettings(layers=1), SGD, 0),
+        SiteContext(EventLog(silo.name)),
+    )
     own, shared = FedID(host_learning_rate=0.7), FedID()
     assert [public_rate(site, own) for site in (hospital(), party)] == [0.7, RATE]
     assert [public_rate(site, shared) for site in (hospital(), party)] == [RATE, RATE]

@@ -29,6 +29,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import encoder_layers, trainable
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TrainingSettings
 from secure_fl.testing.hospitals import silos
@@ -43,7 +44,7 @@ CPU = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu")
 def site_of(model: ModelSettings, kind: Any = "classification") -> Site:
     labels = ("no", "yes") if kind in ("classification", "ner") else None
     task = make_task(TaskSettings(kind=kind, labels=labels))
-    return Site(silos(1)[0], task, model, CPU, 3, EventLog("h"))
+    return Site(silos(1)[0], SiteSpec(task, model, CPU, 3), SiteContext(EventLog("h")))
 
 
 def test_widths_that_match_depths() -> None:

@@ -20,10 +20,11 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
 from secure_fl.federation.federation import Federation
-from secure_fl.learning.adapters import adapted
+from secure_fl.learning.adapter_layers import adapted
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.party.rounds import Round
 from secure_fl.settings import AdapterSettings, DPSettings
 from secure_fl.testing.hospitals import hosted, silos, small
@@ -51,7 +52,11 @@ def dense_mean(federation: Federation, model: ModelSettings) -> dict[str, Tensor
     weight = sum(len(silo.train) for silo in federation.silos)
     for silo in federation.silos:
         terms, task = federation.spec, federation.tasks[silo.name]
-        site = Site(silo, task, model, terms.training, terms.seed, EventLog(silo.name))
+        site = Site(
+            silo,
+            SiteSpec(task, model, terms.training, terms.seed),
+            SiteContext(EventLog(silo.name)),
+        )
         with site.surroundings():
             trained = site.model()
             site.fit(trained, terms.algorithm.epochs, Round(1, 1))

@@ -14,6 +14,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
@@ -33,7 +34,11 @@ def asked(
     def program(silo: Silo) -> Program:
         async def run(cohort: Cohort) -> str:
             task = make_task(TaskSettings(labels=LABELS))
-            site = Site(silo, task, ModelSettings(), TrainingSettings(), 0, EventLog(silo.name))
+            site = Site(
+                silo,
+                SiteSpec(task, ModelSettings(), TrainingSettings(), 0),
+                SiteContext(EventLog(silo.name)),
+            )
             return tier_of(cohort, site, TIERS, options.get("shares"))
 
         return run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from secure_fl.data.examples import Impression, Tagged
 from secure_fl.data.loaders import load
-from secure_fl.data.tagging import first_fault, scheme_of, to_iob2
+from secure_fl.data.records import first_fault, scheme_of, to_iob2
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind
 

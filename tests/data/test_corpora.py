@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl import corpora
-from secure_fl.corpora import grammar, ner
+from secure_fl.corpora import entities, grammar
 from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.splits import Splits
 from secure_fl.errors import DataError
@@ -142,13 +142,13 @@ def test_the_lexicon_is_sorted_unique_lower_case_and_has_punctuation_apart() -> 
 
 def test_tags_are_iob2_of_each_hospitals_own_labels() -> None:
     hospitals = corpora.make("ner", parties=4, seed=0, size=200)
-    for splits, own in zip(hospitals, ner.OWN, strict=False):
+    for splits, own in zip(hospitals, entities.OWN, strict=False):
         assert _labels(everything(splits)) == set(own)
     shared = corpora.make("ner", parties=4, seed=0, size=200, labels="shared")
     for splits, same in zip(hospitals, shared, strict=True):
-        assert _labels(everything(same)) == set(ner.LABELS)
+        assert _labels(everything(same)) == set(entities.LABELS)
         assert [content(e) for e in splits.train] == [content(e) for e in same.train]
-    assert _labels(corpora.public("ner", seed=0, size=200)) == set(ner.LABELS)
+    assert _labels(corpora.public("ner", seed=0, size=200)) == set(entities.LABELS)
 
 
 def _labels(notes: tuple[Example, ...]) -> set[str]:

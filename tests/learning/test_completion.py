@@ -17,9 +17,9 @@ from secure_fl.data.examples import Text
 from secure_fl.data.loaders import load
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning import anatomy, exporting, models
-from secure_fl.learning.adapters import adapted
+from secure_fl.learning.adapter_layers import adapted
 from secure_fl.learning.builtin import tiny_tokenizer
-from secure_fl.learning.dp.sound import sound
+from secure_fl.learning.dp.gradient_check import checked_clipping
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.completion import TALLY, Completion, alike, end_of, open_ended
@@ -228,7 +228,7 @@ def test_gradients_per_record_are_those_of_autograd(
     def loss(module: Any, batch: Any) -> torch.Tensor:
         return TASK.loss(TASK.forward(module, batch), batch, reduction="none")
 
-    assert sound(model, loss, batch_of(tokenizer, *NOTES[:2]), clipping) == clipping
+    assert checked_clipping(model, loss, batch_of(tokenizer, *NOTES[:2]), clipping) == clipping
 
 
 def test_hospitals_learn_to_write_together_sealed(tmp_path: Path) -> None:

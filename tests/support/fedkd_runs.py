@@ -10,6 +10,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -37,4 +38,4 @@ def run(algorithm: FedKD, mode: Any = "none", **options: Any) -> Federation:
 
 def site_of(silo: Silo, model: ModelSettings, training: TrainingSettings = SGD) -> Site:
     task = make_task(TaskSettings(labels=LABELS, max_length=32))
-    return Site(silo, task, model, training, 0, EventLog(silo.name))
+    return Site(silo, SiteSpec(task, model, training, 0), SiteContext(EventLog(silo.name)))

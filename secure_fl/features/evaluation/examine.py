@@ -1,4 +1,4 @@
-"""Models as they are: read from a folder or a hub, held against a task, and measured at a site."""
+"""Finished models: read from a folder or a hub, checked against a task, and measured at a site."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.errors import DataError, ModelError
-from secure_fl.learning.counts import Counts, Rows
-from secure_fl.learning.intervals import Z, slopes
+from secure_fl.learning.metric_counts import Contributions, Counts
+from secure_fl.learning.metrics import Z, slopes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,27 +23,29 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Task
 
 SPLIT = "test"
-SQUARES = "squares"  # no metric follows from them
-UNNAMED = re.compile(r"LABEL_\d+")  # what transformers writes where nobody named a class
+SQUARES = "squares"  # no metric depends on them
+UNNAMED = re.compile(r"LABEL_\d+")  # the default class names of transformers
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model with its tokenizer, and its classes in its own order."""
+class LoadedModel:
+    """A model with its tokenizer, and its classes in the order of its outputs."""
 
     model: nn.Module
     tokenizer: Any
     labels: tuple[str, ...]
 
     def digest(self) -> str:
-        """What all of it comes to: weights, classes, tokens."""
-        found = hashlib.sha256("\n".join(self.labels).encode())
-        found.update(self.tokenizer.backend_tokenizer.to_str().encode())
+        """A digest of weights, classes and tokenizer."""
+        import torch
+
+        digest = hashlib.sha256("\n".join(self.labels).encode())
+        digest.update(self.tokenizer.backend_tokenizer.to_str().encode())
         for name, weight in sorted(self.model.state_dict().items()):
-            found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
             flat = weight.detach().cpu().contiguous().flatten()
-            found.update(memoryview(flat.view(_bytes()).numpy()))
-        return found.hexdigest()
+            digest.update(memoryview(flat.view(torch.uint8).numpy()))
+        return digest.hexdigest()
 
     def in_order(self, logits: Tensor, labels: tuple[str, ...]) -> Tensor:
         """Logits with the classes in the task's order."""
@@ -52,26 +54,24 @@ class Loaded:
         return logits[..., [self.labels.index(name) for name in labels]]
 
 
-def read(name: str, task: Task) -> Loaded:
-    """Read a model that fits a task, or refuse it; weights that it lacks are never drawn."""
+def read(name: str, task: Task) -> LoadedModel:
+    """Read a model that fits a task; refuse one that lacks weights or has other classes."""
     from secure_fl.learning.exporting import CARD, load_exported
 
     folder = Path(name).expanduser()
     if (folder / CARD).is_file():
-        model, tokenizer, own = load_exported(folder)
-        if own.kind != task.kind:
-            raise _unfit(name, f"it is for the task {own.kind!r}, and this one is {task.kind!r}")
-        found = Loaded(model.eval(), tokenizer, own.labels)
+        model, tokenizer, trained = load_exported(folder)
+        if trained.kind != task.kind:
+            raise _unfit(name, f"it is for the task {trained.kind!r}, not {task.kind!r}")
+        loaded = LoadedModel(model.eval(), tokenizer, trained.labels)
     else:
-        found = _read_plain(name, folder, task)
-    if set(found.labels) != set(task.labels):
-        raise _unfit(name, f"its labels are {_said(found.labels)}; those asked for are "
-                           f"{_said(task.labels)}")  # fmt: skip
-    return found
+        loaded = _read_plain(name, folder, task)
+    _require_labels(name, loaded.labels, task)
+    return loaded
 
 
 def labels_of(name: str) -> tuple[str, ...] | None:
-    """The classes that a model names, entity tags among them; None where it names none."""
+    """The classes that a model names, including entity tags; None where it names none."""
     from secure_fl.learning.exporting import CARD, load_exported
 
     folder = Path(name).expanduser()
@@ -80,37 +80,30 @@ def labels_of(name: str) -> tuple[str, ...] | None:
     return _named(name)
 
 
-def _read_plain(name: str, folder: Path, task: Task) -> Loaded:
+def _read_plain(name: str, folder: Path, task: Task) -> LoadedModel:
     """A checkpoint as transformers or peft writes it, complete with the head of the task."""
-    from secure_fl.learning import adapter_files
-    from secure_fl.learning.models import load_model, load_tokenizer
+    from secure_fl.learning.models import load_model, load_tokenizer, part_in
     from secure_fl.settings import ModelSettings
 
     if name == "tiny":
         raise ModelError(
-            "the built-in model has learned nothing yet",
+            "the built-in model is untrained",
             model=name,
             fix="train it first, and give the run's folder",
         )
     if not folder.is_dir() and (folder.is_absolute() or name.startswith((".", "~"))):
         raise ModelError("there is no such folder", model=name, fix="check the path")
     labels = (_named(name) or ()) if task.labels else ()
-    if set(labels) != set(task.labels):
-        raise _unfit(name, f"its labels are {_said(labels)}; those asked for are "
-                           f"{_said(task.labels)}")  # fmt: skip
-    base = adapter_files.base_of(folder) if folder.is_dir() else None
-    own = (folder / "tokenizer.json").is_file() or base is None
-    spec = ModelSettings(name=base or name, freeze_embeddings=False, pooling=_pooling(task))
-    tokenizer = load_tokenizer(ModelSettings(name=name) if own else spec)
-    model = load_model(spec, task, tokenizer, 0, complete=base is None)
-    if base is not None:
-        model = adapter_files.read(model, folder)
-    return Loaded(model.eval(), tokenizer, labels)
-
-
-def _pooling(task: Task) -> Any:
-    """A plain checkpoint has the head of transformers."""
-    return "cls" if task.head == "sequence" else None
+    _require_labels(name, labels, task)
+    part, base = (part_in(folder) if folder.is_dir() else None) or (None, name)
+    pooling: Any = "cls" if task.head == "sequence" else None  # the head of transformers
+    spec = ModelSettings(name=base, freeze_embeddings=False, pooling=pooling)
+    has_tokenizer = (folder / "tokenizer.json").is_file() or part is None
+    tokenizer = load_tokenizer(ModelSettings(name=name) if has_tokenizer else spec)
+    model = load_model(spec, task, tokenizer, 0, complete=part is None)
+    if part is not None:
+        model = part.read(model, folder)
+    return LoadedModel(model.eval(), tokenizer, labels)
 
 
 def _named(name: str) -> tuple[str, ...] | None:
@@ -121,8 +114,16 @@ def _named(name: str) -> tuple[str, ...] | None:
     if name == "tiny":
         return None
     names = getattr(configured(ModelSettings(name=name), None, {}), "id2label", None) or {}
-    found = tuple(str(names[at]) for at in sorted(names))
-    return None if not found or all(map(UNNAMED.fullmatch, found)) else found
+    labels = tuple(str(names[at]) for at in sorted(names))
+    return None if not labels or all(map(UNNAMED.fullmatch, labels)) else labels
+
+
+def _require_labels(name: str, labels: Collection[str], task: Task) -> None:
+    if set(labels) != set(task.labels):
+        has, wanted = (", ".join(sorted(names)[:12]) for names in (labels, task.labels))
+        raise _unfit(
+            name, f"its labels are {has or 'not named'}, the task's {wanted or 'not named'}"
+        )
 
 
 def _unfit(name: str, what: str) -> ModelError:
@@ -135,48 +136,40 @@ def _unfit(name: str, what: str) -> ModelError:
     )
 
 
-def _said(labels: Collection[str]) -> str:
-    return ", ".join(sorted(labels)[:12]) or "not named"
-
-
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8
-
-
-def examine(site: Site, label: str, one: Loaded) -> dict[str, Rows]:
-    """Measure a model on the site's test records; what each of them adds to the counts."""
-    from secure_fl.learning.training import autocast
+def examine(site: Site, label: str, loaded: LoadedModel) -> dict[str, Contributions]:
+    """Measure a model on the site's test records; return the contribution of each to the counts."""
+    from secure_fl.learning.local_training import autocast
 
     if not site.silo.test:
         raise DataError(
-            "there are no test records here, and an evaluation is over nothing else",
-            fix="give this site a test split; one without records would hide nobody",
+            "there are no test records here, and an evaluation needs them",
+            fix="give this site a test split",
             party=site.name,
             split=SPLIT,
         )
     with site.recorder.phase("tokenise"):
         try:
-            encoded = site.task.encode(site.silo.test, one.tokenizer)
+            encoded = site.task.encode(site.silo.test, loaded.tokenizer)
         except DataError as error:
             raise error.at(party=site.name, split=SPLIT) from None
     with site.recorder.phase("evaluate"), autocast(site):
-        model = one.model.to(site.device)
+        model = loaded.model.to(site.device)
         logits, batches = site.task.outcomes(model, encoded, site.at_once())
     with site.recorder.phase("count"):
         labels = site.task.labels
-        logits = [one.in_order(z, labels) if labels else z for z in logits]
+        logits = [loaded.in_order(z, labels) if labels else z for z in logits]
         site.scores.begin(label, (SPLIT,))
         site.scores.measure(label, SPLIT, 1, (logits, batches), site.silo.test)
         return site.task.rows(logits, batches)
 
 
-def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDArray[np.float64]]:
-    """How far each record here moves each metric over all records, to first order.
+def pulls(
+    task: Task, rows: Mapping[str, Contributions], totals: Counts
+) -> dict[str, NDArray[np.float64]]:
+    """The distance that each record here moves each metric over all records, to first order.
 
-    The variance of a metric is the sum of their squares; of a difference between two models, that
-    of their differences (Efron's infinitesimal jackknife).
+    The variance of a metric is the sum of their squares. For a difference between two models, it is
+    the sum of squared differences (Efron's infinitesimal jackknife).
     """
     counted = {name: vector for name, vector in totals.items() if name != SQUARES}
 
@@ -191,7 +184,7 @@ def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDA
 
 
 def difference(one: float, other: float, square: float) -> dict[str, Any]:
-    """By how much a metric is better than another model's, and a 95 % interval."""
+    """The gain of a metric over another model's, and its 95 % interval."""
     half = Z * float(np.sqrt(max(square, 0.0)))
     apart = other - one
     return {"difference": apart, "interval": [apart - half, apart + half]}

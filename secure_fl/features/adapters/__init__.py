@@ -1,0 +1,1 @@
+"""Adapters: small trained matrices around a frozen transformer, by `peft`."""
