@@ -25,7 +25,7 @@ DIGESTS = """
 import numpy as np, torch
 from secure_fl.algorithms.exact import orthonormal, product
 from secure_fl.algorithms.fedadam import ServerAdam
-from secure_fl.algorithms.inclusive.server import momentum
+from secure_fl.algorithms.inclusivefl.mixing import momentum
 from secure_fl.algorithms.updates import digest
 
 rng = np.random.default_rng(0)
