@@ -20,8 +20,6 @@ from secure_fl.algorithms.baselines.feddropout import (
     shrink,
 )
 from secure_fl.algorithms.baselines.settings import FedDropout
-from secure_fl.config import load as config
-from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import encoder_layers, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
@@ -30,7 +28,6 @@ from secure_fl.testing.harness import federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.fedkd_runs import site_of
-from tests.support.raising import raises
 from tests.support.saved_models import save_family
 
 HEADS, WIDTH, INNER = 4, 16, 6
@@ -246,21 +243,3 @@ def test_bytes_shrink_with_the_sub_model() -> None:
     for way in ("up", "down"):
         before, after = (found["hospital-1"][way] for found in sent)
         assert after / before == pytest.approx(less / full, rel=0.02)
-
-
-@pytest.mark.parametrize("keep", ["0.0", "1.5", '"most"'])
-def test_bad_settings_are_explained(keep: str) -> None:
-    text = f'[algorithm]\nname = "feddropout"\nkeep = {keep}\n[data]\ncorpus = "ade"\nparties = 3\n'
-    with raises(SettingsError, line=3, field="algorithm.keep"):
-        config.loads(text)
-
-
-def test_a_model_without_known_blocks_is_refused() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config = type("Config", (), {"num_hidden_layers": 1})
-            self.layers = nn.ModuleList([nn.Linear(2, 2)])
-
-    with raises(ModelError, "BERT-like"):
-        draw(Odd(), 0.5, 0)

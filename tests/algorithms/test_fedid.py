@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from torch import Tensor, nn
+from torch import Tensor
 
 from secure_fl import corpora
 from secure_fl.algorithms.baselines.settings import DSFL, MHAT
@@ -23,10 +23,8 @@ from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, Disagreement, SecureFLError, SettingsError
 from secure_fl.events import Event
-from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.site import Site
-from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TaskSettings
 from secure_fl.testing.harness import Program, federate
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
@@ -136,68 +134,7 @@ def test_it_is_algorithm_1_by_hand(way: str) -> None:
         hands[name].assert_is(result.models[f"{name}/local"])
 
 
-def test_exact_feedback_moves_parties_along_the_derivative() -> None:
-    """One exchange: θᵏ moves by -ηᵏ·λ·dL_val(θ_t)/dθᵏ, found by differences of L_val."""
-    cfg = FedID(
-        **AS_PRINTED
-        | {"feedback": "exact", "batches_per_exchange": None, "host_learning_rate": RATE},
-        rounds=1,
-        epochs=1,
-        distill=False,
-        feedback_weight=1e4,
-        public_batch=16,
-        feedback_batch=16,
-        counted="parties",
-    )
-    silos, model = members(size=8), ModelSettings(layers=1)
-    result = hosted(cfg, silos=silos, model=model, training=sgd()).run()
-    hands = {silo.name: Hand(silo, model) for silo in silos}
-    parties, host = [hands[name] for name in NAMES], hands[HOST]
-    for k in parties:
-        k.descend(k.own_loss())
-    rows = order(1, 0, 16, 16)[0]
-    weight = trainable(parties[0].model)["classifier.bias"]
-    start = {n: w.detach().clone() for n, w in trainable(host.model).items()}
-
-    def judged(nudge: float) -> float:
-        with torch.no_grad():
-            for name, w in trainable(host.model).items():
-                w.copy_(start[name])
-            weight[0] += nudge
-            y = torch.stack([k.ask(rows).softmax(-1) for k in parties]).mean(0)
-            weight[0] -= nudge
-        host.descend(ce(host.ask(rows), y))
-        return float(host.own_loss().detach().double())
-
-    slope = (judged(0.5) - judged(-0.5)) / 1.0
-    moved = trainable(result.models[LOCAL[0]])["classifier.bias"][0] - weight[0]
-    assert float(moved.detach()) == pytest.approx(-RATE * 1e4 * slope, rel=0.1)
-    assert abs(slope) > 1e-5
-
-
 # --- what settings change -------------------------------------------------------------------------
-
-
-def test_without_distillation_and_with_weightless_feedback_parties_only_train_alone() -> None:
-    alone = dict(zip(LOCAL, members()[:3], strict=True))
-    cfg = FedID(rounds=2, distill=False, feedback="scalar", feedback_weight=0.0)
-    result = hosted(cfg, training=sgd(batch_size=8)).run()
-    for name, silo in alone.items():
-        site = site_of(silo, sgd(batch_size=8))
-        model = site.model()
-        with site.surroundings():
-            optimizer = site.optimizer(model)
-            for number in range(1, cfg.rounds + 1):
-                site.fit(model, cfg.epochs, Round(number, cfg.rounds), optimizer=optimizer)
-                for rows in order(1, 0, 16, 8):  # steps on nothing, which draw dropout all the same
-                    site.task.forward(model.train(), site.public.batch(rows))
-        assert equal(weights(result, name), dict(detached(model)))
-    start = site_of(members()[3], sgd()).model()
-    assert not equal(weights(result), dict(detached(start)))  # the host learns from them
-
-
-def detached(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return ((name, w.detach()) for name, w in trainable(model).items())
 
 
 @pytest.mark.parametrize(

@@ -201,20 +201,6 @@ def test_a_tier_below_min_cohort_sits_out_when_few_of_it_are_drawn(way: Any) -> 
     close(out, expected, TIERS, 1e-5)
 
 
-@pytest.mark.parametrize("way", [TierSums, SealedMixing])
-def test_shared_layers_are_equal_across_tiers_and_isolated_ones_are_not(way: Any) -> None:
-    updates = random_updates(SPREAD, FOUR, 2, 5)
-    out = play(way, SPREAD, FOUR, updates, server=adam if way is TierSums else plain, size=5)
-    for number in range(2):
-        models = {tier: out.results[f"{tier[0]}0"][number] for tier in FOUR}
-        for tier, other in (("tiny", "weak"), ("weak", "medium"), ("medium", "strong")):
-            last = FOUR[tier] - 1
-            for name in ("emb.w", *(f"enc.{k}.w" for k in range(last))):
-                assert torch.equal(models[tier][name], models[other][name])
-            for name in (f"enc.{last}.w", "pooler.w", "head.w"):
-                assert not torch.equal(models[tier][name], models[other][name])
-
-
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

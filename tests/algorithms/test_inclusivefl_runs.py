@@ -80,18 +80,6 @@ def test_tiers_share_lower_layers(way: str, mode: Protection) -> None:
     assert not torch.equal(medium["classifier.weight"], strong["classifier.weight"])
 
 
-@pytest.mark.parametrize("way", SERVERS)
-def test_momentum_moves_the_weak_model_from_the_second_round_on(way: str) -> None:
-    def last_layer(rounds: int, momentum: Any) -> torch.Tensor:
-        algorithm = inclusive(rounds, momentum=momentum, **SERVERS[way])
-        found = weights(tiers(algorithm).run(), "model-weak")
-        layer: torch.Tensor = found["bert.encoder.layer.0.output.dense.weight"]
-        return layer
-
-    assert torch.equal(last_layer(1, "unmixed"), last_layer(1, "off"))
-    assert not torch.equal(last_layer(2, "unmixed"), last_layer(2, "off"))
-
-
 @pytest.mark.parametrize(("optimizer", "same"), [("adamw", "off"), ("sgd", "unmixed")])
 def test_momentum_that_is_left_open_follows_the_parties_optimiser(
     optimizer: Any, same: Any

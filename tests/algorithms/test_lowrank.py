@@ -153,11 +153,6 @@ def test_nothing_and_what_is_not_finite_have_no_singular_values(odd: float) -> N
     assert energy_rank(singular_values(G), 0.95) == 1
 
 
-def test_singular_values_of_a_matrix_of_rank_two_show_it() -> None:
-    S = singular_values(with_spectrum(60, 40, [3.0, 2.0]))
-    assert [energy_rank(S, T) for T in (0.6, 0.95, 0.999)] == [1, 2, 2]
-
-
 @pytest.mark.parametrize("shape", [(7, 40), (12, 12)])
 def test_right_singular_vectors_are_numpys(shape: tuple[int, int]) -> None:
     B = drawn(*shape)
