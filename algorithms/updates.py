@@ -35,6 +35,19 @@ def kept_at_home(site: Site, model: nn.Module) -> set[str]:
     return head_names(model) if site.local_head else set()
 
 
+class SavedDict(dict[str, Any]):
+    """A dictionary as state for checkpoints."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the items for a checkpoint."""
+        return dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the items from `state_dict`."""
+        self.clear()
+        self.update(state)
+
+
 class Weights:
     """Some of a model's trained weights, as state for checkpoints and late joiners."""
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from secure_fl.algorithms.inclusivefl.mixing import Mixing, PartyModel, server_of
 from secure_fl.algorithms.inclusivefl.participants import (
-    LastParticipants,
     Participants,
     exchange_tiers,
     require_large_tiers,
@@ -21,7 +20,7 @@ from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Ladder, MomentumSource, Tiered
 from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.algorithms.layers import part_of
-from secure_fl.algorithms.updates import add_, agree_by_name, kept_at_home, local_update
+from secure_fl.algorithms.updates import SavedDict, add_, agree_by_name, kept_at_home, local_update
 from secure_fl.errors import CohortError
 from secure_fl.events import ExtensionEvent
 from secure_fl.learning.anatomy import trainable
@@ -62,25 +61,26 @@ async def by_tiers(
     if tier is not None:  # lines 2-3; only these layers are ever in memory
         model = site.model(site.model_settings.model_copy(update={"layers": ladder.depths[tier]}))
     own = party_model(site, model, tier)
-    mixing, last = mixing_of(cfg, own, site.training), LastParticipants()
+    mixing, last = mixing_of(cfg, own, site.training), SavedDict(parties=[])  # U_{t-1}
     keep: dict[str, Stateful] = {"mixing": mixing, "drawn": last}
     keep |= {} if model is None else {"model": model}
     weight = 1.0 if cfg.weights == "users" else site.records
     async for round in cohort.rounds(cfg.rounds, keep=keep):  # line 4
-        who = members.draw(cohort, site.seed, round.number, cfg.sample, last.parties)  # lines 5-7
+        before = last["parties"]
+        who = members.draw(cohort, site.seed, round.number, cfg.sample, before)  # lines 5-7
         require_large_tiers(who, site.name)
         g = None
         if model is not None and mixing.trains(who):  # lines 10-13
             Δ = local_update(site, model, cfg.epochs, round, cfg.steps)
             g = {name: δ.cpu() for name, δ in Δ.items()}
         moves = await mixing.step(cohort, who, g, weight)  # lines 14-29
-        last.parties = who.contributing
+        last["parties"] = who.contributing
         if model is not None:
             add_(model, {name: move.to(site.device) for name, move in moves.items()})
         await agree_by_name(cohort, own.weights, mixing.common(who))
         site.score(model, round.number)
     if model is not None:
-        who = members.draw(cohort, site.seed, cfg.rounds, cfg.sample, last.parties)
+        who = members.draw(cohort, site.seed, cfg.rounds, cfg.sample, last["parties"])
         deliver(site, model, tier or "", who)
 
 

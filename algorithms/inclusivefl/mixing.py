@@ -20,8 +20,9 @@ from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusivefl.participants import Participants
 from secure_fl.algorithms.inclusivefl.settings import MomentumSource, Tiered
 from secure_fl.algorithms.layers import Part
-from secure_fl.algorithms.updates import Update
+from secure_fl.algorithms.updates import SavedDict, Update
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 
 
 @dataclass(frozen=True)
@@ -125,35 +126,23 @@ def mix(
     return {**g, **mixed}
 
 
-class Server(Protocol):
+class Server(Stateful, Protocol):
     """The server's step, which every party repeats."""
 
     def step(self, Δ: Mapping[str, Tensor]) -> Update:
         """Return the weights' moves, given the parties' mean update."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict`."""
-
-
-class ServerSGD:
-    """The linear server, which has no state."""
+class ServerSGD(SavedDict):
+    """The linear server, whose state is empty."""
 
     def __init__(self, rate: float) -> None:
+        super().__init__()
         self._rate = rate
 
     def step(self, Δ: Mapping[str, Tensor]) -> Update:
         """Return η·Δ."""
         return {name: self._rate * δ for name, δ in Δ.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Ignore the empty state."""
 
 
 def server_of(cfg: Tiered) -> Server:

@@ -1,10 +1,11 @@
-"""What the central model says about a step, against autograd through that step and by hand."""
+"""FedID's steps: feedback against autograd and by hand, units and metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from math import sqrt
 from typing import Any, cast
 
 import pytest
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.fedid.feedback import exact_feedback, scalar_feedback
+from secure_fl.algorithms.fedid.feedback import FeedbackUnits, exact_feedback, scalar_feedback
 from secure_fl.algorithms.fedid.party_step import (
+    EnsembleDrift,
     StepInputs,
     StepMetrics,
-    party_step,
     step_losses,
 )
-from secure_fl.algorithms.public_distillation import answers, public_optimizer, public_rate
+from secure_fl.algorithms.public_distillation import public_optimizer, public_rate
 from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_model
@@ -29,8 +30,9 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.testing.hospitals import LABELS, members
-from tests.support.hands import AS_PRINTED, ce
+from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
+from tests.support.event_documents import into
+from tests.support.hands import AS_PRINTED, NAMES, ce, site_of
 from tests.support.saved_models import dropping
 
 __all__ = ["dropping"]  # a fixture
@@ -189,7 +191,7 @@ def test_the_partys_loss_by_hand() -> None:
     assert float(two) == pytest.approx(distilled + 3 * (2 / 4 - 3 / 4), rel=1e-6)
 
 
-def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does(dropping: str) -> None:
+def test_the_scalar_is_the_steps_improvement_without_dropout(dropping: str) -> None:
     site = hospital(model=ModelSettings(name=dropping, layers=2))
     start, cfg = site.model(), printed()
     x, val = site.public.batch([0, 1, 2]), site.train.batch([0, 1, 2, 3, 4])
@@ -203,86 +205,94 @@ def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does(dropp
         model, mine = deepcopy(start), deepcopy(start)
         torch.manual_seed(seed)
         h = scalar_feedback(site, model, public_optimizer(site, cfg, model), x, y, val)
-        assert h.shape == () and not h.requires_grad
         before = judged(mine)
-        torch.manual_seed(seed)  # the step itself drops units, as training does
+        torch.manual_seed(seed)  # the step itself uses dropout, as training does
         found = list(trainable(mine).values())
         g = torch.autograd.grad(ce(site.task.forward(mine.train(), x), y), found)
         with torch.no_grad():
             for weight, d in zip(found, g, strict=True):
                 weight -= RATE * d
+        assert h.shape == () and not h.requires_grad and abs(float(h)) > 1e-4
         assert float(h) == pytest.approx(before - judged(mine), abs=1e-6)
-        assert abs(float(h)) > 1e-4
         assert judged(model) == pytest.approx(judged(mine), abs=1e-6)
-    start.train()
-    with torch.no_grad():
-        noisy = {
-            float(F.cross_entropy(site.task.forward(start, val), val["labels"])) for _ in range(2)
-        }
-    assert len(noisy) == 2  # with dropout, equal records would be judged otherwise each time
-
-
-def test_a_step_that_helped_strengthens_what_the_party_said_and_one_that_hurt_weakens_it() -> None:
-    site = hospital()
-    cfg = printed(distill=False)
-    x = site.public.batch([0, 1])
-    start = site.model().eval()
-    own = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-
-    def first(model: nn.Module) -> float:
-        return float(site.task.forward(model.eval(), x).detach().softmax(-1)[:, 0].sum())
-
-    found = []
-    for h in (0.1, -0.1):
-        model = deepcopy(start)
-        inputs = StepInputs(torch.full((2, 2), 0.5), own, torch.tensor(h))
-        optimizer = public_optimizer(site, cfg, model)
-        party_step(site, cfg, model, optimizer, x, inputs, 1.0, StepMetrics())
-        found.append(first(model) - first(start))
-    assert found[0] > 1e-3 and found[1] < -1e-3
-
-
-def pull(cfg: FedID) -> float:
-    """How much of a party's gradient is feedback, right after it predicted, without dropout."""
-    site = hospital()
-    x, model = site.public.batch([0, 1, 2]), site.model().eval()
-    z = site.task.forward(model, x)
-    own, y = answers(z.detach(), cfg.targets), torch.full((3, 2), 0.5)
-    whole, rest = (
-        flat(
-            torch.autograd.grad(
-                loss_of(z, y, own, torch.tensor(h), 1.0, cfg),
-                list(trainable(model).values()),
-                retain_graph=True,
-            )
-        )
-        for h in (1.0, 0.0)
-    )
-    return float((whole - rest).norm())
-
-
-def test_votes_can_be_strengthened() -> None:
-    assert pull(printed(targets="hard")) > 0.1
-
-
-@pytest.mark.parametrize("scale", ["unit", "printed"])
-def test_predictions_can_be_strengthened(scale: Any) -> None:
-    assert pull(printed(feedback_scale=scale)) > 0.1
 
 
 # --- rates ----------------------------------------------------------------------------------------
 
 
 def test_the_host_may_learn_at_a_rate_of_its_own() -> None:
-    party_task = make_task(TaskSettings(labels=LABELS))
-    silo = members()[0]
-    party = Site(
-        silo,
-        SiteSpec(party_task, ModelSettings(layers=1), SGD, 0),
-        SiteContext(EventLog(silo.name)),
+    sites = hospital(), site_of(members()[0], SGD)
+    assert [public_rate(site, FedID(host_learning_rate=0.7)) for site in sites] == [0.7, RATE]
+    assert [public_rate(site, FedID()) for site in sites] == [RATE, RATE]
+    optimizer = public_optimizer(sites[0], FedID(host_learning_rate=0.7), nn.Linear(1, 1))
+    assert [group["lr"] for group in optimizer.param_groups] == [0.7]
+
+
+# --- units and metrics ----------------------------------------------------------------------------
+
+
+def told(what: StepMetrics | EnsembleDrift) -> dict[str, Any]:
+    """The event that comes of it."""
+    events: list[dict[str, Any]] = []
+    site: Site = site_of(members()[0])
+    site.recorder = EventLog(NAMES[0], into(events), round=3)
+    what.report(site)
+    (event,) = events
+    assert event.pop("party") == NAMES[0] and event.pop("round") == 3
+    return event
+
+
+def test_feedback_has_a_root_mean_square_of_1_over_the_round() -> None:
+    units, printed = FeedbackUnits("unit"), FeedbackUnits("printed")
+    first, second = torch.tensor([3e-4, -4e-4]), torch.tensor([1e-3])
+    assert torch.equal(printed.of(first), first)
+    assert float(units.of(first).square().mean()) == pytest.approx(1)
+    size = sqrt((9e-8 + 16e-8 + 1e-6) / 3)
+    assert float(units.of(second)) == pytest.approx(1e-3 / size)
+    assert torch.equal(FeedbackUnits("unit").of(torch.zeros(3)), torch.zeros(3))
+
+
+def test_a_watch_says_how_large_feedback_is_beside_distillation_and_how_far_a_party_went() -> None:
+    z = torch.tensor([[2.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    y, own = torch.tensor([[0.5, 0.5], [0.9, 0.1]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]])
+    h = torch.tensor([[1.0, -1.0], [2.0, 0.0]])
+    given, p = StepInputs(y, own, h), z.detach().softmax(-1)
+    watch = StepMetrics()
+    cfg = FedID(feedback="exact", feedback_weight=3.0, host_learning_rate=0.1)
+    watch.add(z, given, step_losses(z, given, 0.25, cfg))
+    distilled = (p - y) / 2
+    fed_back = 3.0 * p * (h - (h * p).sum(-1, keepdim=True)) / 2
+    event = told(watch)
+    assert event["means"].pop("feedback_to_distill") == pytest.approx(
+        float(fed_back.norm() / distilled.norm()), rel=1e-5
     )
-    own, shared = FedID(host_learning_rate=0.7), FedID()
-    assert [public_rate(site, own) for site in (hospital(), party)] == [0.7, RATE]
-    assert [public_rate(site, shared) for site in (hospital(), party)] == [RATE, RATE]
-    groups = public_optimizer(hospital(), own, nn.Linear(1, 1)).param_groups
-    assert [group["lr"] for group in groups] == [0.7]
+    assert event == {"event": "public_steps", "means": {"as_sent": 1.0, "as_ensemble": 0.5}}
+    plain = StepMetrics()
+    plain.add(z, given, step_losses(z, given, 0.25, FedID(feedback_weight=3.0)))
+    assert "feedback_to_distill" not in told(plain)["means"]
+
+
+def test_drift_is_how_many_records_change_their_class_and_how_many_share_one() -> None:
+    drift = EnsembleDrift(5)
+    classes = torch.eye(2)
+    drift.add(torch.tensor([0, 1, 2, 3]), classes[torch.tensor([0, 1, 1, 1])])
+    assert told(drift) == {"event": "ensemble", "commonest": 0.75}
+    drift.add(torch.tensor([3, 0, 4]), classes[torch.tensor([1, 1, 1])])
+    assert told(drift) == {"event": "ensemble", "commonest": 1.0, "changed": 0.5}
+    assert "changed" not in told(drift)
+
+
+def test_every_members_log_has_the_metrics_of_every_round() -> None:
+    events: list[dict[str, Any]] = []
+    printed = FedID(**AS_PRINTED, rounds=2, feedback_weight=1.0)
+    for cfg, least, most in (
+        (printed, 0, 0.2),  # as printed, feedback is much smaller than distillation
+        (printed.model_copy(update={"feedback_scale": "unit"}), 0.2, 20),
+    ):
+        events.clear()
+        hosted(cfg, silos=members(size=8), listener=into(events)).run()
+        steps = [e for e in events if e["event"] == "public_steps"]
+        ensembles = [e for e in events if e["event"] == "ensemble"]
+        assert [(e["party"], e["round"]) for e in ensembles] == [(HOST, 1), (HOST, 2)]
+        assert {(e["party"], e["round"]) for e in steps} == {(n, r) for n in NAMES for r in (1, 2)}
+        assert all(least < e["means"]["feedback_to_distill"] < most for e in steps)
