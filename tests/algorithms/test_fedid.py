@@ -188,10 +188,6 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
         "distill_epochs": 2,
         "fresh_optimizers": True,
     }
-        "batches_per_exchange": together,
-        "distill_epochs": 2,
-        "fresh_optimizers": True,
-    }
     cfg, events = FedID(rounds=2, public_batch=4, **fields), list[dict[str, Any]]()
     hosted(cfg, silos=members(size=8, shared=22), listener=into(events)).run()
     batches = exchanges * min(together, 5)
