@@ -85,7 +85,7 @@ class KeyRing:
             raise KeyringError(
                 f"this roster has version {roster.version}, the keys here {old.version}",
                 fix="assemble the new one with `secure-fl keys roster --after OLD`",
-                reason="older",
+                reason="older-version",
             )
         return self.ceremony(roster, secret)
 
@@ -160,7 +160,7 @@ def _not_newer(roster: Roster, held: CohortKeys, path: Path) -> KeyringError:
         file=path,
         fix="leave an old kit or bundle alone; a new ceremony needs a roster with a higher "
         "version: `secure-fl keys roster --after OLD`",
-        reason="held",
+        reason="newer-keys-present",
     )
 
 

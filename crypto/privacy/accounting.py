@@ -87,7 +87,7 @@ def calibrate(
         raise BudgetError(
             f"even noise {high:g} exceeds ε = {target:g} at δ = {delta:g}",
             fix="allow a larger ε, or fewer releases",
-            reason="out-of-reach",
+            reason="unreachable-epsilon",
         )
     if epsilon(make(low), delta, accountant=accountant) <= target:
         return low

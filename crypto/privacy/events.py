@@ -117,7 +117,7 @@ def unsupported(what: str) -> BudgetError:
     return BudgetError(
         f"{what!r} is not an event this program can account for",
         fix=f"record one of {', '.join(KINDS)}; what cannot be composed must not be released",
-        reason="event",
+        reason="unknown-event",
     )
 
 
@@ -135,5 +135,5 @@ def _bad(event: Event, what: str) -> BudgetError:
     return BudgetError(
         f"{type(event).__name__} with {what} promises nothing",
         fix="noise and sensitivity must be positive, rates in (0, 1], counts 1 or more",
-        reason="no-promise",
+        reason="no-guarantee",
     )

@@ -29,8 +29,8 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "found"),
     [
-        ({"max_rank": 0}, "a number from 1 on"),
-        ({"student_layers": 0}, "a number from 1 on"),
+        ({"max_rank": 0}, "a number of at least 1"),
+        ({"student_layers": 0}, "a number of at least 1"),
         ({"energy_start": 0.0}, "energy_start: found 0.0"),
         ({"energy_end": 1.5}, "energy_end: found 1.5"),
         ({"energy_start": 0.99, "energy_end": 0.95}, "precision grows"),

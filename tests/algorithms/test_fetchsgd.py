@@ -229,9 +229,9 @@ TOML = '[algorithm]\nname = "fetchsgd"\n{}\n[data]\ncorpus = "ade"\nparties = 3\
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        ("k = 2.5", "a whole number or a number up to 1"),
-        ("k = 0", "a number from 1 on"),
-        ("rows = 0", "a number from 1 on"),
+        ("k = 2.5", "an integer or a number of at most 1"),
+        ("k = 0", "a number of at least 1"),
+        ("rows = 0", "a number of at least 1"),
         ("momentum = 1.0", "a number below 1"),
         ("columns = 100\ncompression = 4.0", "one of columns and compression, not both"),
     ],

@@ -223,5 +223,5 @@ def test_settings_that_cannot_be() -> None:
         InclusiveFL(shares={"weak": 1, "huge": 2})
     with pytest.raises(ValueError, match="before sealing"):
         InclusiveFL(server_optimizer="linear", weights="samples")
-    with pytest.raises(ValueError, match="from 1 on"):
+    with pytest.raises(ValueError, match="of at least 1"):
         InclusiveFL(tiers={"weak": 0})

@@ -173,7 +173,7 @@ def _agreed(
         raise BudgetError(
             f"{steps} steps were reserved, and {counted} were made: what was spent is not known",
             fix="do not use this round's model; report this as a bug",
-            reason="steps",
+            reason="step-count",
         )
     return after
 
