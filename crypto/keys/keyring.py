@@ -100,11 +100,13 @@ def decode_keys(data: bytes) -> CohortKeys:
         k = msgspec.msgpack.decode(data, type=_Keys)
     except msgspec.MsgspecError:
         raise KeyringError(
-            "these are not a cohort's keys", fix="ask the dealer again", reason="form"
+            "these are not a cohort's keys", fix="ask the dealer again", reason="malformed"
         ) from None
     if k.format != FORMAT or {len(k.tag_key), len(k.channel_key)} != {KEY_BYTES} or not k.secret:
         raise KeyringError(
-            "cohort keys of an unknown form", fix="install the dealer's version", reason="version"
+            "cohort keys of an unknown form",
+            fix="install the dealer's version",
+            reason="other-format",
         )
     return CohortKeys(k.roster, k.version, k.expires, k.dealer, k.secret, k.tag_key, k.channel_key)
 
@@ -141,24 +143,26 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
         raise KeyringError(
             "is not a ceremony bundle, or is cut short",
             fix="ask the dealer for it again",
-            reason="form",
+            reason="malformed",
         ) from None
     if read.format != FORMAT:
         raise KeyringError(
             f"the bundle has format {read.format}",
             fix="install the dealer's version",
-            reason="version",
+            reason="other-format",
         )
     if read.recipient != identity.name:
         raise KeyringError(
             f"the bundle is for {read.recipient[:64]!r}, this site is {identity.name!r}",
             fix="take the file that carries this site's name",
-            reason="recipient",
+            reason="other-recipient",
         )
     keys = _open(identity, roster.member(read.dealer).identity, roster, read.sealed)
     keys.check(roster)
     if keys.dealer != read.dealer:
-        raise KeyringError("the bundle was dealt by somebody else than its sender", reason="dealer")
+        raise KeyringError(
+            "the bundle was dealt by somebody else than its sender", reason="other-dealer"
+        )
     return keys
 
 
@@ -172,7 +176,7 @@ def _open(identity: Identity, dealer: PublicIdentity, roster: Roster, sealed: by
             f"the bundle of {dealer.name!r} does not open: it was changed, or made for another "
             "roster",
             fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
-            reason="sealed",
+            reason="cannot-open",
         ) from None
 
 
@@ -237,7 +241,7 @@ class KeyRing:
             raise KeyringError(
                 f"this roster has version {roster.version}, the keys here {old.version}",
                 fix="assemble the new one with `secure-fl keys roster --after OLD`",
-                reason="older",
+                reason="older-version",
             )
         return self.ceremony(roster, secret)
 
@@ -312,7 +316,7 @@ def _not_newer(roster: Roster, held: CohortKeys, path: Path) -> KeyringError:
         file=path,
         fix="leave an old kit or bundle alone; a new ceremony needs a roster with a higher "
         "version: `secure-fl keys roster --after OLD`",
-        reason="held",
+        reason="newer-keys-present",
     )
 
 

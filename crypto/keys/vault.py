@@ -72,7 +72,7 @@ def decrypt(kind: Kind, data: bytes, passphrase: str, *, file: object = None) ->
             f"has key file version {data[0]}, this program reads {VERSION}" if data else "is empty",
             file=file,
             fix="install the matching secure_fl version, or restore the file from its backup",
-            reason="version",
+            reason="other-format",
         )
     if len(data) < HEADER.size:
         raise _truncated(file)
@@ -124,7 +124,7 @@ def check_private(path: Path, mode: int) -> None:
             f"others may open it (mode {found:04o})",
             file=path,
             fix=f"chmod {mode:o} it; if others could have read it, rotate the keys",
-            reason="exposed",
+            reason="permissions",
         )
 
 
@@ -142,7 +142,7 @@ def _stretch(passphrase: str, salt: bytes, cost: Cost) -> tuple[bytes, bytes]:
 
 def _truncated(file: object) -> KeyringError:
     return KeyringError(
-        "is cut short, or has extra bytes", file=file, fix="restore its backup", reason="form"
+        "is cut short, or has extra bytes", file=file, fix="restore its backup", reason="malformed"
     )
 
 

@@ -123,7 +123,7 @@ class Ledger:
                 raise BudgetError(
                     f"row {at} of the ledger is not a reservation",
                     file=self.path,
-                    reason="reservation",
+                    reason="not-a-reservation",
                 )
             row = replace(
                 chain.entries[at],
@@ -226,18 +226,18 @@ def _check_account(account: Account, event: Event) -> None:
         raise BudgetError(
             f"unit {account.unit!r} with adjacency {account.adjacency!r} is not known",
             fix=f"units: {', '.join(get_args(Unit))}; adjacency: {', '.join(get_args(Adjacency))}",
-            reason="account",
+            reason="unknown-account",
         )
     if not account.dataset:
         raise BudgetError(
-            "the dataset has no name", fix="name it, the same in all runs", reason="account"
+            "the dataset has no name", fix="name it, the same in all runs", reason="unknown-account"
         )
     sampled = isinstance(event, DpSgdSteps) and event.sample_rate < 1
     if sampled and account.adjacency != "add-remove":
         raise BudgetError(
             "amplification by sampling is accounted for add-remove neighbours only",
             fix="use adjacency add-remove for DP-SGD",
-            reason="neighbours",
+            reason="adjacency",
         )
 
 
@@ -249,7 +249,7 @@ def _check_adjacency(chain: Chain, account: Account) -> None:
                 f"{account.dataset!r} is accounted per {account.unit} as {e.adjacency}, this event "
                 f"as {account.adjacency}: they do not compose",
                 fix=f"state this event's noise for {e.adjacency} neighbours",
-                reason="neighbours",
+                reason="adjacency",
             )
 
 

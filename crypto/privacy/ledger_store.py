@@ -108,10 +108,12 @@ class Chain:
                 )
             previous = found
         if self.anchor is None or not self.entries:
-            raise _tampered("the ledger has no rows or no anchor", "cut-off")
+            raise _tampered("the ledger has no rows or no anchor", "truncated")
         sequence, head, signature = self.anchor
         if (sequence, head) != (len(self.entries) - 1, previous):
-            raise _tampered(f"rows after {len(self.entries) - 1} were cut off or added", "cut-off")
+            raise _tampered(
+                f"rows after {len(self.entries) - 1} were cut off or added", "truncated"
+            )
         _check_signature(owner, head_digest(sequence, head), signature, "anchor")
         if pinned is not None and pinned not in self.hashes:
             raise _tampered(
@@ -151,7 +153,7 @@ def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connectio
             f"the ledger cannot be used: {error}",
             file=path,
             fix="check the path and its permissions; without its ledger nothing may be released",
-            reason="unusable",
+            reason="ledger-unusable",
         ) from None
 
 

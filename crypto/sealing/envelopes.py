@@ -47,7 +47,7 @@ class Envelopes:
             raise TamperError(
                 "a value passed on by the coordinator was changed, or is an old one",
                 party=self._me,
-                reason="relayed",
+                reason="relayed-value",
             ) from None
 
     def fingerprint(self, data: bytes, context: bytes) -> bytes:

@@ -195,7 +195,7 @@ class SumUnderWay:
         for_me = rule.audience == Audience.PARTIES or me == host
         if for_me and len(parts) != len(self._parts):
             raise TamperError(
-                "the coordinator sent back another number of sums", party=me, reason="sum"
+                "the coordinator sent back another number of sums", party=me, reason="wrong-sum"
             )
         self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}

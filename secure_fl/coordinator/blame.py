@@ -111,7 +111,7 @@ class FindingStep(Step):
                 "the parties find that the total is not the sum of what they sent",
                 fix="look for what changes frames here; this coordinator's signature convicts it",
                 party=accused,
-                reason="sum",
+                reason="wrong-sum",
             )
         if accused:
             raise Misconduct(
@@ -125,5 +125,5 @@ class FindingStep(Step):
         raise TamperError(
             "a sum failed, and what was shown convicts nobody",
             fix="parties were told different things before, or lied about it: compare their logs",
-            reason="sum",
+            reason="wrong-sum",
         )

@@ -9,8 +9,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS, Entry, entry_of
 from secure_fl.config.build import plain
 from secure_fl.config.toml import write
-from secure_fl.errors import SettingsError
-from secure_fl.faults import nearest
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.features import FEATURES
 from secure_fl.federation.run_feature import run_features
 from secure_fl.federation.validation import require_adapters, require_masks

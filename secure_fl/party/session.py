@@ -184,7 +184,7 @@ class Session:
             "the coordinator told two members different things about who was in a sum, and signed "
             "both",
             party=found.accused,
-            reason="stories",
+            reason="equivocation",
         )
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:

@@ -227,7 +227,7 @@ class ThinNoise:
 
     def check_survivors(self, survivors: int) -> None:
         if survivors < 4:
-            raise BudgetError("this sum lost too much of its noise", reason="lost-noise")
+            raise BudgetError("this sum lost too much of its noise", reason="too-many-dropouts")
 
 
 def begun(rule: Rule) -> SumUnderWay:

@@ -64,7 +64,7 @@ def test_a_coordinator_that_forgets_costs_all_their_keys(made: LocalPilot) -> No
     for _ in range(2):
         with pytest.raises(SecureFLError):
             lead(made, remembers=False)
-    with raises(KeyringError, reason="retired"):
+    with raises(KeyringError, reason="retired-keys"):
         require_keys(made)
 
 

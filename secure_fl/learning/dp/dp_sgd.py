@@ -221,7 +221,7 @@ def _agreed(
         raise BudgetError(
             f"{steps} steps were reserved, and {counted} were made: the spent ε is unknown",
             fix="do not use this round's model; report this as a bug",
-            reason="steps",
+            reason="step-count",
         )
     return after
 

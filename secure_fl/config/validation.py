@@ -1,4 +1,4 @@
-"""From pydantic's findings to errors that a person can act on."""
+"""Validation of sections that were read from TOML: errors name the line or option."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pydantic import ValidationError
 
 from secure_fl.config.toml import Key, Text, odd_values, without_odd
 from secure_fl.errors import SettingsError
-from secure_fl.faults import faults, sections
+from secure_fl.field_errors import error_list, field_errors, sections
 from secure_fl.settings import Section
 
-NONE = "none"  # how a settings file says "nothing" where nothing is not the default
+NONE = "none"  # a settings file writes this for None if None is not the default
 S = TypeVar("S", bound=Section)
 
 
 def validate(cls: type[S], raw: Mapping[str, Any], at: Key, text: Text, base: Any = None) -> S:
-    """Build a section from TOML's values, strictly: "5" is no number and 1 is not true."""
-    found = examined(cls, raw, at, text, base)
-    if isinstance(found, list):
-        raise together(found)
-    return found
+    """Build a section from TOML's values, strictly: "5" is not a number, 1 is not true."""
+    section = section_or_errors(cls, raw, at, text, base)
+    if isinstance(section, list):
+        raise joined(section)
+    return section
 
 
-def examined(
+def section_or_errors(
     cls: type[S], raw: Mapping[str, Any], at: Key, text: Text, base: Any = None
 ) -> S | list[SettingsError]:
-    """As `validate`, but all that is wrong is returned."""
-    odd = {(*at, *key): f"{found}; no field takes that" for key, found in odd_values(dict(raw))}
-    wrong = [text.error(what, key) for key, what in odd.items()]
-    # JSON mode: lists may fill tuples, nothing else. What JSON has no word for becomes null.
+    """Build a section as `validate` does, but return all errors."""
+    odd = {(*at, *key): f"{value}; no field takes that" for key, value in odd_values(dict(raw))}
+    errors = [text.error(what, key) for key, what in odd.items()]
+    # JSON mode lets lists fill tuples and converts nothing else. Values without JSON become null.
     plain = json.dumps(_without_none(cls, without_odd(dict(raw))))
     try:
-        made = cls.model_validate_json(plain, strict=True, context={"base": base})
+        section = cls.model_validate_json(plain, strict=True, context={"base": base})
     except ValidationError as error:
-        found = faults(cls, error.errors(include_url=False), at)
-        return wrong + [
-            text.error(what, key, fix=fix) for key, what, fix in found if key not in odd
+        others = field_errors(cls, error.errors(include_url=False), at)
+        return errors + [
+            text.error(what, key, fix=fix) for key, what, fix in others if key not in odd
         ]
-    return wrong or made
+    return errors or section
 
 
-def together(errors: Sequence[SettingsError]) -> SettingsError:
-    """One error that lists them all."""
+def joined(errors: Sequence[SettingsError]) -> SettingsError:
+    """Join errors into one that lists them."""
     if len(errors) == 1:
         return errors[0]
-    lines = "\n".join(map(_listed, errors))
-    return SettingsError(f"{len(errors)} faults\n{lines}", file=errors[0].where.get("file"))
+    text = error_list((_place(e), e.what, e.fix if e.fix != e.advice else "") for e in errors)
+    return SettingsError(text, file=errors[0].where.get("file"))
 
 
 def nullable(annotation: Any) -> bool:
-    """Whether "none" means nothing for a field: it may be None, and no text fits it."""
+    """Check if "none" means None for a field: None is allowed, and strings are not."""
     parts = list(_parts(annotation))
     return type(None) in parts and str not in parts
 
@@ -68,7 +68,7 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _without_none(cls: type[Section], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Read "none" as nothing, in a section and in those inside it."""
+    """Replace "none" by None, in a section and its nested sections."""
     plain = {}
     for name, value in raw.items():
         field = cls.model_fields.get(name)
@@ -83,8 +83,6 @@ def _without_none(cls: type[Section], raw: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _listed(error: SettingsError) -> str:
+def _place(error: SettingsError) -> str:
     places = [f"{k} {v}" for k, v in error.where.items() if k in ("line", "option")]
-    own = error.fix if error.fix != error.advice else ""
-    place = ", ".join([*places, str(error.where.get("field"))])
-    return f"  {place}: {error.what}" + (f" -> {own}" if own else "")
+    return ", ".join([*places, str(error.where.get("field"))])
