@@ -183,7 +183,11 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
             f"secure_fl.algorithms.fedid.{module}.public_step",
             lambda site, *rest: steps.append((site.name, site.recorder.round)),
         )
-    fields = {"batches_per_exchange": together, "distill_epochs": 2, "fresh_optimizers": True}
+    fields: dict[str, Any] = {
+        "batches_per_exchange": together,
+        "distill_epochs": 2,
+        "fresh_optimizers": True,
+    }
     cfg, events = FedID(rounds=2, public_batch=4, **fields), list[Event]()
     hosted(cfg, silos=members(size=8, shared=22), listener=events.append).run()
     batches = exchanges * min(together, 5)
@@ -267,7 +271,7 @@ def test_every_member_may_have_a_model_and_a_tokenizer_of_its_own(
     cfg = FedID(rounds=1, feedback=feedback, host_learning_rate=0.1)
     result = hosted(cfg, "he+secagg", silos=silos, folder=tmp_path / "run").run()
     assert set(result.models) == {"model", *LOCAL}
-    configs = {name: model.config for name, model in result.models.items()}  # type: ignore[union-attr]
+    configs = {name: model.config for name, model in result.models.items()}
     assert [configs[n].num_hidden_layers for n in ("model", LOCAL[0])] == [2, 1]  # type: ignore[union-attr]
     assert configs[LOCAL[2]].hidden_size == 32  # type: ignore[union-attr]
     assert len(result.tokenizers[LOCAL[2]]) < len(result.tokenizers["model"])
