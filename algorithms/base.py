@@ -156,7 +156,7 @@ def deferred(path: str) -> Program:
     module, _, name = path.partition(":")
 
     def program(*arguments: Any) -> Coroutine[Any, Any, None]:
-        found: Program = getattr(import_module(module), name)
-        return found(*arguments)
+        loaded: Program = getattr(import_module(module), name)
+        return loaded(*arguments)
 
     return program

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
 from secure_fl.algorithms.settings import FedAvg
-from secure_fl.algorithms.updates import Update, add_, common_and_own, digest, moved
+from secure_fl.algorithms.updates import Update, add_, digest, shared_and_local, update_by
 from secure_fl.learning.adapter_layers import adapted, redraw, set_product
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -102,8 +102,8 @@ async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> 
     """Run FedAvg at one party with exact sums of adapters."""
     await cohort.agree(site.fingerprint(), "task")
     adapter, folded = site.model_settings.adapter, FoldedWeights(model, site.seed)
-    common, own = common_and_own(site, model)
-    head = {name: w for name, w in common.weights().items() if ".lora_" not in name}
+    shared, local = shared_and_local(site, model)
+    head = {name: w for name, w in shared.weights().items() if ".lora_" not in name}
     exchange = ProductSums(cohort, site, folded.Δ | head, adapter.rank if adapter else 0)
     G: Update = {}
 
@@ -113,14 +113,14 @@ async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> 
 
     async for round in cohort.rounds(
         cfg.rounds,
-        keep={"head": own, "residuals": exchange.personal},
-        shared={"model": common, "factors": exchange.shared, "folded": folded},
+        keep={"head": local, "residuals": exchange.personal},
+        shared={"model": shared, "factors": exchange.shared, "folded": folded},
     ):
-        Δ = moved(model, partial(train, round), own.names)
+        Δ = update_by(model, partial(train, round), local.names)
         mean = await exchange.mean(G | {name: Δ[name] for name in head}, site.records, T=1.0)
         add_(model, {name: mean[name] for name in head})
         folded.fold(mean)
-        await cohort.agree(digest(common.weights() | folded.Δ), "model")
+        await cohort.agree(digest(shared.weights() | folded.Δ), "model")
         site.score(model, round.number)
     folded.as_adapters()
     site.deliver(model, shared=not site.local_head)

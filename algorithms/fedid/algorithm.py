@@ -77,12 +77,12 @@ async def party(
         metrics = StepMetrics()
         for rows, progress in exchanges(records, cfg, round):  # line 9
             z = party_logits(site, cfg, model, records, torch.cat(tuple(rows)))
-            own = answers(z, cfg.targets)  # line 12, Eq. 9
-            await ensemble.send(own)  # line 13
+            predictions = answers(z, cfg.targets)  # line 12, Eq. 9
+            await ensemble.send(predictions)  # line 13
             reply = {name: torch.as_tensor(v) for name, v in (await cohort.broadcast()).items()}
             if not drawn:
                 continue
-            batches = torch.split(own, records.batch)
+            batches = torch.split(predictions, records.batch)
             steps = zip(rows, progress, batches, reply["y"], reply["h"], strict=True)
             for x0, at, mine, y, h in steps:  # line 21, Eq. 15
                 optimizer = paced(site, cfg, learner, at)

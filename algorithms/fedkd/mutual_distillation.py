@@ -206,9 +206,9 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
 
 def same_network(site: Site) -> bool:
     """Return True if this party's teacher starts as the shared model, at any depth."""
-    own, shared = site.model_settings, site.shared_model_settings
-    same = own.model_copy(update={"layers": shared.layers}) == shared
-    return same and not repeats(configured(own, site.tokenizer, {}))
+    teacher, shared = site.model_settings, site.shared_model_settings
+    same = teacher.model_copy(update={"layers": shared.layers}) == shared
+    return same and not repeats(configured(teacher, site.tokenizer, {}))
 
 
 def require_tokens(site: Site) -> None:

@@ -48,14 +48,14 @@ class Mixing(ABC):
     """One round at one party, between local training and the next model."""
 
     def __init__(
-        self, own: PartyModel, server: Server, beta: float, source: MomentumSource
+        self, party: PartyModel, server: Server, beta: float, source: MomentumSource
     ) -> None:
-        self._own, self._server, self._beta, self._source = own, server, beta, source
+        self._party, self._server, self._beta, self._source = party, server, beta, source
         self._momentum: Update = {}
 
     def trains(self, who: Participants) -> bool:
         """Return True if this party is drawn and its tier does not skip the round."""
-        return self._own.tier is not None and self._own.me in who.training(self._own.tier)
+        return self._party.tier is not None and self._party.me in who.training(self._party.tier)
 
     def common(self, who: Participants) -> dict[str, tuple[str, ...]]:
         """Group the parameters that must be equal at all parties that hold them.
@@ -63,12 +63,12 @@ class Mixing(ABC):
         Shared parameters are grouped by the smallest tier that has them; a party's own head is in
         no group.
         """
-        own, ladder = self._own, who.ladder
-        if own.tier is None:
+        party, ladder = self._party, who.ladder
+        if party.tier is None:
             return {}
-        upto = ladder.tiers[: ladder.tiers.index(own.tier) + 1]
-        groups = {f"shared from {tier}": own.shared_with(tier, who) for tier in upto}
-        return groups | {own.tier: tuple(own.parts)}
+        upto = ladder.tiers[: ladder.tiers.index(party.tier) + 1]
+        groups = {f"shared from {tier}": party.shared_with(tier, who) for tier in upto}
+        return groups | {party.tier: tuple(party.parts)}
 
     @abstractmethod
     async def step(
