@@ -30,10 +30,10 @@ LATER = Splits(
 )
 CASES = [
     (LATER, "1 patients are in both train and test"),
-    (Splits((*GOOD.train, *notes("1"))), "1 texts of train are there more than once"),
+    (Splits((*GOOD.train, *notes("1"))), "1 texts of train are repeated"),
     (Splits(GOOD.train, dev=(*notes("1"), *notes("9", label="b"))), "in both train and dev"),
     (Splits(notes("1", "2")), "no record of train has the label b"),
-    (Splits((*GOOD.train, *notes("4", label="c"))), "1 labels of train are none of the plan's"),
+    (Splits((*GOOD.train, *notes("4", label="c"))), "1 labels of train are not in the plan"),
     (Splits((*GOOD.train, Text("5", "unlabelled"))), "no label"),
     (Splits((*GOOD.train, Text("6", "long " * 9, label="a"))), "1 of 4 texts of train are cut"),
 ]  # fmt: skip
@@ -76,7 +76,7 @@ def test_sites_with_the_same_file_are_named() -> None:
     other = Splits(notes("7", "8"))
     (found,) = alike({"north": GOOD, "south": GOOD, "west": other})
     assert found.party == "north" and "south" in found.what
-    assert "texts are at" in next(iter(alike({"a": GOOD, "b": Splits(GOOD.train[:2])}))).what
+    assert "of its texts" in next(iter(alike({"a": GOOD, "b": Splits(GOOD.train[:2])}))).what
 
 
 def study(folder: Path, patients: list[str]) -> str:
@@ -117,6 +117,6 @@ def test_the_command_says_what_to_do(tmp_path: Path) -> None:
     plan.write_text(study(tmp_path, [f"p{n}" for n in range(100)]))
     found = CliRunner().invoke(main, ["preflight", str(plan), "--json"])
     said = [one["what"] for one in json.loads(found.output)["problems"]]
-    assert found.exit_code == 2 and any("are those of" in what for what in said)
+    assert found.exit_code == 2 and any("equal those of" in what for what in said)
     one = CliRunner().invoke(main, ["preflight", str(plan), "--party", "n"])
     assert one.exit_code == 0 and "nothing" in one.output
