@@ -249,15 +249,8 @@ def test_tiers_from_depths_or_widths() -> None:
     assert deep == {"weak": size_for_depth(config, 1, 4), "strong": 16}
     with raises(SettingsError, "5", "4", field="algorithm.tiers"):
         head_sizes(HeteroFL(tiers={"weak": 1, "strong": 5}), config, 4)
-<<<<<<< ours
-    wrong: dict[str, Any]
-    for wrong in ({"widths": {"a": 1.0}, "tiers": {"a": 1}}, {"widths": {}}, {"widths": {"a": 2}}):
-||||||| base
-    for wrong in ({"widths": {"a": 1.0}, "tiers": {"a": 1}}, {"widths": {}}, {"widths": {"a": 2}}):
-=======
     wrong: list[dict[str, Any]] = [{"widths": {}}, {"widths": {"a": 2}}]
     for fields in (*wrong, {"widths": {"a": 1.0}, "tiers": {"a": 1}}):
->>>>>>> theirs
         with pytest.raises(SettingsError):
             HeteroFL(**fields)
 
