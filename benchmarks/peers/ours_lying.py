@@ -24,7 +24,7 @@ from secure_fl.coordinator.sum_steps import Reply, SumStep
 from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.masking import public_key
 from secure_fl.crypto.sealing.public import to_parts
-from secure_fl.crypto.sealing.secure_sum import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask
@@ -96,9 +96,9 @@ def listen() -> None:
 
 def open_alone() -> None:
     """Open, by a site's own key, what the hub kept of single sites."""
-    job, real, seen = Job(), SumUnderWay.open, set[Path]()
+    job, real, seen = Job(), SecureSumInProgress.open, set[Path]()
 
-    def opening(self: SumUnderWay, *args: Any, **rest: Any) -> Mapping[str, Any]:
+    def opening(self: SecureSumInProgress, *args: Any, **rest: Any) -> Mapping[str, Any]:
         (part,) = self._parts[:1]
         key = self._context.keys.cohort
         if part.layout.values > SMALL and key is not None:
@@ -113,7 +113,7 @@ def open_alone() -> None:
                 save(folder / f"{file.name}.npz", values)
         return real(self, *args, **rest)
 
-    SumUnderWay.open = opening  # type: ignore[method-assign, assignment]
+    SecureSumInProgress.open = opening  # type: ignore[method-assign, assignment]
 
 
 def add_one() -> None:

@@ -24,11 +24,11 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
-    Told,
+    SurvivorStatement,
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NOBODY, Group, Rule, Upload, Vector
+from secure_fl.protocol.ports import NONE_LOST, Group, Rule, Upload, Vector
 
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
@@ -116,7 +116,7 @@ class ClearTotal:
         """The totals."""
         return {key: total.total().tobytes() for key, total in self._totals.items()}
 
-    def selves(self) -> Mapping[str, bytes]:
+    def self_mask_seeds(self) -> Mapping[str, bytes]:
         """Nothing was masked."""
         return {}
 
@@ -136,11 +136,13 @@ class ClearSums:
     def inquiry(self, coordinator: PublicIdentity) -> None:
         """Clear sums have no tags."""
 
-    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> ClearSumUnderWay:
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> ClearSumInProgress:
         """Lay the vectors one after the other; float32 leaves nothing over to carry."""
-        return ClearSumUnderWay(self.me, groups, rule, at)
+        return ClearSumInProgress(self.me, groups, rule, at)
 
-    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
+    def next_keys(
+        self, members: Sequence[str], statement: SurvivorStatement | None = None
+    ) -> Offer | None:
         """No keys are needed."""
         return None
 
@@ -166,7 +168,7 @@ class ClearSums:
         return None
 
 
-class ClearSumUnderWay:
+class ClearSumInProgress:
     """One sum in the clear: there is no mask to remove between its upload and its opening."""
 
     def __init__(self, me: str, groups: Sequence[Group], rule: Rule, at: SumId) -> None:
@@ -198,7 +200,7 @@ class ClearSumUnderWay:
         raise CohortError("the coordinator asked for masks that this run does not use")
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
         """Cut the totals into the vectors that were sent."""
         if self._opened:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from secure_fl.algorithms.registry import Entry
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.public import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
@@ -188,7 +188,9 @@ def require_votes(guard: GuardSettings, parties: int, min_cohort: int) -> None:
         )
 
 
-def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
+def rules_of(
+    silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
+) -> CoordinatorRules:
     """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
     names = [silo.name for silo in silos]
     if len(set(names)) != len(names):
@@ -213,7 +215,7 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
             "lies about dropouts could unmask everybody",
             field="protection.threshold",
         )
-    return Rules(None if host is None else host.name, protection.min_cohort, threshold)
+    return CoordinatorRules(None if host is None else host.name, protection.min_cohort, threshold)
 
 
 def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:

@@ -21,7 +21,7 @@ from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, v
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
-    from secure_fl.coordinator.sum_steps import Rules
+    from secure_fl.coordinator.sum_steps import CoordinatorRules
     from secure_fl.federation.terms import Terms
 
 
@@ -30,7 +30,7 @@ class Outline:
     """What a result says of a run beside what its sites measured."""
 
     terms: Terms
-    rules: Rules
+    rules: CoordinatorRules
     tasks: Mapping[str, Task]
     parties: tuple[str, ...]  # whose results these are
     members: int  # that sums are over, the host not counted

@@ -25,7 +25,7 @@ from secure_fl.party.relays import Relays
 from secure_fl.party.rounds import Checkpoints, Rounds, Stateful
 from secure_fl.party.summing import Arrays, Summing
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Noise, PrivacyLayer, Rule, Transcript
+from secure_fl.protocol.ports import Group, Noise, PrivacyLayer, Rule, TranscriptLayer
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
 
@@ -34,7 +34,12 @@ class Members:
     """The members of a run as one of them sees them, and how few it goes on with."""
 
     def __init__(
-        self, me: str, host: str | None, min_cohort: int, threshold: int, transcript: Transcript
+        self,
+        me: str,
+        host: str | None,
+        min_cohort: int,
+        threshold: int,
+        transcript: TranscriptLayer,
     ) -> None:
         self.me, self.host, self._transcript = me, host, transcript
         self.min_cohort, self.threshold = min_cohort, threshold

@@ -21,7 +21,7 @@ from secure_fl.party.ballots import vote
 from secure_fl.party.pooling import Snapshot, Things
 from secure_fl.party.search import Search
 from secure_fl.party.summing import Summing
-from secure_fl.protocol.ports import Transcript
+from secure_fl.protocol.ports import TranscriptLayer
 from secure_fl.settings import GuardSettings
 
 Wrong = NDArray[np.float64]  # of each dev record, from 0 (right) to 1
@@ -78,13 +78,13 @@ class Guard:
         caps = [cap for cap in (settings.max_growth, max_growth) if cap is not None]
         self._cap = min(caps, default=math.inf)
         self._own, self._common = Own(), Common(seed)
-        self._transcript: Transcript | None = None
+        self._transcript: TranscriptLayer | None = None
         self._things: Things = {}
         self._admitted = Snapshot({})  # what things were like after the last admitted round
         self._scaling: Mapping[str, Any] = {}
 
     def watch(
-        self, things: Things, keep: Things, shared: Things, transcript: Transcript
+        self, things: Things, keep: Things, shared: Things, transcript: TranscriptLayer
     ) -> tuple[Things, Things]:
         """Undo these things if need be; returns what checkpoints hold besides."""
         self._transcript = transcript

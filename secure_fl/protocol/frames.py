@@ -26,7 +26,7 @@ from secure_fl.protocol.messages import (
     Size,
     Unmask,
 )
-from secure_fl.protocol.survivor_log import Story
+from secure_fl.protocol.survivor_log import SurvivorLog
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import Identity, PublicIdentity
@@ -173,10 +173,10 @@ class Link:
     round: int = 0
     bytes_out: int = field(default=0, init=False)
     bytes_in: int = field(default=0, init=False)
-    _story: Story = field(init=False)
+    _survivor_log: SurvivorLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self._story = Story(self.run)
+        self._survivor_log = SurvivorLog(self.run)
 
     def pack(self, message: FromParty | FromCoordinator, bulk: Bulk | None = None) -> Frame:
         """Sign a message to the other end."""
@@ -184,7 +184,7 @@ class Link:
         if self.asks:
             self.exchange += 1
         if isinstance(message, Unmask):
-            message = self._story.tell(self.me, message)
+            message = self._survivor_log.sign(self.me, message)
         envelope = Envelope(
             self.run,
             self.exchange,

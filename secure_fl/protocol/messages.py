@@ -15,7 +15,7 @@ MAX_BULK = 2**31
 MAX_PLAN = 2**17
 MOST_SEGMENTS = 256  # of a sum: as many sets of contributors as there are kinds of parties
 MOST_LOST = 128  # as many as a protected sum has parties
-MOST_TOLD = 256  # more than members
+MOST_STATEMENTS = 256  # more than members
 MOST_KEPT, MOST_NOTES = 16, 256  # rounds that a party could resume after; notes of what it opened
 JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
 
@@ -53,7 +53,7 @@ class Deal(Message, frozen=True, tag=False):
     signature: Signature  # of these, with the public key and the seed's digest
 
 
-class Told(Message, frozen=True, tag=False):
+class SurvivorStatement(Message, frozen=True, tag=False):
     """What the coordinator signed of who was in all sums of a run so far: see `stories`."""
 
     run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -69,7 +69,7 @@ class Offer(Message, frozen=True, tag=False):
     shares: dict[Name, Annotated[bytes, msgspec.Meta(max_length=256)]]
     seed: Digest  # of its self mask's seed
     deals: dict[Name, Deal] = {}  # by holder
-    told: Told | None = None  # what it was told last, in the run's last session
+    statement: SurvivorStatement | None = None  # the last that it received in the session before
 
 
 class Salt(Message, frozen=True, tag=False):
@@ -242,7 +242,7 @@ class Unmask(Message, frozen=True, tag=23):
 
     survivors: Names
     dropped: Names
-    told: Told | None = None  # signed: all are told the same, or two of these convict it
+    statement: SurvivorStatement | None = None  # the coordinator's signature to these lists
 
 
 class Total(Message, frozen=True, tag=24):
@@ -281,7 +281,9 @@ class Stop(Message, frozen=True, tag=28):
 
     code: Code
     party: str = ""
-    told: Annotated[tuple[Told, ...], msgspec.Meta(max_length=MOST_TOLD)] = ()
+    statements: Annotated[  # the last that the members received
+        tuple[SurvivorStatement, ...], msgspec.Meta(max_length=MOST_STATEMENTS)
+    ] = ()
 
 
 class Confirmed(Message, frozen=True, tag=29):

@@ -22,7 +22,7 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
-    Told,
+    SurvivorStatement,
     Unmask,
     UnmaskShares,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from secure_fl.protocol.frames import Frame
 
 Vector: TypeAlias = NDArray[np.float32]
-NOBODY: Mapping[str, Lost] = MappingProxyType({})
+NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 
 
 class Group(NamedTuple):
@@ -82,7 +82,7 @@ class Upload(NamedTuple):
     sum: int = 0  # masked sums are counted from 1
 
 
-class SumUnderWay(Protocol):
+class SumInProgress(Protocol):
     """One sum at one party, with its keys and all of its state; each step once, in this order."""
 
     @property
@@ -104,45 +104,47 @@ class SumUnderWay(Protocol):
         """Shares that let the coordinator remove masks, or a refusal."""
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
         """Check and open the totals; a sum without masks is opened without the two steps before."""
 
 
-class Evidence(Protocol):
+class StoredEvidence(Protocol):
     """What convicts somebody, to be kept (`crypto.blame.inquiry.Case`)."""
 
     def to_bytes(self) -> bytes:
         """For a file."""
 
 
-class Inquiry(Protocol):
+class SumInquiry(Protocol):
     """A look at a sum that failed (`crypto.blame.inquiry.Inquiry`)."""
 
     def look(self, frame: Frame) -> str:
         """Look at one frame of the coordinator; returns whom all of them convict, or nobody."""
 
-    def case(self) -> Evidence | None:
+    def case(self) -> StoredEvidence | None:
         """What convicts."""
 
 
-class Sums(Protocol):
+class SumLayer(Protocol):
     """The party's half of every sum of one run."""
 
     @property
     def sent(self) -> bytes:
         """What left of the sum that began last."""
 
-    def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:
+    def inquiry(self, coordinator: PublicIdentity) -> SumInquiry | None:
         """A look at that sum, if it was masked: else nothing of it may be shown."""
 
-    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumInProgress:
         """Encode, noise, mask and encrypt, for this sum and no other."""
 
-    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
+    def next_keys(
+        self, members: Sequence[str], statement: SurvivorStatement | None = None
+    ) -> Offer | None:
         """Fresh keys and shares for the next sum, or None where a mode needs none.
 
-        `told`: goes with them, so that nobody who takes them can be kept from it.
+        `statement` travels with the keys: the coordinator cannot pass on the keys without it.
         """
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
@@ -167,7 +169,7 @@ class Sums(Protocol):
         """
 
 
-class Envelopes(Protocol):
+class EnvelopeLayer(Protocol):
     """What parties tell each other through a coordinator that can neither read nor forge it."""
 
     def seal(self, data: bytes, context: bytes) -> bytes:
@@ -186,7 +188,7 @@ class Envelopes(Protocol):
         """Whether that party signed it."""
 
 
-class Transcript(Protocol):
+class TranscriptLayer(Protocol):
     """What a party keeps from sum to sum, and saves with each round."""
 
     def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
@@ -221,12 +223,12 @@ class Transcript(Protocol):
 class PrivacyLayer(NamedTuple):
     """All that stands between a party's values and the wire."""
 
-    sums: Sums
-    envelopes: Envelopes
-    transcript: Transcript
+    sums: SumLayer
+    envelopes: EnvelopeLayer
+    transcript: TranscriptLayer
 
 
-class Offered(NamedTuple):
+class OfferedKeys(NamedTuple):
     """The offers of one exchange, the members they were made for, and for which masked sum."""
 
     members: tuple[str, ...] = ()
@@ -255,11 +257,11 @@ class BlindTotal(Protocol):
     ) -> Mapping[bytes, bytes]:
         """The total of each segment, by its key; `shares` of the survivors remove the masks."""
 
-    def selves(self) -> Mapping[str, bytes]:
+    def self_mask_seeds(self) -> Mapping[str, bytes]:
         """By contributor, the seed of its self mask; none where an inquiry would show values."""
 
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
         """Of who was lost, what its masks follow from; for whoever reads these segments."""
 
 
-TotalFor: TypeAlias = Callable[[Audience, Offered], BlindTotal]
+TotalFor: TypeAlias = Callable[[Audience, OfferedKeys], BlindTotal]
