@@ -19,7 +19,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.public import Sum
-from secure_fl.crypto.sealing.scheme import Slots
+from secure_fl.crypto.sealing.scheme import COHORT, Slots
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.federation.keys import make_keys
@@ -40,7 +40,7 @@ class ChangedSum(Sum):
 
     def add_plain(self, slots: Slots) -> None:
         """Add integers mod the modulus in the clear."""
-        modulus = np.uint64(self._context.scheme.modulus)
+        modulus = np.uint64(COHORT.modulus)
         self.subtract_plain((modulus - slots) % modulus)
 
     def scale(self, factor: int) -> None:

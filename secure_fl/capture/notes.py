@@ -20,7 +20,15 @@ from secure_fl.crypto.sealing.packing import Codec
 from secure_fl.crypto.sealing.segments import Field, Layout
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Audience, Lost, SumId
-from secure_fl.protocol.ports import NONE_LOST, EnvelopeLayer, Group, Rule, SumInProgress, SumLayer
+from secure_fl.protocol.ports import (
+    NONE_LOST,
+    EnvelopeLayer,
+    Group,
+    Rule,
+    SlotLayout,
+    SumInProgress,
+    SumLayer,
+)
 
 STEM = "notes"
 
@@ -241,7 +249,7 @@ def _sizes(group: Group) -> tuple[tuple[str, int], ...]:
     return tuple((name, vector.size) for name, vector in group.vectors.items())
 
 
-def _line(layout: Layout | None) -> LayoutLine | None:
+def _line(layout: SlotLayout | None) -> LayoutLine | None:
     if layout is None:
         return None
     fields = tuple((f.name, f.size, f.clip, f.norm) for f in layout.fields)
