@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import Rules
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import connect, join_run
 from secure_fl.federation.keys import make_keys

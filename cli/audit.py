@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from secure_fl.audits.document import AuditDocument
-    from secure_fl.audits.report.trade_off import Curve
+    from secure_fl.audits.report.trade_off import EpsilonCurve
 
 RUN = click.Path(path_type=Path, file_okay=False)
 EPSILON = "epsilon"  # the part of a page on attacks over ε
@@ -77,12 +77,12 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
     if any((run / "audit.json").is_file() for run in runs):
         _audited_pages(runs, folder, shared=shared)
         return
-    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.compare_page import comparison_page
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.display.run_page import PAGE, run_page
-    from secure_fl.display.story import read_story
     from secure_fl.files import write_whole
 
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     several = len(stories) > 1
     page = comparison_page(stories, shared=shared) if several else run_page(*stories, shared=shared)
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,10 +92,10 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
 
 def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
     from secure_fl.audits.report import read_all, write_pages
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
 
     documents = read_all(runs)
-    stories = [read_story(run) if (run / "settings.toml").is_file() else None for run in runs]
+    stories = [read_run_history(run) if (run / "settings.toml").is_file() else None for run in runs]
     folder.mkdir(parents=True, exist_ok=True)
     for file in write_pages(documents, folder, stories, shared=shared):
         click.echo(file)
@@ -114,7 +114,7 @@ Example:
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Show RUNS side by side: scores with intervals, costs, and settings that differ."""
     from secure_fl.cli import show
-    from secure_fl.display.comparing import (
+    from secure_fl.display.compare_page import (
         comparison_page,
         difference,
         explained,
@@ -122,12 +122,12 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         settings_apart,
         side_by_side,
     )
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.files import write_whole
 
     if len(runs) < 2:
         raise click.UsageError("name two runs or more")
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     if as_json:
         found = [difference(story.document, stories[0].document) for story in stories]
         show.print_json(
@@ -155,7 +155,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         console.print(f"\npage: {out / 'report.html'}")
 
 
-def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
+def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> EpsilonCurve | None:
     """Attack success over ε, of those runs that were audited; None: they promise no two."""
     found = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
     if len(found) < 2:
@@ -165,7 +165,7 @@ def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
     return trade_off.curve(read_all([r for r, _ in found]), EPSILON, [n for _, n in found])
 
 
-def _section(curve: Curve) -> str:
+def _section(curve: EpsilonCurve) -> str:
     from secure_fl.audits.report.trade_off import shown
 
     return shown(curve, EPSILON)

@@ -11,7 +11,7 @@ from secure_fl.thresholds import default_threshold
 
 if TYPE_CHECKING:
     from secure_fl.config.load import Settings
-    from secure_fl.crypto.planning import PredictionBudget, Predictions
+    from secure_fl.crypto.privacy.planning import PredictionBudget, Predictions
     from secure_fl.data.silo import Silo
 
 Options = Mapping[str, Any]
@@ -38,7 +38,7 @@ class Answer:
 
 def predictions(plan: Predictions, found: PredictionBudget) -> Answer:
     """Answer for sums of predictions."""
-    from secure_fl.crypto.budget_table import PREDICTIONS, prediction_rows
+    from secure_fl.crypto.privacy.planning import PREDICTIONS, prediction_rows
 
     facts = {"plan": asdict(plan), "budget": asdict(found) | {"drowned": found.drowned}}
     return Answer(PREDICTIONS, prediction_rows(plan, found), facts)
@@ -91,9 +91,9 @@ def _private(place: str, fields: Mapping[str, str], amount: str, given: Options)
 
 def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.crypto.ensemble_noise import planned, sized
+    from secure_fl.crypto.privacy.planning import planned, sized
     from secure_fl.errors import SettingsError
-    from secure_fl.federation.ground_rules import tasks_of
+    from secure_fl.federation.validation import tasks_of
     from secure_fl.learning.dp.scope import require_predictions
 
     noise, algorithm = settings.protection.noise, settings.algorithm
@@ -129,8 +129,7 @@ def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options)
 
 def _training_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
     """Answer for the party with the fewest units: it needs the most noise, or spends the most."""
-    from secure_fl.crypto.budget_table import training_rows
-    from secure_fl.crypto.planning import plan_training
+    from secure_fl.crypto.privacy.planning import plan_training, training_rows
     from secure_fl.learning.dp.scope import sampling_units
 
     dp = settings.training.dp

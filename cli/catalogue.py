@@ -33,12 +33,12 @@ class Listed:
     title: str  # the first line of its settings' docstring
     values: Mapping[str, Any]  # its fields with a default, as a settings file holds them
     fixed: tuple[str, ...]  # fields that allow one value only
-    fields: tuple[Mapping[str, str], ...]  # name, allowed, default, comment
+    fields: tuple[Mapping[str, str], ...]  # name, allowed, default, help
 
 
 def names() -> list[str]:
     """All algorithms that are installed, in the registry's order."""
-    from secure_fl.algorithms.elsewhere import installed
+    from secure_fl.algorithms.plugins import installed
 
     return [*_kept(), *installed(frozenset(_kept()))]
 
@@ -54,7 +54,7 @@ def listed(name: str) -> Listed:
 
 def of_entry(name: str, entry: Entry) -> Listed:
     """Read an algorithm's description off its entry."""
-    from secure_fl.config.fields import described
+    from secure_fl.config.fields import describe_fields
 
     section = entry.settings
     fields = section.model_fields
@@ -67,7 +67,7 @@ def of_entry(name: str, entry: Entry) -> Listed:
         title=(section.__doc__ or "").strip().splitlines()[0],
         values={field: value for field, value in made.items() if value is not None},
         fixed=tuple(n for n, field in fields.items() if get_origin(field.annotation) is Literal),
-        fields=tuple(asdict(one) for one in described(section)),
+        fields=tuple(asdict(one) for one in describe_fields(section)),
     )
 
 

@@ -196,7 +196,7 @@ def _devices() -> Check:
 
 
 def _encryption() -> Check:
-    from secure_fl.crypto.secret import generate, rehearse
+    from secure_fl.crypto.sealing.secret import generate, rehearse
 
     started = time.perf_counter()
     bits = rehearse(generate(), 3)

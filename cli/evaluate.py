@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secure_fl.federation.evaluation import Evaluation
+    from secure_fl.features.evaluation.evaluation import Evaluation
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -67,7 +67,7 @@ def evaluate(
     folder = out or Path("runs") / f"{settings.run.name}-evaluation"
     show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")
     with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
-        from secure_fl.federation.evaluation import evaluate_settings
+        from secure_fl.features.evaluation.evaluation import evaluate_settings
 
         found = evaluate_settings(models, settings, folder, lambda event: None)
     if as_json:
@@ -79,7 +79,7 @@ def evaluate(
 
 def print_evaluation(console: Console, found: Evaluation) -> None:
     """Show the tables, which models they are of, and what protects them."""
-    from secure_fl.display.evaluation import (
+    from secure_fl.display.evaluation_page import (
         EXACT,
         bin_lines,
         difference_table,
@@ -105,7 +105,8 @@ def _is_pilot(plan: Path) -> bool:
 
 
 def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
-    from secure_fl.federation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.features.evaluation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.federation.run_spec import feature_sections
     from secure_fl.files import write_whole
     from secure_fl.pilot.plan import load_plan, write_plan
 
@@ -121,7 +122,7 @@ def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
             "task": with_labels(asked.task, cfg),
             "training": looking(asked.training),
             "protection": without_noise(asked.protection),
-            "guard": None,
+            **dict.fromkeys(feature_sections(asked)),
         }
     )
     write_whole(file, write_plan(made))

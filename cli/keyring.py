@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import click
 
-from secure_fl.crypto.files import read_bounded, write_atomic
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.vault import DEFAULT_COST, Cost, check_private
+from secure_fl.crypto.keys.files import read_bounded, write_atomic
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, check_private
 from secure_fl.errors import KeyringError
 
 PASSPHRASE = "SECURE_FL_PASSPHRASE"  # noqa: S105 - the variable's name
@@ -84,6 +84,6 @@ def _cost() -> Cost:
         raise KeyringError(
             f"SECURE_FL_SCRYPT_LOG_N is {text!r}",
             fix="take 10 to 20; 15 is usual",
-            reason="setting",
+            reason="invalid-option",
         )
     return Cost(log_n=int(text))

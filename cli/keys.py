@@ -11,10 +11,10 @@ import click
 from secure_fl.cli.group import Told
 from secure_fl.cli.keyring import FILE, keys_option, open_ring
 from secure_fl.cli.rosters import approved, as_text, describe, roster
-from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Roster
-from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
+from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.errors import KeyringError, SecureFLError
 
 YES = click.option("--yes", is_flag=True, help="The fingerprints were compared; do not ask.")
@@ -85,7 +85,7 @@ def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None,
 
 
 def _fresh_secret(roster: Roster) -> bytes:
-    from secure_fl.crypto.secret import generate, rehearse
+    from secure_fl.crypto.sealing.secret import generate, rehearse
 
     key = generate()
     rehearse(key, len(roster.members))  # the noise budget must hold for this many

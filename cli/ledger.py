@@ -13,7 +13,7 @@ from secure_fl.cli.group import Told
 from secure_fl.errors import TamperError
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.ledger_store import Chain
+    from secure_fl.crypto.privacy.ledger_store import Chain
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
@@ -45,7 +45,7 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
     """  # noqa: D301
     from dataclasses import asdict
 
-    from secure_fl.crypto.ledger_view import notes, totals
+    from secure_fl.crypto.privacy.ledger import notes, totals
 
     chain = _load(file, card, head)
     found = totals(chain)
@@ -93,8 +93,8 @@ def export(file: Path, card: Path | None, head: str | None, output: Path | None)
     \b
     secure-fl ledger export north.ledger -o north-ledger.json
     """  # noqa: D301
-    from secure_fl.crypto.files import write_atomic
-    from secure_fl.crypto.ledger_view import export as exported
+    from secure_fl.crypto.keys.files import write_atomic
+    from secure_fl.crypto.privacy.ledger import export as exported
 
     chain = _load(file, card, head)
     text = json.dumps(exported(chain), indent=2)
@@ -106,8 +106,8 @@ def export(file: Path, card: Path | None, head: str | None, output: Path | None)
 
 
 def _load(file: Path, card: Path | None, head: str | None) -> Chain:
-    from secure_fl.crypto.ledger import load_chain
-    from secure_fl.crypto.roster_files import load_card
+    from secure_fl.crypto.keys.roster_files import load_card
+    from secure_fl.crypto.privacy.ledger import load_chain
 
     try:
         pinned = bytes.fromhex(head) if head else None

@@ -67,7 +67,7 @@ def init(
     secure-fl pilot init roster.json --host hub.example.org --plan plan.toml
     """  # noqa: D301
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.crypto.roster_files import load_roster
+    from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError, RunError
     from secure_fl.pilot.kit_files import write_sealed_kits
     from secure_fl.pilot.kits import load_kit, require_host

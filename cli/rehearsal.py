@@ -228,7 +228,7 @@ def _coordinate(steps: Steps, plan: str, run: str, more: str = "") -> Started:
 
 
 def _fingerprint(roster: Path) -> str:
-    from secure_fl.crypto.roster_files import load_roster
+    from secure_fl.crypto.keys.roster_files import load_roster
 
     return load_roster(roster).fingerprint()
 

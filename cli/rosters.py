@@ -9,11 +9,11 @@ import click
 
 from secure_fl.cli.keyring import FILE
 from secure_fl.cli.numbers import Real, Whole
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.roster_files import load_card, load_roster, roster_bytes
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
 
 QUESTION = "Are these the right sites, and did you compare the fingerprints by telephone?"
@@ -147,14 +147,16 @@ def _members(
         name, equals, tier = text.partition("=")
         if not equals or not tier:
             raise KeyringError(
-                f"--tier {text!r} is not NAME=TIER", fix="--tier north=strong", reason="setting"
+                f"--tier {text!r} is not NAME=TIER",
+                fix="--tier north=strong",
+                reason="invalid-option",
             )
         wanted[name] = tier
     if unknown := sorted((set(wanted) | ({host} if host else set())) - names):
         raise KeyringError(
             f"no card is of {', '.join(unknown)}",
             fix="give that member's card too",
-            reason="stranger",
+            reason="not-listed",
         )
     return tuple(
         Member(card.name, "host" if card.name == host else "party", wanted.get(card.name), card)

@@ -108,7 +108,7 @@ def list_(folder: Path, as_json: bool) -> None:
 def show_(run: Path, as_json: bool) -> None:
     """Show the result of RUN, or how far it is."""
     from secure_fl.cli import show
-    from secure_fl.display.results import approved, convicted
+    from secure_fl.display.result_tables import approved, convicted
     from secure_fl.errors import RunError
 
     if not (run / "settings.toml").is_file():
@@ -144,9 +144,9 @@ def show_(run: Path, as_json: bool) -> None:
 def _so_far(run: Path, console: Console) -> None:
     """The scores of the last round that has any, of a run that is not finished."""
     from secure_fl.cli import show
-    from secure_fl.display.story import SPLITS, read_story
+    from secure_fl.display.run_history import SPLITS, read_run_history
 
-    story = read_story(run)
+    story = read_run_history(run)
     for split in SPLITS:
         for number, score in (story.curve(split) or story.mean(split))[-1:]:
             said = f"{split} {story.metric} {show.number(score)} after round {number:.0f}"

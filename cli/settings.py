@@ -1,4 +1,4 @@
-"""`secure-fl settings`: every field of a settings file and of a site's policy, and its default."""
+"""`secure-fl settings`: reference of all fields of settings files and site policies."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ import click
 from secure_fl.cli.choices import nearest
 
 if TYPE_CHECKING:
-    from secure_fl.config.fields import Described
+    from secure_fl.config.fields import FieldDescription
     from secure_fl.settings import Section
 
-POLICY = "site"  # sections from here on stand in a hospital's own file
+POLICY = "site"  # sections from here on belong to a hospital's own file
 HEAD = """\
 # Settings
 
-Every field, what it may hold, and what holds if it is left out (–: nothing; empty: it must be
-given). `secure-fl settings --markdown` writes this page, and `secure-fl settings training.dp` shows
-one section. Values are checked when a file is read: errors name the line and what is allowed.
+Every field with its type and default (–: no default; blank: required). Errors in a file name the
+line and the allowed values. `secure-fl settings training.dp` shows one section, and
+`secure-fl settings --markdown` writes this page.
 
-Environment: `SECURE_FL_PASSPHRASE` opens key files without a prompt, `SECURE_FL_KEYS` is the folder
-of keys where `--keys` is not given, `SECURE_FL_DEBUG=1` shows tracebacks, and
-`SECURE_FL_SCRYPT_LOG_N` is the cost of guessing a passphrase for files written from then on.
+Environment variables:
+
+- `SECURE_FL_PASSPHRASE` opens key files without a prompt.
+- `SECURE_FL_KEYS` is the folder of keys if `--keys` is not given.
+- `SECURE_FL_DEBUG=1` shows tracebacks.
+- `SECURE_FL_SCRYPT_LOG_N` sets the cost of guessing a passphrase, for files written from then on.
 """
 SITE = """\
 # A site's policy
 
-A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)); `[site.dp]`, `[site.noise]`,
-`[site.statistics]` ([statistics.md](statistics.md)) and `[site.approval]`
-([pilot.md](pilot.md#approvals-on-record)) stand below `[site]`."""
+A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)). The tables `[site.dp]`,
+`[site.noise]`, `[site.statistics]` ([statistics.md](statistics.md)) and `[site.approval]`
+([pilot.md](pilot.md#approvals-on-record)) belong to `[site]`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A section as it is printed: what it is, and its fields."""
+class SectionDescription:
+    """A section as it is printed: title and fields."""
 
     title: str
-    fields: Sequence[Described]
+    fields: Sequence[FieldDescription]
 
 
-def sections() -> Mapping[str, Callable[[], Told]]:
-    """The sections of all files, by the names that are printed for them."""
+def sections() -> Mapping[str, Callable[[], SectionDescription]]:
+    """Return the sections of all files by their printed names."""
     from secure_fl import settings
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
-    from secure_fl.policy import file as site_policy
+    from secure_fl.policy import policy_file as site_policy
     from secure_fl.statistics.rules import StatisticsRules
 
     first: Mapping[str, type[Section]] = {
@@ -85,18 +88,20 @@ def sections() -> Mapping[str, Callable[[], Told]]:
     }
 
 
-def _of_section(section: type[Section]) -> Told:
-    from secure_fl.config.fields import described
+def _of_section(section: type[Section]) -> SectionDescription:
+    from secure_fl.config.fields import describe_fields
 
-    return Told((section.__doc__ or "").strip().splitlines()[0], tuple(described(section)))
+    return SectionDescription(
+        (section.__doc__ or "").strip().splitlines()[0], tuple(describe_fields(section))
+    )
 
 
-def _of_algorithm(name: str) -> Told:
+def _of_algorithm(name: str) -> SectionDescription:
     from secure_fl.cli.catalogue import listed
-    from secure_fl.config.fields import Described
+    from secure_fl.config.fields import FieldDescription
 
     found = listed(name)
-    return Told(found.title, [Described(**field) for field in found.fields])
+    return SectionDescription(found.title, [FieldDescription(**field) for field in found.fields])
 
 
 @click.command(
@@ -104,14 +109,14 @@ def _of_algorithm(name: str) -> Told:
 Examples:
   secure-fl settings                 the names of all sections
   secure-fl settings training.dp
-  secure-fl settings fedid           an algorithm's
+  secure-fl settings fedid           one algorithm
   secure-fl settings --markdown > settings.md"""
 )
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print all sections as a page.")
 def settings(name: str | None, markdown: bool) -> None:
-    """Explain the fields of a section: what they may hold, and what holds if they are left out."""
-    from secure_fl.config.fields import NOTHING
+    """Explain the fields of a section: type, default and meaning."""
+    from secure_fl.config.fields import NO_DEFAULT
 
     if markdown:
         click.echo(page(), nl=False)
@@ -125,15 +130,15 @@ def settings(name: str | None, markdown: bool) -> None:
     for title, section in found.items():
         click.echo(f"[{title}]")
         for d in section().fields:
-            given = f"{d.name} = {d.default}" if d.default not in ("", NOTHING) else d.name
-            must = "" if d.default else "; must be given"
-            click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.comment)}{d.comment}")
+            given = f"{d.name} = {d.default}" if d.default not in ("", NO_DEFAULT) else d.name
+            must = "" if d.default else "; required"
+            click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.help)}{d.help}")
 
 
 def _named(
-    name: str | None, among: Mapping[str, Callable[[], Told]]
-) -> Mapping[str, Callable[[], Told]]:
-    """The sections of this name, or all of a kind: "dp" is a table of "training" and of "site"."""
+    name: str | None, among: Mapping[str, Callable[[], SectionDescription]]
+) -> Mapping[str, Callable[[], SectionDescription]]:
+    """Return the sections with this name: "dp" is a table of "training" and of "site"."""
 
     def called(title: str) -> tuple[str, ...]:
         typed = _typed(title)
@@ -143,13 +148,13 @@ def _named(
 
 
 def _typed(title: str) -> str:
-    """What one types for a section: an algorithm's own name, a table's without its brackets."""
+    """Return what a user types for a section: no brackets, and an algorithm's bare name."""
     kind, _, one = title.strip("[]").partition(", ")
     return one if kind == "algorithm" else kind
 
 
 def page() -> str:
-    """All sections as Markdown."""
+    """Return all sections as Markdown."""
     return "\n".join([HEAD, *_parts()]).rstrip() + "\n"
 
 
@@ -160,9 +165,9 @@ def _parts() -> Iterator[str]:
         yield f"## `[{title}]`\n"
         told = section()
         yield f"{told.title}\n"
-        yield "| field | may be | left out | |"
+        yield "| field | type | default | |"
         yield "| --- | --- | --- | --- |"
         for d in told.fields:
-            cells = (f"`{d.name}`", d.allowed, d.default, d.comment)
+            cells = (f"`{d.name}`", d.allowed, d.default, d.help)
             yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
         yield ""

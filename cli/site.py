@@ -17,8 +17,8 @@ from secure_fl.cli.numbers import Whole
 from secure_fl.cli.site_decisions import approve, erase
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.keyring import KeyRing
-    from secure_fl.crypto.roster import Roster
+    from secure_fl.crypto.keys.keyring import KeyRing
+    from secure_fl.crypto.keys.roster import Roster
     from secure_fl.pilot.kits import Kit
 
 DAYS = 180  # that new rules allow runs
@@ -43,7 +43,7 @@ site.add_command(erase)
 
 def site_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Refuse what no site may be called, before anything is asked."""
-    from secure_fl.crypto.identity import NAME
+    from secure_fl.crypto.keys.identity import NAME
 
     if not NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, '.', '_' or '-', a letter or digit first"
@@ -102,11 +102,11 @@ def init(
     passphrase_file: Path | None,
 ) -> None:
     """Make the identity of site NAME, its rules (site.toml), and the card to send out."""
-    from secure_fl.crypto.files import write_atomic
-    from secure_fl.crypto.identity import Identity
-    from secure_fl.crypto.roster_files import card_bytes
+    from secure_fl.crypto.keys.files import write_atomic
+    from secure_fl.crypto.keys.identity import Identity
+    from secure_fl.crypto.keys.roster_files import card_bytes
     from secure_fl.pilot.site_file import Rules, write_site
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
 
     last = until or datetime.now(UTC) + timedelta(days=DAYS)
     file = Path("site.toml")
@@ -161,7 +161,7 @@ def check(
     from secure_fl.pilot.kit_files import open_kit, put_in_place
     from secure_fl.pilot.kits import ROSTER, load_kit, require_own
     from secure_fl.pilot.site_file import set_roster
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
 
     rules = load_site(file)
     ring = open_ring(rules.keys, passphrase_file)
@@ -187,7 +187,7 @@ def check(
 
 def _approved_before(file: Path, ring: KeyRing) -> Roster | None:
     """The roster of the kit in use, if this site has signed it."""
-    from secure_fl.crypto.roster_files import load_roster
+    from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError
 
     try:
@@ -201,7 +201,7 @@ def _approved_before(file: Path, ring: KeyRing) -> Roster | None:
 def _approve(file: Path, ring: KeyRing, told: str | None, before: Roster | None) -> None:
     """Sign the roster, if a person says that it is the one that was read out."""
     from secure_fl.cli.rosters import approved, changes
-    from secure_fl.crypto.roster_files import load_roster
+    from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError
 
     new = load_roster(file)
@@ -220,7 +220,7 @@ def _approve(file: Path, ring: KeyRing, told: str | None, before: Roster | None)
 
 def _accept(kit: Kit, ring: KeyRing) -> None:
     """Take the cohort's keys out of the kit, unless they are here."""
-    from secure_fl.crypto.files import read_bounded
+    from secure_fl.crypto.keys.files import read_bounded
     from secure_fl.pilot.kit_files import BUNDLE
 
     held, file = ring.held(), kit.folder / BUNDLE

@@ -11,7 +11,7 @@ import click
 from secure_fl.cli.keyring import FILE, open_ring
 
 if TYPE_CHECKING:
-    from secure_fl.policy.file import SiteFile
+    from secure_fl.policy.policy_file import SiteFile
 
 
 @click.command(
@@ -41,8 +41,8 @@ def approve(
     from secure_fl.pilot.approvals import FOLDER, Approval, Papers, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.policy.file import load_site
-    from secure_fl.policy.words import describe
+    from secure_fl.policy.describe import describe
+    from secure_fl.policy.policy_file import load_site
 
     rules, proposal = load_site(file), load_proposal(plan)
     me = open_ring(folder, passphrase_file).identity()
@@ -78,9 +78,9 @@ def erase(
 ) -> None:
     """Erase the runs that are due by the rules of SITE, and note it in the site's ledger."""
     from secure_fl.cli import show
-    from secure_fl.crypto.ledger import Ledger
+    from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
     from secure_fl.runs import erasing
 
     rules = load_site(file)
@@ -122,5 +122,5 @@ def _require_listed(rules: SiteFile, fingerprint: str) -> None:
             "the rules do not list these keys among those that approve",
             file=rules.file,
             fix=f'add "{fingerprint}" to by in [site.approval]; it is the card\'s fingerprint',
-            reason="stranger",
+            reason="not-listed",
         )

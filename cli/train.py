@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from secure_fl.config.load import Settings
     from secure_fl.data.silo import Silo
-    from secure_fl.display.sinks import Listener
+    from secure_fl.events import Event, Listener
 
 
 @click.command(
@@ -128,7 +128,7 @@ def run(
     with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
         told: list[Listener] = [watch, *sinks]
 
-        def tell(event: dict[str, Any]) -> None:
+        def tell(event: Event) -> None:
             for one in told:
                 one(event)
 

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 
 from benchmarks.federations.lone_coordinator import Spent, coordinate, receive, send
 from benchmarks.simulation import Program
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import join_run
 from secure_fl.federation.keys import make_keys

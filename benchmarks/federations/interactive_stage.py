@@ -16,9 +16,9 @@ import numpy as np
 
 from secure_fl.capture.capture import NoCapture
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session

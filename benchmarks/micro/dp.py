@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.report import Report, table
 from secure_fl import corpora
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import freeze_embeddings
-from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.private_model import Bounds, privately
 from secure_fl.learning.dp.scope import sampling_units
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches

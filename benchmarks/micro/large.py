@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.micro.memory import resident
 from benchmarks.report import Report, Target, table
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import Rules
 from secure_fl.federation.assembly import connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort

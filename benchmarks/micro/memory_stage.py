@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import Rules
 from secure_fl.federation.assembly import connect
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.protocol import messages

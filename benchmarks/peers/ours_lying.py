@@ -18,12 +18,13 @@ from torch import Tensor, full_like
 from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
 from benchmarks.peers.ways import SITE
 from secure_fl.algorithms import fedavg, updates
-from secure_fl.coordinator import step, steps
-from secure_fl.coordinator.step import Reply, SumStep
-from secure_fl.crypto import secret
-from secure_fl.crypto.masking import public_key
-from secure_fl.crypto.raw import to_parts
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.coordinator import run_steps as steps
+from secure_fl.coordinator import sum_steps as step
+from secure_fl.coordinator.sum_steps import Reply, SumStep
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.masking import public_key
+from secure_fl.crypto.sealing.public import to_parts
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity, PublicIdentity
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.events import EventLog
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.ports import TotalFor

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import JOINED, MOST_TOLD, Ready, SumId, Told
-from secure_fl.protocol.stories import of_offers
+from secure_fl.protocol.survivor_log import of_offers
 from secure_fl.thresholds import quorum
 
 Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # one party's of one round, in order of sums

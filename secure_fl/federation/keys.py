@@ -1,7 +1,7 @@
 """From the settings' protection mode to keys, and to the party's half of a sum.
 
-The coordinator's half is made in `crypto.blind_sum`: its process never loads this file, which
-can use secret keys.
+The coordinator's half is made in `crypto.sealing.blind_sum`: its process never loads this file,
+which can use secret keys.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import secret
-from secure_fl.crypto.blind_sum import ENCRYPTED, MASKED
-from secure_fl.crypto.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
-from secure_fl.crypto.envelopes import Envelopes, PartyKeys
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.secure_sum import SecureSums
-from secure_fl.crypto.transcript import Transcript
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, MASKED
+from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
+from secure_fl.crypto.sealing.envelopes import Envelopes, PartyKeys
+from secure_fl.crypto.sealing.secure_sum import SecureSums
+from secure_fl.crypto.sealing.transcript import Transcript
 from secure_fl.protocol.ports import PrivacyLayer
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings

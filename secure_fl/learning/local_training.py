@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError, SettingsError, TrainingError
+from secure_fl.events import TrainingProgress
 from secure_fl.learning.learning_rates import ALONE, learning_rate_of, pace
 from secure_fl.learning.site_context import TrainingContext
 from secure_fl.learning.tasks import Batch
@@ -122,13 +123,8 @@ def reports(done: int, planned: int) -> bool:
 
 def report(site: TrainingContext, loss: float, done: int, planned: int) -> None:
     """Record the mean loss of the steps so far."""
-    site.recorder.event(
-        "train",
-        round=site.recorder.round,
-        step=done,
-        steps=planned,
-        loss=require_finite(loss, done),
-    )
+    number, loss = site.recorder.round, require_finite(loss, done)
+    site.recorder.event(TrainingProgress(round=number, step=done, steps=planned, loss=loss))
 
 
 def endless(site: TrainingContext, batch_size: int | None = None) -> Iterator[Batch]:

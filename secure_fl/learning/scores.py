@@ -48,15 +48,14 @@ class SiteScores:
         round: int,
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
         records: Sequence[Example],
-        **labels: str,
+        party: str = "",
     ) -> None:
         """Log a model's metrics on the records of a split, and add its counts."""
         counts = self._count(*outcomes)
         values = self._task.score(*outcomes, counts if self._by_label else None)
         values = self._additional(records, outcomes) | values
-        self._recorder.metrics(
-            round, values, _listed(counts), **labels, **_named(model), split=split
-        )
+        listed = _listed(counts)
+        self._recorder.metrics(round, values, listed, split=split, model=model, party=party)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:
@@ -78,7 +77,7 @@ class SiteScores:
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
                 listed = _listed(counts)
-                self._recorder.pooled(round, values, listed, **_named(model), split=split)
+                self._recorder.metrics(round, values, listed, split=split, model=model, pooled=True)
                 main += [values[self._task.metric]] if split == "dev" else []
         return main[0] if main else None
 
@@ -112,7 +111,3 @@ class SiteScores:
 
 def _listed(counts: Counts) -> dict[str, list[float]]:
     return {name: vector.tolist() for name, vector in counts.items()}
-
-
-def _named(model: str) -> dict[str, str]:
-    return {"model": model} if model else {}

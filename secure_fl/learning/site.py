@@ -15,6 +15,7 @@ from secure_fl.data.examples import Example
 from secure_fl.data.public_set import HOW, digest, overlap
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
+from secure_fl.events import Warned
 from secure_fl.learning.builtin import few_threads
 from secure_fl.learning.scores import SPLITS, SiteScores
 from secure_fl.learning.site_context import RandomStates, SiteContext, SiteSpec
@@ -56,12 +57,13 @@ class Site:
         self.training, self.seed, self.balances = spec.training, spec.seed, spec.balances
         self.local_head, self.measured = spec.local_head, spec.measured or (silo,)
         self.recorder, self.privacy = context.recorder, context.privacy
-        self.max_batch, self.share_scores = context.max_batch, context.share_scores
+        self.max_batch, self.share_scores = context.max_batch, False
         self.device = pick_device(spec.training.device)
         wanted = spec.training.precision == "bfloat16"
         self.bfloat16 = wanted and supports_bfloat16(self.device)  # False: products in float32
         if wanted and not self.bfloat16:
-            self.recorder.event("warning", code="no bfloat16")
+            text = "this processor has no instructions for bfloat16, so it trains in float32"
+            self.recorder.event(Warned(code="no bfloat16", text=text))
         self.delivered: dict[str, Delivery] = {}
         self.findings: dict[str, Any] = {}  # results of a program besides scores, equal everywhere
         self.scored: dict[str, torch.nn.Module] = {}  # the last scored model of each label
@@ -103,7 +105,9 @@ class Site:
             fix = f"give all members the same: {HOW}"
             raise DataError(what, fix=fix, party=self.name, split="public")
         if count := overlap((*silo.train, *silo.dev, *silo.test), silo.public):
-            self.recorder.event("warning", code="public overlap", count=count)
+            records = f"{count} public record{'s are' if count != 1 else ' is'}"
+            text = f"{records} not only public: its own records contain the same text"
+            self.recorder.event(Warned(code="public overlap", text=text))
         return self._encode(silo, "public", labelled=False)
 
     @property
@@ -126,7 +130,11 @@ class Site:
         settings = settings or self.model_settings
         cut = settings.layers is not None and settings.pretrained and settings.name != "tiny"
         if cut and settings.pooling == "cls" and self.task.head == "sequence":
-            self.recorder.event("warning", code="cut read by cls")
+            text = (
+                "a cut checkpoint that is read at its first token learns late: set pooling = "
+                '"attentive"'
+            )
+            self.recorder.event(Warned(code="cut read by cls", text=text))
         with self.recorder.phase("load model"):
             key = (self.model_settings, settings, self.task, attention)
             model = self._cache.get(key, lambda: self._load(settings, attention))

@@ -21,7 +21,7 @@ from secure_fl.settings import ModelSettings, TrainingSettings
 if TYPE_CHECKING:
     import torch
 
-    from secure_fl.learning.dp.account import DpAccount
+    from secure_fl.crypto.privacy.training_account import DpAccount
     from secure_fl.learning.tasks import Encoded, Task
 
 T = TypeVar("T")
@@ -109,7 +109,6 @@ class SiteContext:
     recorder: EventLog
     privacy: DpAccount | None = None  # the DP-SGD budget; None: no training by DP-SGD
     max_batch: int | None = None  # records in memory at once, by the site's policy; None: any
-    share_scores: bool = False  # other members of an evaluation see this site's own scores
     cache: ModelCache = field(default_factory=ModelCache)
     trainer: BatchedTrainer | None = None  # None: the site trains by itself
 

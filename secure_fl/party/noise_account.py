@@ -11,7 +11,7 @@ from secure_fl.protocol.ports import Noise, Rule
 
 
 class NoiseAccount(Protocol):
-    """What a run's settings say about noise, and a party's ledger (`crypto.noise_ledger`)."""
+    """What a run's settings say about noise, and a party's ledger (`privacy.noise_ledger`)."""
 
     def size(
         self, examples: int, classes: int, releases: int, parties: int
@@ -76,6 +76,6 @@ class Reserved:
                 "a noised sum was to be sent that is not in the ledger",
                 fix="call cohort.reserve(noise, releases) before the sums of a round",
                 party=self._me,
-                reason="unreserved",
+                reason="not-reserved",
             )
         self._left[noise] -= 1

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from secure_fl.errors import CohortError, Disagreement
-from secure_fl.party.session import ask
+from secure_fl.party.exchange import ask
+from secure_fl.party.members import Members
 from secure_fl.protocol import messages
 from secure_fl.protocol.arrays import pack, unpack
 from secure_fl.protocol.frames import cut
 from secure_fl.protocol.ports import Envelopes, Transcript
-
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
 
 Told = dict[str, NDArray[Any]]
 

@@ -1,56 +1,29 @@
-"""Drives one party program: a frame in, a frame out.
+"""The engine's end of an exchange: a `Session` drives one party program, frame by frame.
 
-`ask` is the program's end: it hands over a message, and waits for the coordinator's answer.
-`Session.step` is the engine's end: the engine gives it a frame from the coordinator and carries
-back what it returns. A repeated frame gets the same answer again, so an engine may deliver twice.
+The engine gives `Session.step` a frame from the coordinator and carries back the answer. A repeated
+frame gets the same answer again, so an engine may deliver it twice. `party.exchange` is the
+program's end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
-from secure_fl.events import Crossing, EventLog
+from secure_fl.events import Convicted, Crossing, EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.exchange import Sending
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages, stories
+from secure_fl.protocol import frames, messages
+from secure_fl.protocol import survivor_log as stories
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
-from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
+from secure_fl.protocol.messages import FromCoordinator, FromParty
 from secure_fl.protocol.ports import Inquiry, Sums
 
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Cohort
-
-Asked: TypeAlias = tuple[FromParty, bytes]  # what a program hands over while it waits
-Program: TypeAlias = "Callable[[Cohort], Coroutine[Asked, Any, None]]"
+Program: TypeAlias = Callable[[Cohort], Coroutine[Sending, Any, None]]
 MOST_LOOKS = 256  # more than a complaint and the uploads of a sum: each costs the work of a sum
-M = TypeVar("M", bound=Message)
-
-
-@coroutine
-def exchange(
-    message: FromParty, bulk: bytes = b""
-) -> Generator[Asked, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
-    """Give the session a message, and come back with the answer."""
-    return (yield message, bulk)
-
-
-async def ask(message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M, bytes]:
-    """Send a message; return its answer, which must be of this kind, and the answer's bulk."""
-    answer, data = await exchange(message, bulk)
-    if not isinstance(answer, expect):
-        raise unexpected(answer, expect)
-    return answer, data
-
-
-def unexpected(answer: object, expect: type[Message]) -> CohortError:
-    """The error of an answer that is not of the kind that belongs here."""
-    return CohortError(
-        f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
-        fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
-    )
 
 
 class Session:
@@ -77,7 +50,7 @@ class Session:
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
         self._surroundings, self._goes_back = surroundings, goes_back
-        self._running: Coroutine[Asked, Any, None] | None = None
+        self._running: Coroutine[Sending, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
         self.convicted = ""  # who spoiled a sum, as this party found itself
         self._inquiry: Inquiry | None = None  # into the last sum
@@ -125,7 +98,7 @@ class Session:
             return messages.Failed(error.code), b""
         if found and not self.convicted:
             self.convicted = found
-            self._recorder.event("named", round=self._recorder.round, parties=[found])
+            self._recorder.event(Convicted(round=self._recorder.round, parties=(found,)))
             if (case := self._inquiry.case()) is not None:
                 self._checkpoints.convict(found, case.to_bytes())
         return messages.Finding(found), self._sums.sent if message.show == self.party else b""
@@ -205,13 +178,13 @@ class Session:
         if found is None:
             return
         self.convicted = found.accused
-        self._recorder.event("named", round=self._recorder.round, parties=[found.accused])
+        self._recorder.event(Convicted(round=self._recorder.round, parties=(found.accused,)))
         self._checkpoints.convict(found.accused, found.to_bytes())
         raise TamperError(
             "the coordinator told two members different things about who was in a sum, and signed "
             "both",
             party=found.accused,
-            reason="stories",
+            reason="equivocation",
         )
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
@@ -236,14 +209,14 @@ class Session:
         audience = getattr(message, "audience", "")
         self._recorder.crossing(
             Crossing(
-                self._link.round,
-                self._link.exchange,
-                direction,
-                type(message).__name__,
-                audience or _AUDIENCES.get(type(message), "coordinator"),
-                len(frame.head),
-                len(frame.bulk),
-                digest.hex(),
+                round=self._link.round,
+                exchange=self._link.exchange,
+                direction=direction,
+                kind=type(message).__name__,
+                audience=audience or _AUDIENCES.get(type(message), "coordinator"),
+                head_bytes=len(frame.head),
+                bulk_bytes=len(frame.bulk),
+                digest=digest.hex(),
             )
         )
 

@@ -7,7 +7,7 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
        vector, norms are summed first: a sum of its own. What is large is then
        summed part by part (`party.parts`): 2 to 9 for each.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.sum_under_way`). Its upload
+       exchanged before: a `SumUnderWay` (`crypto.sealing.secure_sum`). Its upload
        leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2
@@ -29,19 +29,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Warned
+from secure_fl.party.exchange import ask, exchange, unexpected
 from secure_fl.party.groups import declare
-from secure_fl.party.opened_questions import OpenedQuestions
+from secure_fl.party.hooks import RoundHook
+from secure_fl.party.members import Members
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.party.session import ask, exchange, unexpected
+from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -54,11 +56,6 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
 
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
-
-Arrays = dict[str, NDArray[np.float64]]
-
 
 class Summing:
     """The sums of a run, one after the other."""
@@ -69,11 +66,11 @@ class Summing:
         layer: PrivacyLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
-        questions: OpenedQuestions | None = None,
+        hooks: Sequence[RoundHook] = (),
     ) -> None:
         self._who, self._layer, self._sums = who, layer, layer.sums
         self._checkpoints, self._recorder = checkpoints, recorder
-        self._questions = questions  # of all runs; None: nobody keeps notes
+        self._hooks = hooks
         self._asked: tuple[str, ...] = ()  # questions that this sum answers
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
@@ -88,21 +85,12 @@ class Summing:
 
     async def sum(
         self,
-        values: Mapping[str, Any],
-        read: Mapping[str, Any],
-        rule: Rule,
-        *,
-        partial: bool,
-        only: frozenset[str] | None = None,
-        among: tuple[str, ...] | None = None,
-        questions: tuple[str, ...] = (),
+        request: SumRequest,
     ) -> Arrays:
-        """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all.
-
-        `among`: whose values a whole sum is over, if not all parties'; the others read it.
-        """
-        who = self._who
-        self._only, self._asked = only, questions
+        """See `Cohort.sum`."""
+        who, values, read, rule = self._who, request.values, request.read, request.rule
+        only = self._only = request.only
+        self._asked, partial = request.questions, request.partial
         if only is not None and only != frozenset(who.here):
             return {}  # somebody left since: all know it, and nobody sends anything
         if bool(values or read) == (who.is_host and rule.audience == Audience.PARTIES):
@@ -113,9 +101,10 @@ class Summing:
         gives = _flat(values, who.me)
         reads = _flat({name: np.zeros(np.shape(value)) for name, value in read.items()}, who.me)
         groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
-        if gives and among is not None:
-            others = tuple(party for party in who.parties if party not in among)
-            groups = (Group(among, gives, others),)
+        for hook in () if request.ignore_hooks or partial or not gives else self._hooks:
+            if (among := hook.contributors(who.parties)) is not None:
+                others = tuple(party for party in who.parties if party not in among)
+                groups = (Group(tuple(among), gives, others),)
         lacking = False
         if partial:
             at = (self.round, self._opened + 1)
@@ -196,7 +185,12 @@ class Summing:
             if admitted:
                 opened = under_way.open(cut(data, total.sizes), total.survivors, total.lost)
                 if count := len(under_way.unscaled):
-                    self._recorder.event("warning", code="impossible norms", count=count)
+                    text = (
+                        f"the squared norms of {count} sums add up to less than zero: a hospital "
+                        "sent a wrong one. The run continues without them; this site is not at "
+                        "fault"
+                    )
+                    self._recorder.event(Warned(code="impossible norms", text=text))
             self._sums.accept(total.offers, total.members)
         return opened
 
@@ -225,9 +219,8 @@ class Summing:
         self._opened += 1
         what = _digest(groups, survivors)
         self._checkpoints.admit(self.round, self._opened, survivors, what)
-        if self._questions is not None:
-            for question in self._asked:
-                self._questions.admit(question, survivors)
+        for hook in self._hooks:
+            hook.admit(self._asked, survivors)
         return True
 
 

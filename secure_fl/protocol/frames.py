@@ -26,10 +26,10 @@ from secure_fl.protocol.messages import (
     Size,
     Unmask,
 )
-from secure_fl.protocol.stories import Story
+from secure_fl.protocol.survivor_log import Story
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.identity import Identity, PublicIdentity
+    from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 
 VERSION = 1
 SIGNATURE_BYTES = 64

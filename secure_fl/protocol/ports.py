@@ -1,7 +1,7 @@
 """What a sum needs from the privacy layer: the party's half and the coordinator's half.
 
-`crypto.secure_sum`, `crypto.sum_under_way` and `crypto.clear_sum` implement the party's half,
-`crypto.blind_sum` (and `clear_sum`) the coordinator's. This file only fixes the shape between them
+In `crypto.sealing`, `secure_sum`, `sum_under_way` and `clear_sum` implement the party's half,
+`blind_sum` (and `clear_sum`) the coordinator's. This file only fixes the shape between them
 and the two machines, so that both ends can be read, typed and tested alone.
 """
 
@@ -28,8 +28,8 @@ from secure_fl.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.identity import PublicIdentity
-    from secure_fl.crypto.segments import Layout
+    from secure_fl.crypto.keys.identity import PublicIdentity
+    from secure_fl.crypto.sealing.segments import Layout
     from secure_fl.protocol.frames import Frame
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 class Noise(Protocol):
-    """A party's share of a sum's differential-privacy noise (`crypto.noise.SkellamNoise`)."""
+    """A party's share of a sum's differential-privacy noise (`privacy.noise.SkellamNoise`)."""
 
     @property
     def scale(self) -> float:
@@ -110,14 +110,14 @@ class SumUnderWay(Protocol):
 
 
 class Evidence(Protocol):
-    """What convicts somebody, to be kept (`crypto.inquiry.Case`)."""
+    """What convicts somebody, to be kept (`crypto.blame.inquiry.Case`)."""
 
     def to_bytes(self) -> bytes:
         """For a file."""
 
 
 class Inquiry(Protocol):
-    """A look at a sum that failed (`crypto.inquiry.Inquiry`)."""
+    """A look at a sum that failed (`crypto.blame.inquiry.Inquiry`)."""
 
     def look(self, frame: Frame) -> str:
         """Look at one frame of the coordinator; returns whom all of them convict, or nobody."""

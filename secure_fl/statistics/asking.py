@@ -8,7 +8,7 @@ from typing import Any
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import Rules
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError, SettingsError
 from secure_fl.events import EventLog, Listener

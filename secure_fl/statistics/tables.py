@@ -15,7 +15,7 @@ import pandas as pd
 
 from secure_fl.config.data import CorpusData, PartyData, PartyFiles, SourceData, parties
 from secure_fl.config.load import Settings
-from secure_fl.config.silos import columns, spread, written
+from secure_fl.config.silos import columns, generated, spread
 from secure_fl.data.examples import Example
 from secure_fl.data.loaders import rows_of
 from secure_fl.data.rows import DEFAULT_NAMES, Columns
@@ -33,7 +33,7 @@ def tables_of(settings: Settings) -> dict[str, pd.DataFrame]:
         members = [party for party in data.party if party.role != "host"]
         return {party.name: of_files(party, data) for party in members}
     if isinstance(data, CorpusData):
-        dealt = written(data, seed).parties
+        dealt = generated(data, seed).parties
         made: Sequence[pd.DataFrame] = [
             of_examples(chain(*(getattr(one, part) for part in PARTS))) for one in dealt
         ]

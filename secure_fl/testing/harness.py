@@ -17,14 +17,14 @@ from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -66,7 +66,7 @@ class Federated:
 
     results: dict[str, Any]  # what each program returned
     sessions: dict[str, Session]
-    events: list[Event]
+    events: list[dict[str, Any]]  # as the events file holds them
     recorders: dict[str, EventLog]
     error: Exception | None = None  # of the coordinator, where it was caught
 
@@ -87,13 +87,13 @@ def federate(
     catch: bool = False,
     ledgers: Callable[[str], NoiseAccount] | None = None,
     kept: Mapping[str, Checkpoints] | None = None,
-    guards: Callable[[str, EventLog], Guard] | None = None,
+    hooks: Callable[[str, EventLog], RoundHook] | None = None,
 ) -> Federated:
     """Run one program per party through the real sessions and the real coordinator.
 
     `new_total` and `lead` put a coordinator's half of sums, or a whole coordinator, that lies.
     `catch`: keep what stops the coordinator as `error`. `ledgers`: each party's noise budget.
-    `kept`: each party's checkpoints. `guards`: each party's guard, given its name and its log.
+    `kept`: each party's checkpoints. `hooks`: each party's hook, given its name and its log.
     """
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
     parties = [name for name in programs if name != host]
@@ -102,6 +102,9 @@ def federate(
     wires = connect({name: keys[name] for name in programs}, run)
     out = Federated({}, {}, [], {})
 
+    def listen(event: Event) -> None:
+        out.events.append(event.document())
+
     def noted(name: str) -> Program:
         async def program(cohort: Cohort) -> None:
             out.results[name] = await programs[name](cohort)
@@ -109,7 +112,7 @@ def federate(
         return program
 
     for name in programs:
-        out.recorders[name] = EventLog(name, out.events.append)
+        out.recorders[name] = EventLog(name, listen)
         out.sessions[name] = join_run(
             noted(name),
             keys[name],
@@ -118,7 +121,7 @@ def federate(
             protection,
             recorder=out.recorders[name],
             checkpoints=kept[name] if kept else None,
-            guard=guards(name, out.recorders[name]) if guards else None,
+            hooks=[hooks(name, out.recorders[name])] if hooks else (),
             noise=ledgers(name) if ledgers else None,
         )
     coordinator = lead_run(
@@ -126,7 +129,7 @@ def federate(
         engine(out.sessions),
         rules,
         protection,
-        recorder=EventLog(COORDINATOR, out.events.append),
+        recorder=EventLog(COORDINATOR, listen),
         totals=new_total,
         make=lead,
     )

@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.base import Prior, Verdict
-from secure_fl.audits.shipped import mask_trials as trials
-from secure_fl.audits.shipped.mask_trials import Effort, numpy_stream, self_stream
-from secure_fl.audits.shipped.masks import guess_seed, repetition, reuse, uniform_inputs, uniformity
-from secure_fl.crypto import masking, packing
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.audits.findings import Prior, Verdict
+from secure_fl.audits.selftest import mask_trials as trials
+from secure_fl.audits.selftest.mask_trials import Effort, numpy_stream, self_stream
+from secure_fl.audits.selftest.masks import (
+    guess_seed,
+    repetition,
+    reuse,
+    uniform_inputs,
+    uniformity,
+)
+from secure_fl.crypto.sealing import masking, packing
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, summing

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.base import Prior, Verdict
-from secure_fl.audits.shipped import mechanism
-from secure_fl.audits.shipped.mechanism import DELTA, measure, mechanism_trials, reference, repeats
-from secure_fl.audits.shipped.planted_noise import PLANTED, Release, promised, seeded, shipped
-from secure_fl.audits.statistics import gdp_epsilon
-from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.audits.audit_statistics import gdp_epsilon
+from secure_fl.audits.findings import Prior, Verdict
+from secure_fl.audits.selftest import mechanism
+from secure_fl.audits.selftest.mechanism import DELTA, measure, mechanism_trials, reference, repeats
+from secure_fl.audits.selftest.planted_noise import PLANTED, Release, promised, seeded, shipped
+from secure_fl.crypto.privacy.noise import SkellamNoise
 
 NOISE = reference()
 
@@ -127,5 +127,5 @@ def test_a_bug_in_the_shipped_noise_is_a_leak(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_source_of_noise_that_repeats_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "QUICK", 1000)
-    monkeypatch.setattr("secure_fl.crypto.noise.secure_uniforms", lambda: seeded(rng(1)))
+    monkeypatch.setattr("secure_fl.crypto.privacy.noise.secure_uniforms", lambda: seeded(rng(1)))
     assert mechanism_trials(None, prior(), quick=True)[-1].verdict is Verdict.LEAKS

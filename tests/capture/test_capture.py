@@ -12,7 +12,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.audits import roles
 from secure_fl.audits.attacks import reading
-from secure_fl.audits.base import Reading
+from secure_fl.audits.findings import Reading
 from secure_fl.audits.session import sent_in
 from secure_fl.capture import readings
 from secure_fl.capture.blobs import Journal, lines
@@ -220,7 +220,7 @@ def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path):
     assert list(lines(tmp_path / "run", SessionLine)) == [line]
     with (tmp_path / "run.jsonl").open("a") as handle:
         handle.write('\n{"session": 3}\n')
-    with raises(RunError, "line 2", reason="form"):
+    with raises(RunError, "line 2", reason="malformed"):
         list(lines(tmp_path / "run", SessionLine))
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from secure_fl.crypto import masking
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import masking
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
 

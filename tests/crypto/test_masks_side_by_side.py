@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secure_fl.crypto import masking
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import masking
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
 from tests.support.collusion import LENGTH, MaskedStep
 
 KEYS = [bytes([i]) * 32 for i in range(12)]

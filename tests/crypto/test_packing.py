@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto import packing
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import packing
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tenseal import sealapi
 
-from secure_fl.crypto.public import check_slots
-from secure_fl.crypto.scheme import (
+from secure_fl.crypto.sealing.public import check_slots
+from secure_fl.crypto.sealing.scheme import (
     COHORT,
     check_cohort,
     largest_cohort,

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tenseal import sealapi
 
-from secure_fl.audits.shipped.lying import ChangedSum
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile, moved
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.audits.selftest.malicious_federation import ChangedSum
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.public import CIPHERTEXT_HEAD, MemoryFile, moved
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
 
@@ -146,8 +146,8 @@ def test_the_coordinator_cannot_open(key, context):
 
 def test_what_the_coordinator_imports():
     code = (
-        "import sys, secure_fl.crypto.public;"
-        "assert not {'torch', 'secure_fl.crypto.secret'} & set(sys.modules)"
+        "import sys, secure_fl.crypto.sealing.public;"
+        "assert not {'torch', 'secure_fl.crypto.sealing.secret'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

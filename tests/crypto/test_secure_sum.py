@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import packing
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import CLIP_IN_RMS, SLOT_BYTES
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.sealing import packing
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import CLIP_IN_RMS, SLOT_BYTES
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
@@ -227,7 +227,7 @@ class ThinNoise:
 
     def check_survivors(self, survivors: int) -> None:
         if survivors < 4:
-            raise BudgetError("this sum lost too much of its noise", reason="lost-noise")
+            raise BudgetError("this sum lost too much of its noise", reason="too-many-dropouts")
 
 
 def begun(rule: Rule) -> SumUnderWay:

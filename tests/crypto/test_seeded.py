@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import SealedInts
-from secure_fl.crypto.public import MOST_SEEDS, SeededSum
-from secure_fl.crypto.raw import from_parts, to_parts
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import SealedInts
+from secure_fl.crypto.sealing.public import MOST_SEEDS, SeededSum, from_parts, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 
 KEY = secret.generate()

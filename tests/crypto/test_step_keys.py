@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.blind_sum import ProtectedTotal, recovered
-from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, recovered
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, WireError
 from secure_fl.protocol.messages import Offer, UnmaskShares
 from secure_fl.protocol.ports import Offered

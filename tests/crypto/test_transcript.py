@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from secure_fl.crypto.segments import salt_of, salts_by_digest
-from secure_fl.crypto.transcript import ALL, PARTIES, Seen, audience_of
+from secure_fl.crypto.sealing.segments import salt_of, salts_by_digest
+from secure_fl.crypto.sealing.transcript import ALL, PARTIES, Seen, audience_of
 from secure_fl.errors import CohortError
 
 A, B, C, HOST = "a", "b", "c", "host"

@@ -18,7 +18,7 @@ from secure_fl import (
     TrainingSettings,
     corpora,
 )
-from secure_fl.algorithms.baselines.unfederated import Centralized
+from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
@@ -33,7 +33,7 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
-from secure_fl.federation.ground_rules import rules_of
+from secure_fl.federation.validation import rules_of
 from secure_fl.settings import ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require

@@ -44,7 +44,7 @@ def done(hospitals: list[Silo]) -> Result:
 
 @pytest.mark.parametrize("algorithm", [FedAvg(rounds=10), FedAvg, "fedavg"])
 def test_an_algorithm_by_settings_class_or_name(algorithm: Any, hospitals: list[Silo]) -> None:
-    assert Federation(hospitals, algorithm).terms.algorithm == FedAvg(rounds=10)
+    assert Federation(hospitals, algorithm).spec.algorithm == FedAvg(rounds=10)
 
 
 def test_a_data_frame_becomes_a_silo() -> None:

@@ -14,13 +14,12 @@ from transformers import (
 )
 
 from secure_fl import FedAvg, FedKD, TrainingSettings
-from secure_fl.algorithms.distillation import Pair
-from secure_fl.algorithms.distilling import Learner
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
+from secure_fl.algorithms.public_distillation import Learner
 from secure_fl.config.load import dump, loads
 from secure_fl.features.adapters.part import add
-from secure_fl.federation.tuning import RATE, around
+from secure_fl.features.tuning.tuning import RATE, around
 from secure_fl.learning.learning_rates import (
     MOST,
     MOST_OF_ADAPTERS,

@@ -191,5 +191,5 @@ def test_a_hub_that_refuses_is_told_in_a_sentence(
 
 
 def test_models_do_not_travel_in_clear(run: Path) -> None:
-    with raises(RunError, "https", reason="form"):
+    with raises(RunError, "https", reason="malformed"):
         push(run / "model", "http://hub.example/hospitals/ade")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.coordinator.step import Reply, Step
+from secure_fl.coordinator.sum_steps import Reply, Step
 from secure_fl.federation.keys import make_keys
 from secure_fl.party import groups
 from secure_fl.party.cohort import Cohort

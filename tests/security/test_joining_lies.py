@@ -13,10 +13,10 @@ from msgspec import structs
 from secure_fl import FedAvg
 from secure_fl.coordinator import assembly
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Reply, Step
-from secure_fl.coordinator.steps import HandoverStep
-from secure_fl.crypto.clear_sum import ClearEnvelopes
-from secure_fl.crypto.envelopes import Envelopes as SealedEnvelopes
+from secure_fl.coordinator.run_steps import HandoverStep
+from secure_fl.coordinator.sum_steps import Reply, Step
+from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes
+from secure_fl.crypto.sealing.envelopes import Envelopes as SealedEnvelopes
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.joining import Handover

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ProtectedTotal, blind_totals
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.raw import to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.public import to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol import messages
@@ -28,11 +28,11 @@ from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
 
 BLIND = (
-    "import sys, secure_fl.coordinator.machine, secure_fl.crypto.blind_sum;"
-    "import secure_fl.crypto.blind_sum, secure_fl.crypto.public;"
-    "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
-    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', "
-    "'secure_fl.crypto.sum_under_way', 'secure_fl.federation.keys', "
+    "import sys, secure_fl.coordinator.machine, secure_fl.crypto.sealing.blind_sum;"
+    "import secure_fl.crypto.sealing.blind_sum, secure_fl.crypto.sealing.public;"
+    "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.sealing.secret', "
+    "'secure_fl.crypto.keys.keyring', 'secure_fl.crypto.sealing.secure_sum', "
+    "'secure_fl.federation.keys', "
     "'secure_fl.algorithms', 'secure_fl.learning.models'} & set(sys.modules)))"
 )
 
@@ -42,7 +42,7 @@ def test_a_coordinators_process_never_loads_what_could_open() -> None:
     assert done.stdout.strip() == "[]"
     party = BLIND.replace("import sys,", "import sys, secure_fl.federation.keys,")
     done = subprocess.run([sys.executable, "-c", party], capture_output=True, text=True, check=True)
-    assert "secure_fl.crypto.secret" in done.stdout  # the check can fail
+    assert "secure_fl.crypto.sealing.secret" in done.stdout  # the check can fail
 
 
 def test_a_coordinator_offered_a_secret_key_refuses_to_start() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import chisquare
 
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Reply, Step
-from secure_fl.crypto.masking import Slots
+from secure_fl.coordinator.sum_steps import Reply, Step
+from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames

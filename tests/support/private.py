@@ -18,11 +18,11 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.scope import sampling_units
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec

@@ -6,14 +6,14 @@ It is never run. `test_misuse.py` gives it to mypy.
 from __future__ import annotations
 
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.public import PublicContext, Sum
-from secure_fl.crypto.secret import SecretKey
+from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, open_sealed, seal_to
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, SealedInts
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.public import PublicContext, Sum
+from secure_fl.crypto.sealing.secret import SecretKey
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages

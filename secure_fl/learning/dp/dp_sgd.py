@@ -21,9 +21,10 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
+from secure_fl.crypto.privacy.training_account import DpAccount, SavedTrainings, Spending
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.account import DpAccount, SavedTrainings, Spending
 from secure_fl.learning.dp.gradient_check import checked_clipping
 from secure_fl.learning.dp.private_model import Bounds, Clipping, PrivateModel, privately
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
@@ -60,7 +61,7 @@ def fit_privately(
     privacy = _account(site, steps)
     saved = SavedRound.of(privacy, model, epochs, site.recorder.round)
     if saved is not None and saved.restore(model, optimizer, epochs):
-        site.recorder.event("resent", round=site.recorder.round)
+        site.recorder.event(UpdateResent(round=site.recorder.round))
         return math.nan
     coins = Coins.secret() if generator is None else Coins.of(generator)
     with privacy.spend(epochs, site.recorder.round) as spending:
@@ -149,20 +150,22 @@ def _bounds(site: TrainingContext, model: nn.Module, loss: Objective, spending: 
     sample = site.train.batch([0, -1][: site.at_once(2)], None, site.device)
     clipping = checked_clipping(model, loss, sample, wanted)
     if clipping != wanted:
-        site.recorder.event("warning", code="one by one", model=type(model).__name__)
+        text = f"DP-SGD takes records one by one, which is slower: {type(model).__name__} needs it"
+        site.recorder.event(Warned(code="one by one", text=text))
     return Bounds(dp.max_grad_norm, spending.event.noise_multiplier, dp.accountant, clipping)
 
 
 def _announce(site: TrainingContext, spending: Spending, delta: float) -> None:
     site.recorder.event(
-        "privacy",
-        round=site.recorder.round,
-        noise_multiplier=spending.event.noise_multiplier,
-        sample_rate=spending.event.sample_rate,
-        steps=spending.event.steps,
-        epsilon=spending.epsilon,
-        epsilon_planned=spending.planned,
-        delta=delta,
+        PrivacySpent(
+            round=site.recorder.round,
+            noise_multiplier=spending.event.noise_multiplier,
+            sample_rate=spending.event.sample_rate,
+            steps=spending.event.steps,
+            epsilon=spending.epsilon,
+            epsilon_planned=spending.planned,
+            delta=delta,
+        )
     )
 
 
@@ -181,9 +184,9 @@ def _run(
                 loss = float(total) / max(seen, 1)
                 if not math.isfinite(loss):
                     raise _diverged(site, f"the training loss is {loss}").at(step=done)
-                site.recorder.event(
-                    "train", round=site.recorder.round, step=done, steps=steps, loss=loss
-                )
+                number = site.recorder.round
+                progress = TrainingProgress(round=number, step=done, steps=steps, loss=loss)
+                site.recorder.event(progress)
 
 
 def _step(
@@ -218,7 +221,7 @@ def _agreed(
         raise BudgetError(
             f"{steps} steps were reserved, and {counted} were made: the spent ε is unknown",
             fix="do not use this round's model; report this as a bug",
-            reason="steps",
+            reason="step-count",
         )
     return after
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.vault import check_private
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.vault import check_private
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.privacy.training_account import DpAccount, Units
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, KeyringError, SettingsError
-from secure_fl.learning.dp.account import DpAccount, Units
 from secure_fl.settings import DPSettings, NoiseSettings, TrainingSettings
 
 LEDGER, KEY = "ledger.sqlite", "ledger.key"

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.data.examples import Tagged
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, DataError, ModelError, SettingsError, TrainingError
 from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
-from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.dp.private_model import Bounds, privately
 from secure_fl.learning.dp.scope import require_private, sampling_units
