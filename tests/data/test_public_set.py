@@ -22,7 +22,7 @@ from secure_fl.data.public_set import digest, first_unlabelled, overlap, without
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import load, write
 from secure_fl.errors import DataError
-from secure_fl.events import EventLog, Warned
+from secure_fl.events import EventLog
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.validation import rules_of
 from secure_fl.learning.site import Site
@@ -147,13 +147,6 @@ def test_public_records_that_are_also_private_are_counted_where_they_are_private
     (warned,) = events
     assert warned["code"] == "public overlap" and warned["party"] == silo.name
     assert warned["text"].startswith(f"{len(again)} public records are not only public")
-
-
-def test_whoever_watches_a_run_is_told() -> None:
-    said = io.StringIO()
-    with Watch(Console(file=said), "fedid", 3, "accuracy") as watch:
-        watch(Warned(party="north", code="public overlap", text="1 public record"))
-    assert "north: 1 public record" in said.getvalue()
 
 
 # --- in a federation ---------------------------------------------------------

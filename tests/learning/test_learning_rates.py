@@ -18,7 +18,6 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
 from secure_fl.algorithms.public_distillation import Learner
 from secure_fl.config.load import dump, loads
-from secure_fl.features.adapters.part import add
 from secure_fl.features.tuning.tuning import RATE, around
 from secure_fl.learning.learning_rates import (
     MOST,
@@ -50,13 +49,6 @@ def test_narrow_models_take_larger_steps(width: int, rate: float) -> None:
     assert entities == (MOST_OF_ENTITIES if rate == MOST else rate)
 
 
-@pytest.mark.parametrize(("width", "rate"), [(1024, 1.5e-3), (768, 2e-3), (384, 4e-3), (64, 1e-2)])
-def test_adapters_take_larger_steps_still(width: int, rate: float) -> None:
-    model = bert(width)
-    add(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
-    assert learning_rate_of(model, NONE) == rate
-
-
 def test_who_learns_alone_takes_half_steps() -> None:
     site = site_of(silos(1)[0], NONE)
     model, named = site.model(), TrainingSettings(learning_rate=0.3)
@@ -67,10 +59,6 @@ def test_who_learns_alone_takes_half_steps() -> None:
     )  # no narrow one
     learner = Learner.of(site, FedID(), model)
     assert [group["lr"] for group in learner.public.param_groups] == [MOST / 2]
-    add(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
-    assert (
-        learning_rate_of(model, NONE, alone=True) == MOST_OF_ADAPTERS
-    )  # as they are: not measured
 
 
 def test_batches_are_larger_under_dp_where_nobody_says() -> None:
