@@ -6,7 +6,6 @@ from Decentralized Data. AISTATS 2017, arXiv 1602.05629, Algorithm 1.
 
 from __future__ import annotations
 
-from secure_fl.algorithms import exact_adapters
 from secure_fl.algorithms.settings import FedAvg
 from secure_fl.algorithms.updates import (
     add_,
@@ -15,6 +14,7 @@ from secure_fl.algorithms.updates import (
     shared_and_local,
     weighted_mean,
 )
+from secure_fl.learning.models import averaging_of
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
@@ -24,8 +24,9 @@ __all__ = ["FedAvg", "fedavg"]
 async def fedavg(cohort: Cohort, site: Site, cfg: FedAvg) -> None:
     """Run FedAvg at one party."""
     model = site.model()
-    if exact_adapters.requested(site):
-        return await exact_adapters.average(cohort, site, model, cfg)
+    if (program := averaging_of(site.model_settings)) is not None:
+        await program(cohort, site, model, cfg)
+        return
     await cohort.agree(site.fingerprint(), "task")
     shared, local = shared_and_local(site, model)
     async for round in cohort.rounds(cfg.rounds, keep={"head": local}, shared={"model": shared}):

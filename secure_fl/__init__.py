@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from secure_fl.data.rows import Columns as Columns
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
+    from secure_fl.features.batched_simulation.trainer import BatchedTraining as BatchedTraining
     from secure_fl.features.evaluation.evaluation import Evaluation as Evaluation
     from secure_fl.features.evaluation.evaluation import evaluate as evaluate
     from secure_fl.features.tuning.tuning import tune as tune

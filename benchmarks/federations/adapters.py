@@ -18,10 +18,9 @@ from torch import nn
 from benchmarks.micro import dp
 from benchmarks.report import Report, Target, table
 from benchmarks.simulation import Simulated, simulate
-from secure_fl.algorithms.exact_adapters import SPARE
+from secure_fl.features.adapters.exact_average import SPARE
 from secure_fl.features.adapters.part import add
-from secure_fl.learning.adapter_layers import adapted
-from secure_fl.learning.anatomy import freeze_embeddings, trainable
+from secure_fl.learning.anatomy import adapted, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import AdapterSettings, ModelSettings, ProtectionSettings
 

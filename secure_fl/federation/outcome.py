@@ -167,7 +167,7 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write every model once: the shared ones, and each party's own into its folder."""
     from secure_fl.learning.exporting import export
-    from secure_fl.learning.models import model_part
+    from secure_fl.learning.models import model_parts
 
     shared: set[str] = set()
     for site in sites:
@@ -179,7 +179,7 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
             export(delivery.model, site.tokenizer, folder, site.task)
             if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
                 export(
-                    model_part("adapter").merged(delivery.model),
+                    model_parts()["adapter"].merged(delivery.model),
                     site.tokenizer,
                     folder / "merged",
                     site.task,

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
 
+ADAPTER = "default"  # peft's name of a model's only adapter
+
 
 def body_of(model: nn.Module) -> Any:
     """The encoder inside a model with a head; a bare encoder itself."""
@@ -163,6 +165,20 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
     """Name -> trained parameter, in the order of definition."""
     named = unwrapped(model).named_parameters()
     return {name: value for name, value in named if value.requires_grad}
+
+
+def adapted(model: nn.Module) -> dict[str, Any]:
+    """Name -> layer with an adapter, in the order of definition."""
+    return {n: m for n, m in unwrapped(model).named_modules() if hasattr(m, "lora_A")}
+
+
+def base_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights without adapters, under the names that they have in a model without adapters."""
+    return {
+        name.replace(".base_layer.", "."): weight
+        for name, weight in model.state_dict().items()
+        if ".lora_" not in name
+    }
 
 
 @dataclass(frozen=True, slots=True)

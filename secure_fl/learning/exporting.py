@@ -20,14 +20,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning.adapter_layers import adapted, base_state
-from secure_fl.learning.anatomy import body_of, unwrapped
+from secure_fl.learning.anatomy import adapted, base_state, body_of, unwrapped
 from secure_fl.learning.fetching import Attention, quiet
 from secure_fl.learning.models import (
     head_fields,
     load_model,
     load_tokenizer,
-    model_part,
+    model_parts,
     part_in,
 )
 from secure_fl.learning.tasks import KINDS, Task, attentive_pooling, heads
@@ -81,7 +80,7 @@ def _write(model: Any, folder: Path, task: Task) -> None:
     else:
         model.config.update(head_fields(task))
     if adapted(model):
-        model_part("adapter").write(body, folder)
+        model_parts()["adapter"].write(body, folder)
     else:
         body.save_pretrained(folder)
 

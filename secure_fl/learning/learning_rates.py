@@ -18,8 +18,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from secure_fl.learning.adapter_layers import adapted
-from secure_fl.learning.anatomy import body_of, unwrapped
+from secure_fl.learning.anatomy import adapted, body_of, unwrapped
 from secure_fl.learning.fetching import configured
 from secure_fl.learning.models import load_tokenizer
 from secure_fl.party.rounds import Round

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 import transformers
 from torch import nn
 
 from secure_fl.errors import ModelError
+from secure_fl.features import load
 from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, depth, freeze_embeddings
 from secure_fl.learning.fetching import (
@@ -43,12 +42,11 @@ AUTO = {
     "causal": "AutoModelForCausalLM",
 }
 
-# Optional parts of a model: the module of the `ModelPart` for a field of [model].
-PARTS: Mapping[str, str] = MappingProxyType({"adapter": "secure_fl.features.adapters.part"})
-
 
 class ModelPart(Protocol):
     """An optional part of models, such as adapters: added after loading, saved and read again."""
+
+    field: str  # its settings in [model]
 
     def add(self, model: nn.Module, spec: ModelSettings, seed: int, fresh: Iterable[str]) -> None:
         """Add the part in place; `fresh`: the parameters that no checkpoint gave."""
@@ -65,26 +63,37 @@ class ModelPart(Protocol):
     def merged(self, model: nn.Module) -> nn.Module:
         """A copy of a model with this part merged into its weights."""
 
+    def averaging(self, spec: ModelSettings) -> Any:
+        """The party program that averages this part; None: FedAvg averages its weights."""
+
 
 @cache
-def model_part(field: str) -> ModelPart:
-    """The part for a field of [model]; imported on use, because it may need an extra."""
-    return cast(ModelPart, import_module(PARTS[field]))
+def model_parts() -> Mapping[str, ModelPart]:
+    """The parts in the table of features, by their field of [model]."""
+    return {part.field: part for part in load("model_part").values()}
 
 
 def add_parts(model: nn.Module, spec: ModelSettings, seed: int, fresh: Iterable[str]) -> None:
     """Add the parts that the settings ask for."""
-    for field in PARTS:
+    if spec.adapter is not None and "adapter" not in model_parts():
+        raise ModelError("there are no adapters here", field="model.adapter", fix="remove it")
+    for field, part in model_parts().items():
         if getattr(spec, field, None) is not None:
-            model_part(field).add(model, spec, seed, fresh)
+            part.add(model, spec, seed, fresh)
 
 
 def part_in(folder: Path) -> tuple[ModelPart, str] | None:
-    """The part that a folder holds, and the name or folder of its base; None: a plain model."""
-    for part in map(model_part, PARTS):
+    """The part in a folder, and the name or folder of its base; None: a plain model."""
+    for part in model_parts().values():
         if (base := part.base_of(folder)) is not None:
             return part, base
     return None
+
+
+def averaging_of(spec: ModelSettings) -> Any:
+    """The party program that FedAvg runs for a part of this model; None: its usual one."""
+    programs = (part.averaging(spec) for part in model_parts().values())
+    return next((program for program in programs if program is not None), None)
 
 
 def auto_of(head: str) -> Any:

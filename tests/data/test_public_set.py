@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from rich.console import Console
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedid import FedID
@@ -23,9 +21,8 @@ from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.public_set import digest, first_unlabelled, overlap, without_labels
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import load, write
-from secure_fl.display.watch import Watch
 from secure_fl.errors import DataError
-from secure_fl.events import EventLog, Warned
+from secure_fl.events import EventLog
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.validation import rules_of
 from secure_fl.learning.site import Site
@@ -152,13 +149,6 @@ def test_public_records_that_are_also_private_are_counted_where_they_are_private
     assert warned["text"].startswith(f"{len(again)} public records are not only public")
 
 
-def test_whoever_watches_a_run_is_told() -> None:
-    said = io.StringIO()
-    with Watch(Console(file=said), "fedid", 3, "accuracy") as watch:
-        watch(Warned(party="north", code="public overlap", text="1 public record"))
-    assert "north: 1 public record" in said.getvalue()
-
-
 # --- in a federation ---------------------------------------------------------
 
 
@@ -170,12 +160,6 @@ def test_what_init_writes_gives_a_host_and_public_records(name: str, tmp_path: P
     assert {len(silo.public) for silo in made} == {240} and len(made[-1].train) == 60
     federation = Federation.of(config.loads(text))
     assert federation.rules.host == "host"
-
-
-def test_what_init_writes_for_others_explains_public_records_and_has_none(tmp_path: Path) -> None:
-    text = template("classification", "fedavg", 3, tmp_path / "x.toml")
-    assert "# public = 240" in text and "# labelled = 60" in text
-    assert not any(silo.public for silo in config.silos(config.loads(text)))
 
 
 def test_the_host_of_a_generated_form_is_the_rules_host() -> None:
@@ -252,16 +236,13 @@ def test_splitting_a_file_loses_nothing_to_the_public(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments",
     [
-        (("make", "ade", "--labelled", 8), "give --public too"),
-        (("split", "all.jsonl", "--parties", 3, "--labelled", 0.1), "give --public too"),
-        (("split", "all.jsonl", "--public", 0.5), "need --parties"),
+        ("make", "ade", "--labelled", 8),
+        ("split", "all.jsonl", "--parties", 3, "--labelled", 0.1),
+        ("split", "all.jsonl", "--public", 0.5),
     ],
 )
-def test_options_that_do_not_go_together(
-    arguments: tuple[object, ...], text: str, tmp_path: Path
-) -> None:
-    done = run(*arguments, "--out", tmp_path / "out")
-    assert done.exit_code == 2 and text in done.output
+def test_options_that_do_not_go_together(arguments: tuple[object, ...], tmp_path: Path) -> None:
+    assert run(*arguments, "--out", tmp_path / "out").exit_code == 2
     assert not (tmp_path / "out").exists()

@@ -14,11 +14,10 @@ import torch
 import transformers
 
 from secure_fl.errors import ModelError
-from secure_fl.features.adapters.part import merged
-from secure_fl.learning import builtin, exporting, models
+from secure_fl.learning import exporting, models
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks import Task, make_task
-from secure_fl.settings import AdapterSettings, ModelSettings, TaskSettings
+from secure_fl.settings import ModelSettings, TaskSettings
 from tests.support.families import save
 
 TASK = make_task(TaskSettings(labels=("a", "b", "c")))
@@ -78,14 +77,6 @@ def test_attentive_pooling_over_other_families(kind: str, tmp_path: Path) -> Non
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     config = (tmp_path / "out" / "config.json").read_text()
     assert str(tmp_path) not in config
-
-
-def test_adapters_on_attentive_pooling_answer_once_they_are_merged(tmp_path: Path) -> None:
-    spec = ModelSettings(adapter=AdapterSettings(rank=2))
-    tokenizer = builtin.tiny_tokenizer()
-    model = models.load_model(spec, TASK, tokenizer, 4, pooling="attentive")
-    exporting.export(merged(model), tokenizer, tmp_path / "out", TASK)
-    assert elsewhere(tmp_path / "out", tmp_path)["said"].keys() == {*TASK.labels}
 
 
 def test_a_damaged_attentive_folder_is_refused(tmp_path: Path) -> None:

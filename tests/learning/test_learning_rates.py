@@ -18,7 +18,6 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
 from secure_fl.algorithms.public_distillation import Learner
 from secure_fl.config.load import dump, loads
-from secure_fl.features.adapters.part import add
 from secure_fl.features.tuning.tuning import RATE, around
 from secure_fl.learning.learning_rates import (
     MOST,
@@ -44,21 +43,10 @@ def bert(width: int, kind: type[PreTrainedModel] = BertForSequenceClassification
 @pytest.mark.parametrize(("width", "rate"), [(1024, 2.81e-5), (768, 5e-5), (384, 2e-4), (32, MOST)])
 def test_narrow_models_take_larger_steps(width: int, rate: float) -> None:
     model = bert(width)
-    assert learning_rate_of(model, NONE) == rate
     (group,) = make_optimizer(model, NONE).param_groups
-    assert group["lr"] == group["initial_lr"] == rate
-
-
-@pytest.mark.parametrize(("width", "rate"), [(1024, 1.5e-3), (768, 2e-3), (384, 4e-3), (64, 1e-2)])
-def test_adapters_take_larger_steps_still(width: int, rate: float) -> None:
-    model = bert(width)
-    add(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
-    assert learning_rate_of(model, NONE) == rate
-
-
-@pytest.mark.parametrize(("width", "rate"), [(384, 2e-4), (64, MOST_OF_ENTITIES)])
-def test_entities_bear_larger_steps_of_narrow_models(width: int, rate: float) -> None:
-    assert learning_rate_of(bert(width, BertForTokenClassification), NONE) == rate
+    assert learning_rate_of(model, NONE) == group["lr"] == group["initial_lr"] == rate
+    entities = learning_rate_of(bert(width, BertForTokenClassification), NONE)
+    assert entities == (MOST_OF_ENTITIES if rate == MOST else rate)
 
 
 def test_who_learns_alone_takes_half_steps() -> None:
@@ -71,10 +59,6 @@ def test_who_learns_alone_takes_half_steps() -> None:
     )  # no narrow one
     learner = Learner.of(site, FedID(), model)
     assert [group["lr"] for group in learner.public.param_groups] == [MOST / 2]
-    add(model, ModelSettings(adapter=AdapterSettings()), seed=0, fresh=())
-    assert (
-        learning_rate_of(model, NONE, alone=True) == MOST_OF_ADAPTERS
-    )  # as they are: not measured
 
 
 def test_batches_are_larger_under_dp_where_nobody_says() -> None:
@@ -87,18 +71,12 @@ def test_batches_are_larger_under_dp_where_nobody_says() -> None:
     assert loads(dump(loads(study))).training.batch_size == 32
 
 
-def test_what_is_no_transformer_takes_beside() -> None:
-    assert learning_rate_of(nn.Linear(2, 2), NONE) == 5e-5
-
-
-def test_what_is_named_holds() -> None:
+def test_settings_sgd_and_other_models_have_rates_of_their_own() -> None:
     named = TrainingSettings(learning_rate=0.3)
     assert learning_rate_of(bert(8), named) == 0.3
     assert with_rate(named, ModelSettings(), "ner") is named
-
-
-def test_sgd_has_a_rate_of_its_own() -> None:
     assert learning_rate_of(bert(768), TrainingSettings(optimizer="sgd")) == SGD
+    assert learning_rate_of(nn.Linear(2, 2), NONE) == 5e-5
 
 
 def test_it_is_known_before_a_model_is_there() -> None:
@@ -117,6 +95,7 @@ def test_a_teacher_has_a_quarter_of_its_students() -> None:
     assert [rate for _, rate in pair.parts()] == [MOST / 4, MOST, MOST]
 
 
+@pytest.mark.slow
 def test_the_built_in_model_leaves_one_class_by_the_usual_rate_alone() -> None:
     def said(rate: float | None) -> float:
         training = TrainingSettings(learning_rate=rate, device="cpu")

@@ -23,10 +23,20 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning.adapter_layers import ADAPTER, adapted, base_state, redraw
-from secure_fl.learning.anatomy import body_of, encoder_layers, unwrapped, word_output
+from secure_fl.learning import builtin
+from secure_fl.learning.anatomy import (
+    ADAPTER,
+    adapted,
+    base_state,
+    body_of,
+    encoder_layers,
+    unwrapped,
+    word_output,
+)
 from secure_fl.settings import ModelSettings
 
+field = "adapter"  # of [model]: this module is a `learning.models.ModelPart`
+ROUNDING = 1e-6  # of the largest singular value: smaller ones are rounding errors
 CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
 
 
@@ -167,6 +177,26 @@ def _widened(body: nn.Module, inputs: Any, output: Any) -> Any:
     return output
 
 
+@torch.no_grad()
+def redraw(layer: Any, key: str) -> None:
+    """Draw A with the spread of a new linear layer's weights, and set B to zero."""
+    A, B = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+    if A.device.type != "meta":
+        A.copy_(builtin.bell(A.shape, f"{key}/A", (3 * A.shape[1]) ** -0.5))
+        B.zero_()
+
+
+@torch.no_grad()
+def set_product(layer: Any, Δ: Tensor) -> None:
+    """Replace a layer's adapter by the one, of any rank, that adds Δ to its weight."""
+    U, S, V = torch.linalg.svd(Δ.T if layer.fan_in_fan_out else Δ, full_matrices=False)
+    rank = max(1, int((S > ROUNDING * S[0]).sum()))
+    roots = S[:rank].sqrt()
+    layer.lora_A[ADAPTER].weight = nn.Parameter(roots[:, None] * V[:rank])
+    layer.lora_B[ADAPTER].weight = nn.Parameter(U[:, :rank] * roots)
+    layer.r[ADAPTER], layer.scaling[ADAPTER] = rank, 1.0
+
+
 def write(model: Any, folder: Path) -> None:
     """Write the adapters and the output layer, and the base where no checkpoint holds it."""
     config, output, layers = config_of(model), output_layer(model), adapted(model)
@@ -224,3 +254,12 @@ def merged(model: nn.Module) -> nn.Module:
         layer.merge()
         copy.set_submodule(name, layer.get_base_layer())
     return copy
+
+
+def averaging(spec: ModelSettings) -> Any:
+    """The party program of FedAvg for exact sums of adapters; None: their weights are averaged."""
+    if spec.adapter is None or spec.adapter.kind != "exact":
+        return None
+    from secure_fl.features.adapters.exact_average import average
+
+    return average

@@ -13,20 +13,23 @@ import torch
 import transformers
 from torch import nn
 
+from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError
-from secure_fl.features.adapters.part import add, merged, peft
-from secure_fl.learning import anatomy, exporting, models
-from secure_fl.learning.adapter_layers import adapted, set_product
+from secure_fl.features.adapters.part import add, merged, peft, set_product
+from secure_fl.learning import anatomy, exporting, fetching, models
+from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.dp.private_model import Bounds
+from secure_fl.learning.learning_rates import learning_rate_of
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.policy.model_size import trained_values
-from secure_fl.settings import AdapterSettings, Kind, ModelSettings, TaskSettings
+from secure_fl.settings import AdapterSettings, Kind, ModelSettings, TaskSettings, TrainingSettings
 from tests.support.clipped_sums import clipped_sum
 from tests.support.families import BY_KIND, save
 from tests.support.private import FAMILIES, loss_of, make_batch, make_model
 from tests.support.raising import raises
 
 KINDS = ("lora", "ffa", "exact", "dora")
+WRITING = make_task(TaskSettings(kind="completion", max_length=24))
 TEXTS = ["fever after the second dose", "no complaints"]
 
 
@@ -138,6 +141,30 @@ def test_heads_of_our_own_lie_beside_the_adapters(task: Kind, tmp_path: Path) ->
         torch.testing.assert_close(loaded[name], weight)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("base", ["float32", "bfloat16"])
+def test_adapters_of_a_writing_model_are_a_folder_for_peft(base: Any, tmp_path: Path) -> None:
+    spec = ModelSettings(layers=1, adapter=AdapterSettings(targets="linear", base=base))
+    tokenizer = models.load_tokenizer(spec)
+    model = models.load_model(spec, WRITING, tokenizer, 0)
+    assert all(".lora_" in name for name in anatomy.trainable(model))  # no head is sent
+    assert anatomy.word_output(model) not in adapted(model).values()
+    with torch.no_grad():
+        for layer in adapted(model).values():
+            layer.lora_B["default"].weight.normal_(0, 0.1)
+    folder = exporting.export(model, tokenizer, tmp_path, WRITING)
+    with fetching.quiet():
+        whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
+        whole = peft().PeftModel.from_pretrained(whole, str(folder)).eval()
+    assert isinstance(whole, peft().PeftModelForCausalLM)
+    batch = WRITING.encode(
+        [Text(str(n), note, "an event") for n, note in enumerate(TEXTS)], tokenizer
+    ).batch([0, 1])
+    with torch.no_grad():
+        found, ours = (WRITING.loss(WRITING.forward(one, batch), batch) for one in (whole, model))
+    torch.testing.assert_close(found, ours, atol=2e-2, rtol=2e-2)
+
+
 @pytest.mark.parametrize("targets", ["attention", "linear"])
 @pytest.mark.parametrize("family", [family for family in BY_KIND if family != "albert"])
 def test_every_family_has_adapters(family: str, targets: Any, tmp_path: Path) -> None:
@@ -221,3 +248,13 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without_peft)
     with raises(ModelError, "peft", field="model.adapter"):
         made(spec_of())
+
+
+@pytest.mark.parametrize(("width", "rate"), [(1024, 1.5e-3), (768, 2e-3), (384, 4e-3), (64, 1e-2)])
+def test_adapters_take_larger_steps_than_the_model(width: int, rate: float) -> None:
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=8, hidden_size=width, **shape)
+    model = transformers.BertForSequenceClassification(config)
+    add(model, spec_of(), seed=0, fresh=())
+    for alone in (False, True):
+        assert learning_rate_of(model, TrainingSettings(), alone=alone) == rate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -333,28 +332,3 @@ def test_sentences_train_privately_too() -> None:
     before = site.task.evaluate(model, site.train)["loss"]
     fit_privately(site, model, 10)
     assert site.task.evaluate(model, site.train)["loss"] < before
-
-
-@pytest.mark.slow
-def test_what_privacy_costs_in_time() -> None:
-    records = notes(512)
-
-    def seconds(frozen: bool, clipping: Any) -> float:
-        site = make_site(records, batch_size=32, clipping=clipping or "per_sample")
-        site.model_settings = ModelSettings(freeze_embeddings=frozen)
-        if clipping is None:
-            site.training = site.training.model_copy(update={"dp": None})
-        model, best = site.model(), math.inf
-        for _ in range(3):
-            start = time.perf_counter()
-            site.fit(model, 1, ALONE)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    torch.set_num_threads(1)
-    for frozen in (True, False):
-        plain = seconds(frozen, None)
-        for clipping in ("per_sample", "ghost"):
-            ratio = seconds(frozen, clipping) / plain
-            print(f"frozen={frozen} {clipping}: {ratio:.2f}x of {plain:.2f} s")
-            assert ratio < 10

@@ -20,7 +20,7 @@ from secure_fl.audits.controls import unprotected
 from secure_fl.audits.findings import AuditTrial, CoordinatorView, Prior, Reading, Verdict
 from secure_fl.audits.session import Audit
 from secure_fl.config.load import dump, loads
-from secure_fl.learning.adapter_layers import adapted
+from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.models import load_model
 from secure_fl.settings import AdapterSettings, ModelSettings
 from tests.support.readings import ADE, outsiders, permuted, sgd, tokenizer

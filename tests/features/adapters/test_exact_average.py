@@ -20,8 +20,7 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
 from secure_fl.federation.federation import Federation
-from secure_fl.learning.adapter_layers import adapted
-from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.anatomy import adapted, trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec

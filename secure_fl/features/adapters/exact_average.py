@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
 from secure_fl.algorithms.settings import FedAvg
 from secure_fl.algorithms.updates import Update, add_, digest, shared_and_local, update_by
-from secure_fl.learning.adapter_layers import adapted, redraw, set_product
+from secure_fl.features.adapters.part import redraw, set_product
+from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
@@ -90,12 +91,6 @@ class FoldedWeights:
         self.Δ = Δ
         for name, weight in self._weights.items():
             weight.copy_(self._first[name] + Δ[name])
-
-
-def requested(site: Site) -> bool:
-    """Return True if the settings ask for exact sums of adapters."""
-    adapter = site.model_settings.adapter
-    return adapter is not None and adapter.kind == "exact"
 
 
 async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> None:
