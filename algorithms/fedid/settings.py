@@ -86,7 +86,6 @@ class FedID(PersonalDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             FedID,
             "secure_fl.algorithms.fedid.algorithm:fedid",
