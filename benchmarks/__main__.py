@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "golden": Lazy(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),
+        "house": Lazy("benchmarks.house", "house", "Count what the checkout is made of."),
         "papers": Lazy(
             "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
         ),

@@ -570,7 +570,8 @@ def is_sentence(value: Any) -> bool:
 def differences(before: Tree, now: Tree) -> tuple[list[str], list[str]]:
     """List the paths that differ, and apart from them sentences of another wording."""
     old, new = dict(flat(before)), dict(flat(now))
-    wrong, wording = [], []
+    wrong: list[str] = []
+    wording: list[str] = []
     for path in dict.fromkeys([*old, *new]):
         one, other = old.get(path, "(nothing)"), new.get(path, "(nothing)")
         if one != other or type(one) is not type(other):
