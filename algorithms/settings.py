@@ -90,7 +90,7 @@ class PublicDistillation(WholeModel):
         if self.sample < 1 and self.counted == "records":
             raise ValueError(
                 'counted = "parties" where sample is below 1: sums of record counts over different '
-                "draws of parties reveal how many records each hospital has"
+                "draws of parties reveal how many each hospital has"
             )
         return self
 

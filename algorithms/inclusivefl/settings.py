@@ -121,7 +121,7 @@ class Tiered(Algorithm):
         if self.sample < 1 and self.weights == "samples":
             raise ValueError(
                 'weights = "users" where sample is below 1: sums of record counts over different '
-                "draws of parties reveal how many records each hospital has"
+                "draws of parties reveal how many each hospital has"
             )
         return self
 

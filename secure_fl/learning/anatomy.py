@@ -30,7 +30,7 @@ def encoder_layers(model: nn.Module) -> nn.ModuleList:
     body = body_of(model)
     layers, repeated = _stack(body), repeats(body.config)
     if layers is None or repeated:
-        reason = ": all depths share one layer's weights" if repeated else ""
+        reason = ": one layer's weights serve at all depths" if repeated else ""
         raise ModelError(
             f"the model's layers cannot be identified{reason}",
             model=type(body).__name__,

@@ -160,7 +160,7 @@ def require_text(config: Any, name: str) -> None:
         raise ModelError(
             "this model reads images or sounds besides texts"
             if parts
-            else "this model is an encoder with a decoder, and has no single stack of layers",
+            else "this model has an encoder and a decoder, and no single stack of layers",
             model=name,
             fix="use an encoder (BERT, ModernBERT, DeBERTa) or a decoder (GPT-2, Llama, Qwen) of "
             "texts: docs/models.md names those that are tested",

@@ -35,7 +35,7 @@ def test_host_and_parties_find_the_same_noise_as_the_settings_ask() -> None:
     assert noise.epsilon(DELTA) == pytest.approx(8.0, rel=1e-4) and noise.epsilon(DELTA) <= 8.0
     assert (noise.parties, noise.dropouts, noise.colluders) == (4, 4 - 3, 1)
     assert noise.clip == pytest.approx(np.linalg.norm(VOTE))  # √(B(1 - 1/C)): a vote for sure
-    said = [e for e in out.events if e["event"] == "noise"]
+    said = [e["facts"] for e in out.events if e["event"] == "noise"]
     assert len(said) == 5 and {e["drowned"] for e in said} == {True}
     assert said[0]["std_guaranteed"] == pytest.approx(noise.std)
     given, _ = account(forced(std=20.0, epsilon=99.0)).size(EXAMPLES, CLASSES, 1, 4)

@@ -199,7 +199,7 @@ def test_what_changes_without_an_event_is_asked_for(served):
     found = fetch(port)
     assert found['secure_fl_connected{member="north"}'] == 1
     assert found['secure_fl_connected{member="south"}'] == 0
-    assert found['secure_fl_dropped_messages_total{reason="not-listed"}'] == 4
+    assert found['secure_fl_dropped_messages_total{reason="stranger"}'] == 4
 
 
 def status_of(port: int, method: str, path: str, host: str | None = None) -> int:
