@@ -10,7 +10,7 @@ from secure_fl.errors import Misconduct, PartyFailed
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Failed, SumInput
-from secure_fl.testing.harness import federate
+from secure_fl.testing.harness import Faults, federate
 from tests.support.spoiling import Spoiler
 
 NAMES = ("east", "north", "south")
@@ -33,7 +33,9 @@ def test_a_party_that_spoils_a_sum_is_convicted() -> None:
 
 
 def test_a_party_that_answers_with_a_failure_is_named() -> None:
-    faults = {"north": {SumInput: lambda honest, bulk: (Failed("training"), b"")}}
+    faults: dict[str, Faults] = {
+        "north": {SumInput: lambda honest, bulk: (Failed("training"), b"")}
+    }
     out = federate(dict.fromkeys(NAMES, program), faults=faults, catch=True)
     assert isinstance(out.error, PartyFailed) and out.error.where["party"] == "north"
     assert not out.results
