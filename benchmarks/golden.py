@@ -26,7 +26,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,17 +41,24 @@ LONG = 6  # a list of more numbers is recorded as a digest
 WORDS = 4  # a string with so many spaces is a sentence
 SIGNATURE = 64  # bytes at the end of a frame's head
 
-USUAL: Tree = {
-    "run": {"seed": 3, "keep_checkpoints": True},
-    "task": {"labels": ["ade", "no-ade"], "max_length": 24},
-    "data": {"corpus": "ade", "parties": 3, "size": 24},
-    "model": {"layers": 1},
-    "training": {"learning_rate": 2e-3, "batch_size": 8, "device": "cpu"},
-    "protection": {"mode": "secagg", "bits": 8},
-    "algorithm": {"name": "fedavg", "rounds": 2},
-}
-HOST: Tree = {"public": 16, "labelled": 16, "size": 16}
-TIERS: Tree = {"parties": 6, "size": 12}
+USUAL = """
+run = { seed = 3, keep_checkpoints = true }
+task = { labels = ["ade", "no-ade"], max_length = 24 }
+data = { corpus = "ade", parties = 3, size = 24 }
+model = { layers = 1 }
+training = { learning_rate = 2e-3, batch_size = 8, device = "cpu" }
+protection = { mode = "secagg", bits = 8 }
+algorithm = { name = "fedavg", rounds = 2 }
+"""
+HOST = "data = { public = 16, labelled = 16, size = 16 }"
+SIX = "data = { parties = 6, size = 12 }"
+TIERS = f"{SIX}\nalgorithm.tiers = {{ weak = 1, strong = 2 }}"
+FOUR = "data.parties = 4\nprotection.threshold = 3"
+FEDKD = 'algorithm = { name = "fedkd", student_layers = 1, MORE }'
+FEDID = 'algorithm = { name = "fedid", epochs = 1, MORE }'
+RISKY = (
+    'run.seed = 6\ntraining = { optimizer = "sgd", schedule = "constant", learning_rate = RATE }'
+)
 
 
 @dataclass(frozen=True)
@@ -59,160 +66,86 @@ class Case:
     """One recorded run."""
 
     name: str
-    changes: Tree = field(default_factory=dict)
+    changes: str = ""  # of the usual settings, as TOML
     noisy: bool = False  # weights are random: shapes are recorded, and no values
     silent: tuple[str, int] | None = None  # a party, and the exchange from which it never answers
     stop: int | None = None  # the exchange before which the process is interrupted, then resumed
 
 
-def algorithm(name: str, data: Tree | None = None, **fields: Any) -> Case:
+def algorithm(name: str, *changes: str) -> Case:
     """Make the case of one algorithm."""
-    changes: Tree = {"algorithm": {"name": name, **fields}}
-    return Case(f"algorithm-{name}", changes | ({"data": data} if data else {}))
-
-
-def cases() -> list[Case]:
-    """List all runs from settings."""
-    tiers = {"weak": 1, "strong": 2}
-    made = [Case(f"mode-{mode}", {"protection": {"mode": mode}}) for mode in MODES]
-    made += [
-        algorithm("fedadam"),
-        algorithm("feddropout"),
-        algorithm("fetchsgd"),
-        algorithm("fedkd", student_layers=1),
-        algorithm("local"),
-        algorithm("centralized"),
-        *(algorithm(name, HOST, epochs=1) for name in ("fedid", "dsfl", "mhat", "feded", "feddf")),
-        algorithm("gong", HOST, rounds=1, epochs=2, distill_epochs=2),
-        algorithm("heterofl", TIERS, widths={"weak": 0.5, "strong": 1.0}),
-        *(
-            algorithm(name, TIERS, tiers=tiers)
-            for name in ("inclusivefl", "alllarge", "allsmall", "exclusivefl")
-        ),
-    ]
-    made += [
-        Case(
-            "fedkd-per-party",
-            {"algorithm": {"name": "fedkd", "student_layers": 1, "factors": "per_party"}},
-        ),
-        Case(
-            "fedkd-gradient",
-            {
-                "algorithm": {
-                    "name": "fedkd",
-                    "student_layers": 1,
-                    "exchange": "gradient",
-                    "steps": 2,
-                }
-            },
-        ),
-        Case(
-            "fedid-printed",
-            {
-                "data": HOST,
-                "algorithm": {
-                    "name": "fedid",
-                    "epochs": 1,
-                    "feedback": "scalar",
-                    "batches_per_exchange": 1,
-                    "labelled": False,
-                    "feedback_batch": 8,
-                },
-            },
-        ),
-        Case(
-            "inclusivefl-linear",
-            {
-                "data": TIERS,
-                "algorithm": {
-                    "name": "inclusivefl",
-                    "tiers": tiers,
-                    "server_optimizer": "linear",
-                    "weights": "users",
-                },
-            },
-        ),
-        Case("guard", {"guard": {}, "algorithm": {"rounds": 3}}),
-        Case(
-            "guard-again",
-            {
-                "guard": {"tolerance": 0.0, "errors": 0.0},
-                "data": {"parties": 6, "size": 12},
-                "training": {"learning_rate": 0.2, "optimizer": "sgd", "schedule": "constant"},
-                "algorithm": {"rounds": 3},
-                "run": {"seed": 6},
-            },
-        ),
-        Case(
-            "guard-refuses",
-            {
-                "guard": {
-                    "tolerance": 0.0,
-                    "errors": 0.0,
-                    "most": 4,
-                    "search": True,
-                    "again": False,
-                },
-                "data": {"parties": 6, "size": 12},
-                "training": {"learning_rate": 1.0, "optimizer": "sgd", "schedule": "constant"},
-                "algorithm": {"rounds": 5},
-                "run": {"seed": 6},
-                "protection": {"min_cohort": 2},
-            },
-        ),
-        Case("patience", {"training": {"patience": 1}, "algorithm": {"rounds": 5}}),
-        Case("scores-stay", {"training": {"pooled_scores": False}}),
-        *(
-            Case(f"adapter-{kind}", {"model": {"adapter": {"kind": kind, "rank": 2}}})
-            for kind in ("lora", "ffa", "exact", "dora")
-        ),
-        Case(
-            "noise",
-            {
-                "data": HOST | {"parties": 4},
-                "protection": {
-                    "noise": {"epsilon": 100.0, "delta": 1e-3, "force": True},
-                    "mode": "he+secagg",
-                },
-                "algorithm": {"name": "fedid", "epochs": 1, "counted": "parties"},
-            },
-            noisy=True,
-        ),
-        Case(
-            "dp",
-            {
-                "training": {
-                    "dp": {"epsilon": 20.0, "delta": 1e-2, "accountant": "rdp"},
-                    "batch_size": 12,
-                }
-            },
-            noisy=True,
-        ),
-        Case(
-            "task-ner",
-            {
-                "task": {"kind": "ner", "labels": None, "max_length": 24},
-                "data": {"corpus": "ner"},
-                "algorithm": {"rounds": 1},
-            },
-        ),
-        Case(
-            "dropout-secagg",
-            {"data": {"parties": 4}, "protection": {"threshold": 3}},
-            silent=("hospital-2", 6),
-        ),
-        Case(
-            "dropout-he+secagg",
-            {"data": {"parties": 4}, "protection": {"threshold": 3, "mode": "he+secagg"}},
-            silent=("hospital-3", 5),
-        ),
-        Case("resumed", {"algorithm": {"rounds": 3}}, stop=11),
-        Case("recorded", {"run": {"record": True}, "algorithm": {"rounds": 1}}),
-    ]
-    return made
+    return Case(f"algorithm-{name}", "\n".join((f'algorithm.name = "{name}"', *changes)))
 
 
 MODES = ("none", "secagg", "he", "he+secagg")
+CASES = (
+    *(Case(f"mode-{mode}", f'protection.mode = "{mode}"') for mode in MODES),
+    *map(algorithm, ("fedadam", "feddropout", "fetchsgd", "local", "centralized")),
+    algorithm("fedkd", "algorithm.student_layers = 1"),
+    *(
+        algorithm(name, HOST, "algorithm.epochs = 1")
+        for name in ("fedid", "dsfl", "mhat", "feded", "feddf")
+    ),
+    algorithm(
+        "gong", HOST, "algorithm.rounds = 1", "algorithm.epochs = 2", "algorithm.distill_epochs = 2"
+    ),
+    algorithm("heterofl", SIX, "algorithm.widths = { weak = 0.5, strong = 1.0 }"),
+    *(algorithm(name, TIERS) for name in ("inclusivefl", "alllarge", "allsmall", "exclusivefl")),
+    Case("fedkd-per-party", FEDKD.replace("MORE", 'factors = "per_party"')),
+    Case("fedkd-gradient", FEDKD.replace("MORE", 'exchange = "gradient", steps = 2')),
+    Case(
+        "fedid-printed",
+        f"{HOST}\n"
+        + FEDID.replace(
+            "MORE",
+            'feedback = "scalar", feedback_batch = 8, batches_per_exchange = 1, labelled = false',
+        ),
+    ),
+    Case(
+        "inclusivefl-linear",
+        f'{TIERS}\nalgorithm.name = "inclusivefl"\nalgorithm.server_optimizer = "linear"\n'
+        'algorithm.weights = "users"',
+    ),
+    Case("guard", "guard = {}\nalgorithm.rounds = 3"),
+    Case(
+        "guard-again",
+        f"{SIX}\nguard = {{ tolerance = 0.0, errors = 0.0 }}\nalgorithm.rounds = 3\n"
+        + RISKY.replace("RATE", "0.2"),
+    ),
+    Case(
+        "guard-refuses",
+        f"{SIX}\nguard = {{ tolerance = 0.0, errors = 0.0, most = 4 }}\n"
+        "guard.search = true\nguard.again = false\n"
+        "algorithm.rounds = 5\nprotection.min_cohort = 2\n" + RISKY.replace("RATE", "1.0"),
+    ),
+    Case("patience", "training.patience = 1\nalgorithm.rounds = 5"),
+    Case("scores-stay", "training.pooled_scores = false"),
+    *(
+        Case(f"adapter-{kind}", f'model.adapter = {{ kind = "{kind}", rank = 2 }}')
+        for kind in ("lora", "ffa", "exact", "dora")
+    ),
+    Case(
+        "noise",
+        f'{HOST}\ndata.parties = 4\nprotection.mode = "he+secagg"\n'
+        "protection.noise = { epsilon = 100.0, delta = 1e-3, force = true }\n"
+        + FEDID.replace("MORE", 'counted = "parties"'),
+        noisy=True,
+    ),
+    Case(
+        "dp",
+        'training.dp = { epsilon = 20.0, delta = 1e-2, accountant = "rdp" }\n'
+        "training.batch_size = 12",
+        noisy=True,
+    ),
+    Case(
+        "task-ner",
+        'task = { kind = "ner", labels = "" }\ndata.corpus = "ner"\nalgorithm.rounds = 1',
+    ),
+    Case("dropout-secagg", FOUR, silent=("hospital-2", 6)),
+    Case("dropout-he+secagg", f'{FOUR}\nprotection.mode = "he+secagg"', silent=("hospital-3", 5)),
+    Case("resumed", "algorithm.rounds = 3", stop=11),
+    Case("recorded", "run.record = true\nalgorithm.rounds = 1"),
+)
 
 
 # --- the recording engine ----------------------------------------------------------------------
@@ -303,14 +236,12 @@ def recorded(case: Case) -> Iterator[list[str]]:
 
 
 def merged(base: Tree, changes: Tree) -> Tree:
-    """Lay changes over a tree of settings; None removes a field."""
-    result = dict(base)
+    """Lay changes over a tree of settings."""
+    result = base | changes
     for name, value in changes.items():
-        if isinstance(value, dict) and isinstance(result.get(name), dict):
-            result[name] = merged(result[name], value)
-        else:
-            result[name] = value
-    return {name: value for name, value in result.items() if value is not None}
+        if isinstance(value, dict) and isinstance(base.get(name), dict):
+            result[name] = merged(base[name], value)
+    return result
 
 
 def toml(value: Any) -> str:
@@ -321,15 +252,12 @@ def toml(value: Any) -> str:
 
 
 def settings_text(case: Case) -> str:
-    """Write a case's settings file."""
-    changes = case.changes
-    if "algorithm" in changes and "rounds" not in changes["algorithm"]:
-        changes = merged(changes, {"algorithm": {"rounds": 2}})
-    tables = merged(USUAL, changes)
-    lines = []
-    for section, fields in tables.items():
-        lines += [f"[{section}]", *(f"{name} = {toml(value)}" for name, value in fields.items())]
-    return "\n".join(lines) + "\n"
+    """Write a case's settings file; an empty text removes a usual field."""
+    tables = tomllib.loads(USUAL)
+    for change in filter(None, case.changes.splitlines()):
+        tables = merged(tables, tomllib.loads(change))
+    chosen = {s: {n: v for n, v in fields.items() if v != ""} for s, fields in tables.items()}
+    return "".join(f"{section} = {toml(fields)}\n" for section, fields in chosen.items())
 
 
 def command(*arguments: str) -> None:
@@ -370,7 +298,7 @@ def record_evaluation(folder: Path) -> Tree:
     """Train two models, then evaluate both without training."""
     runs = []
     for number in (1, 2):
-        case = Case("evaluated", {"algorithm": {"rounds": number}, "protection": {"mode": "none"}})
+        case = Case("evaluated", f'algorithm.rounds = {number}\nprotection.mode = "none"')
         file = folder / f"model-{number}.toml"
         file.write_text(settings_text(case), encoding="utf-8")
         runs.append(str(folder / f"model-{number}"))
@@ -594,7 +522,7 @@ def records() -> dict[str, Callable[[Path], Tree]]:
     """List everything that is recorded, by name."""
     made: dict[str, Callable[[Path], Tree]] = {
         case.name: (lambda folder, case=case: record(case, folder))  # type: ignore[misc]
-        for case in cases()
+        for case in CASES
     }
     return made | {
         "evaluation": record_evaluation,

@@ -87,7 +87,7 @@ class Checkout:
     def lines(self, folder: str) -> int:
         """Count the lines below a folder."""
         chosen = (file for file in self.files if file.startswith(f"{folder}/"))
-        return sum(len(self._text(file).splitlines()) for file in chosen)
+        return sum(self._text(file).count("\n") for file in chosen)
 
     def nodes(self) -> Iterator[tuple[str, ast.AST]]:
         """Give every node of every tree with its file."""
@@ -249,21 +249,21 @@ def rows(checkout: Checkout) -> list[Row]:
     """Measure the checkout."""
     from tests.support.sum_trace import length, traced
 
-    product = sum(len(text.splitlines()) for text in checkout.product.values())
+    product = sum(text.count("\n") for text in checkout.product.values())
     folders = feature_folders(checkout)
     named = {feature: feature_lines(checkout, feature) for feature in FEATURE_WORDS}
     calls = traced("he+secagg")
     sealed = length(calls)
     words = ", ".join(FIRST_WORDS)
     return [
-        Row("lines", "product: lines", f"{product:,}", "60,222", "≤ 49,000"),
+        Row("lines", "product: lines", f"{product:,}", "60,243", "≤ 49,000"),
         counted("modules", "product: modules", list(checkout.product), "450", "≤ 320"),
         Row("tests", "tests: lines", f"{checkout.lines('tests'):,}", "46,746", "≤ 40,000"),
         Row(
             "benchmarks",
             "benchmarks: lines",
             f"{checkout.lines('benchmarks'):,}",
-            "17,539",
+            "17,515",
             "≤ 11,000",
         ),
         counted("features", f"folders in {FEATURES}", folders, "0", "8, each removable"),

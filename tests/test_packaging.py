@@ -63,14 +63,9 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
 
 
 @CHECKOUT
-def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_no_benchmark(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
-    # A guard: grown by a way into a pilot, statistics of records, evaluation without training, and
-    # a courier for trainers without network, sinks, what commands keep of algorithms, and by long
-    # files cut in two, by what stands below logs, by numbers of options, for `python -m`, and by
-    # what is told of entities.
-    assert len(packed) <= 452
 
 
 @CHECKOUT
