@@ -102,7 +102,7 @@ class Algorithm(Section):
 
 
 class WholeModel(Algorithm):
-    """Settings of an algorithm that trains the shared model in whole passes over the records."""
+    """Settings of an algorithm that trains the whole model; by default in whole passes."""
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for whole passes, with one exchange in each round."""

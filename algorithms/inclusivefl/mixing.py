@@ -85,22 +85,9 @@ class Mixing(ABC):
         self._momentum = dict(state["momentum"])
 
 
-class OpenedMeans:
-    """Opened sums, read as means."""
-
-    def __init__(self, sums: Mapping[str, Any]) -> None:
-        self._sums = sums
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sums
-
-    def total(self, name: str) -> float:
-        """Return a sum of weights."""
-        return float(self._sums[name])
-
-    def mean(self, name: str, weight: str) -> Tensor:
-        """Divide a sum by the sum of its weights, on the CPU, so that all parties get the same."""
-        return torch.as_tensor(self._sums[name] / self.total(weight), dtype=torch.float32)
+def opened_mean(sums: Mapping[str, Any], name: str, weight: str) -> Tensor:
+    """Divide an opened sum by the sum of its weights, on the CPU, alike at all parties."""
+    return torch.as_tensor(sums[name] / float(sums[weight]), dtype=torch.float32)
 
 
 def of_layer(layer: int, parts: Mapping[str, Part]) -> dict[str, str]:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from secure_fl.algorithms.inclusivefl.mixing import (
     Mixing,
-    OpenedMeans,
     PartyModel,
     momentum,
+    opened_mean,
 )
 from secure_fl.algorithms.inclusivefl.participants import Participants
 from secure_fl.algorithms.layers import Part
@@ -46,12 +46,12 @@ class SealedMixing(Mixing):
         if not who.present(who.ladder.tiers):
             return {}
         reads = {name: value for name, value in needed.items() if name not in addends}
-        opened = OpenedMeans(await cohort.sum(addends, partial=True, read=reads, carry=True))
+        opened = await cohort.sum(addends, partial=True, read=reads, carry=True)
         mean = {}
         for name, part in self._party.parts.items():
             result, total = self._result(name, part, who)
             if result in opened:
-                mean[name] = opened.mean(result, total)
+                mean[name] = opened_mean(opened, result, total)
         self._store_momentum(g, mean, who)
         return self._server.step(mean)
 

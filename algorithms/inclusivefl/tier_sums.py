@@ -13,9 +13,9 @@ from torch import Tensor
 
 from secure_fl.algorithms.inclusivefl.mixing import (
     Mixing,
-    OpenedMeans,
     mix,
     momentum,
+    opened_mean,
 )
 from secure_fl.algorithms.inclusivefl.participants import Participants
 from secure_fl.algorithms.updates import Update
@@ -42,20 +42,20 @@ class TierSums(Mixing):
             addends[f"{j}/weight"] = weight
         needed = self._needed(who) | {f"{tier}/weight": 0.0 for tier in present}
         reads = {name: value for name, value in needed.items() if name not in addends}
-        opened = OpenedMeans(await cohort.sum(addends, partial=True, read=reads, carry=True))
+        sums = await cohort.sum(addends, partial=True, read=reads, carry=True)
 
         moves: dict[str, Update] = {}
         for tier in present:
             names = tuple(party.parts) if tier == j else party.shared_with(tier, who)
-            mean = {name: opened.mean(f"{tier}/{name}", f"{tier}/weight") for name in names}  # 14
+            mean = {n: opened_mean(sums, f"{tier}/{n}", f"{tier}/weight") for n in names}  # line 14
             # Differs: as printed, m = 0 would shrink round 1's last layers by 1-β.
             if tier == j and self._momentum:  # lines 15-18
                 mean = mix(mean, self._momentum, self._beta, party.last(who))
             # Differs: parties repeat the server's step, since it cannot take √v of sealed sums.
             step = self._server.step({f"{tier}/{n}": δ for n, δ in mean.items()})  # line 19
             moves[tier] = {name: step[f"{tier}/{name}"] for name in names}
-        self._store_momentum(opened, who)  # line 22, for the next round's line 17
-        n = {tier: opened.total(f"{tier}/weight") for tier in present}  # line 7
+        self._store_momentum(sums, who)  # line 22, for the next round's line 17
+        n = {tier: float(sums[f"{tier}/weight"]) for tier in present}  # line 7
         return self._average(moves, n, who)
 
     def _addends(self, g: Update, who: Participants) -> list[tuple[str, Tensor]]:
@@ -81,11 +81,13 @@ class TierSums(Mixing):
             needed |= {f"{k}/momentum/{i}": party.weights[n] for i, n in party.last(who).items()}
         return needed
 
-    def _store_momentum(self, opened: OpenedMeans, who: Participants) -> None:
+    def _store_momentum(self, sums: Mapping[str, Any], who: Participants) -> None:
         k = self._larger_tier(who)
         if k is not None and who.training(k):
-            last = self._party.last(who)
-            self._momentum = {i: opened.mean(f"{k}/momentum/{i}", f"{k}/weight") for i in last}
+            self._momentum = {
+                inner: opened_mean(sums, f"{k}/momentum/{inner}", f"{k}/weight")
+                for inner in self._party.last(who)
+            }
 
     def _larger_tier(self, who: Participants) -> str | None:
         """Return line 16's k: the next larger tier than j."""

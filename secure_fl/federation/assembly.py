@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
@@ -34,7 +34,7 @@ def join_run(
     program: Program,
     keys: PartyKeys,
     link: Link,
-    rules: Rules,
+    rules: CoordinatorRules,
     protection: ProtectionSettings,
     *,
     seed: int = 0,

@@ -13,7 +13,7 @@ from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
@@ -192,7 +192,7 @@ class Federation:
     def _stretch(
         self,
         silos: Sequence[Silo],
-        rules: Rules,
+        rules: CoordinatorRules,
         until: int | None,
         folder: RunFolder | None,
         listen: Listener,

@@ -22,7 +22,7 @@ from secure_fl.runs.result_document import SCHEMA, crossed, machine, summarise, 
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
-    from secure_fl.coordinator.sum_steps import Rules
+    from secure_fl.coordinator.sum_steps import CoordinatorRules
     from secure_fl.federation.run_spec import RunSpec
 
 
@@ -31,7 +31,7 @@ class Outline:
     """What a result says of a run beside what its sites measured."""
 
     spec: RunSpec
-    rules: Rules
+    rules: CoordinatorRules
     tasks: Mapping[str, Task]
     parties: tuple[str, ...]  # whose results these are
     members: int  # that sums are over, the host not counted

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.capture.capture import Capture
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
@@ -47,7 +47,7 @@ class Prepared:
 
     def join(
         self,
-        rules: Rules,
+        rules: CoordinatorRules,
         keys: PartyKeys,
         link: Link,
         *,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.features import load
 from secure_fl.party.hooks import RoundHook
 
@@ -38,7 +38,7 @@ class RunFeature:
         """Return how many rounds the feature may add to the run."""
         return 0
 
-    def statement(self, spec: RunSpec, rules: Rules, parties: int) -> str:
+    def statement(self, spec: RunSpec, rules: CoordinatorRules, parties: int) -> str:
         """Return a sentence about what sums reveal because of the feature, or nothing."""
         return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
@@ -111,7 +111,9 @@ def require_silos(found: object) -> None:
     )
 
 
-def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
+def rules_of(
+    silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
+) -> CoordinatorRules:
     """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
     names = [silo.name for silo in silos]
     if len(set(names)) != len(names):
@@ -136,7 +138,7 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
             "lies about dropouts could unmask everybody",
             field="protection.threshold",
         )
-    return Rules(None if host is None else host.name, protection.min_cohort, threshold)
+    return CoordinatorRules(None if host is None else host.name, protection.min_cohort, threshold)
 
 
 def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from secure_fl.protocol.messages import Told
+from secure_fl.protocol.messages import SurvivorStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class Checkpoints(Protocol):
     def convict(self, party: str, evidence: bytes) -> None:
         """Keep what convicts a member, or the coordinator: its input counts for nothing."""
 
-    def heard(self, told: Told) -> None:
+    def heard(self, told: SurvivorStatement) -> None:
         """Keep what the coordinator signed of who is in a sum."""
 
-    def told(self) -> Sequence[Told]:
+    def told(self) -> Sequence[SurvivorStatement]:
         """All of that, the last at the end."""

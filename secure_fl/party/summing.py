@@ -7,19 +7,19 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
        vector, norms are summed first: a sum of its own. What is large is then
        summed part by part (`party.parts`): 2 to 9 for each.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.sealing.secure_sum`). Its upload
+       exchanged before: a `SumInProgress` (`crypto.sealing.secure_sum`). Its upload
        leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2
        refuses sums over too few, or over others than before a crash (`_admit`).
-    5  `SumUnderWay.settle` checks the lists. If anybody is gone, it signs        row 2b
+    5  `SumInProgress.settle` checks the lists. If anybody is gone, it signs        row 2b
        them (`Confirm`), and the coordinator shows all the signatures.
-    6  `SumUnderWay.shares` reveals what removes the masks of this sum, once;     row 2b
+    6  `SumInProgress.shares` reveals what removes the masks of this sum, once;     row 2b
        the keys of the next sum travel with it (`UnmaskShares`), row 0 of that.
     7  The coordinator recovers the seeds, and subtracts what is left of the      `RevealStep`
        masks, under the encryption.
     8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
-    9  `SumUnderWay.open` decrypts it, checks its tag against the survivors and   here
+    9  `SumInProgress.open` decrypts it, checks its tag against the survivors and   here
        decodes it; `Sums.accept` takes the keys.
 
 A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 where somebody is gone.
@@ -54,7 +54,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
+from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumInProgress, Vector
 
 
 class Summing:
@@ -194,7 +194,7 @@ class Summing:
             self._sums.accept(total.offers, total.members)
         return opened
 
-    async def _unmask(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+    async def _unmask(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
         """Help to remove the masks of those who are in the sum: steps 5 and 6."""
         with self._recorder.phase("unmask"):
             claim, confirmed = under_way.settle(lists), None
@@ -205,7 +205,7 @@ class Summing:
             keys = self._sums.next_keys(lists.survivors)
         return await exchange(structs.replace(shares, offer=keys))
 
-    async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+    async def _withhold(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
         """Reveal nothing: the sum stays masked for good. Keys for the next one are needed still."""
         return await exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from secure_fl.crypto.blame.inquiry import Case
+from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
@@ -23,7 +23,7 @@ from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.protocol.survivor_log import TwoStories
+from secure_fl.protocol.survivor_log import EquivocationProof
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
@@ -114,8 +114,8 @@ class SiteRun:
         for name, file in kept.evidence().items():
             try:
                 data = file.read_bytes()
-                case = TwoStories.from_bytes(data) or Case.from_bytes(data)
-                if isinstance(case, TwoStories):
+                case = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
+                if isinstance(case, EquivocationProof):
                     case.check(coordinator)
                 else:
                     case.check(home.keys, coordinator)
