@@ -21,6 +21,7 @@ from secure_fl.corpora import make
 from secure_fl.federation.result import Result
 from secure_fl.settings import (
     AdapterSettings,
+    BatchedTraining,
     DPSettings,
     Kind,
     ModelSettings,
@@ -169,7 +170,7 @@ def test_adapters(kind: Any) -> None:
 
 
 def test_sites_side_by_side() -> None:
-    found = federation("fedavg", "cuda", together=True).run()
+    found = federation("fedavg", "cuda", trainer=BatchedTraining).run()
     alike(found, federation("fedavg", "cuda").run())
 
 

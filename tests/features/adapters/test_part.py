@@ -15,7 +15,8 @@ from torch import nn
 
 from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError
-from secure_fl.features.adapters.part import add, merged, peft, set_product
+from secure_fl.features.adapters.adapter_layers import set_product
+from secure_fl.features.adapters.part import add, merged, peft
 from secure_fl.learning import anatomy, exporting, fetching, models
 from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.dp.private_model import Bounds
@@ -258,3 +259,22 @@ def test_adapters_take_larger_steps_than_the_model(width: int, rate: float) -> N
     add(model, spec_of(), seed=0, fresh=())
     for alone in (False, True):
         assert learning_rate_of(model, TrainingSettings(), alone=alone) == rate
+
+
+def test_layers_computed_again_give_the_same_gradients() -> None:
+    grads = []
+    for again in (False, True):
+        model, tokenizer, _ = made(spec_of())
+        stir_alike(model)
+        if again:
+            models.recompute(model.train())
+        inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        model(inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits.sum().backward()
+        grads.append([weight.grad for weight in anatomy.trainable(model).values()])
+    for plain, repeated in zip(*grads, strict=True):
+        torch.testing.assert_close(plain, repeated)
+
+
+def stir_alike(model: nn.Module) -> None:
+    torch.manual_seed(0)
+    stir(model)

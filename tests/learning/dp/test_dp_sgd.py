@@ -286,7 +286,7 @@ def test_what_cannot_be_bounded_is_refused() -> None:
         require_private("classification", "fedkd", through_fit=False)
     with pytest.raises(ValueError, match="bfloat16"):
         TrainingSettings(dp=dp_settings(), precision="bfloat16")
-    with pytest.raises(ValueError, match="underestimates"):
+    with pytest.raises(ValueError):
         dp_settings(accountant="gdp")
     with pytest.raises(ValueError, match="not both"):
         dp_settings(target_epsilon=1.0)
