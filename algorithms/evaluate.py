@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from secure_fl.algorithms.base import Algorithm, Demands
+from secure_fl.algorithms.base import Algorithm, Demands, Entry
 from secure_fl.data.public import digest
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.counts import Counts, Rows, pieces, whole
 from secure_fl.learning.evaluating import SPLIT, difference, examine, pulls, read
-from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
+
+if TYPE_CHECKING:
+    from secure_fl.learning.site import Site
 
 BIASED = {"calibration_error"}  # by its bins, so that no interval holds it
 PAIRED = "paired "  # before a model's label: squares of its differences to the first
@@ -62,6 +64,16 @@ class Evaluate(Algorithm):
     def pinned(self) -> bool:
         """Whether every model is named by its digest."""
         return all(one.digest for one in self.models)
+
+    @classmethod
+    def entry(cls) -> Entry:
+        """Return the registry entry."""
+        return Entry(
+            Evaluate,
+            evaluate,
+            trains_nothing=True,
+            summary="models as they are, measured on all hospitals' test records",
+        )
 
 
 class Findings:

@@ -6,16 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from secure_fl.audits import asking_trials
-from secure_fl.audits.base import Finding, Trial
+from secure_fl.audits import question_trials
+from secure_fl.audits.findings import AuditFinding, AuditTrial
 from secure_fl.audits.roles import CODE
-from secure_fl.audits.shipped import composition, differences, masks, mechanism, recorded, tampering
-from secure_fl.audits.shipped.composition_subjects import composition_trials
-from secure_fl.audits.shipped.mask_trials import mask_trials
-from secure_fl.audits.shipped.mechanism import mechanism_trials
-from secure_fl.audits.shipped.tampering import tampering_trials
-from secure_fl.crypto.privacy.ensemble_noise import planned, sized
+from secure_fl.audits.selftest import (
+    answer_differences,
+    composition,
+    masks,
+    mechanism,
+    run_checks,
+    tampering,
+)
+from secure_fl.audits.selftest.composition_subjects import composition_trials
+from secure_fl.audits.selftest.mask_trials import mask_trials
+from secure_fl.audits.selftest.mechanism import mechanism_trials
+from secure_fl.audits.selftest.tampering import tampering_trials
 from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.privacy.planning import planned, sized
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit
@@ -25,24 +32,30 @@ ABOUT: Mapping[str, str] = {
     composition.NAME: composition.ABOUT,
     masks.NAME: masks.ABOUT,
     tampering.NAME: tampering.ABOUT,
-    recorded.NOISE: recorded.ABOUT_NOISE,
-    differences.NAME: differences.ABOUT,
-    **asking_trials.ABOUT,
+    run_checks.NOISE: run_checks.ABOUT_NOISE,
+    answer_differences.NAME: answer_differences.ABOUT,
+    **question_trials.ABOUT,
 }
 
 
-def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[Trial]]]]:
+def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
     """Each audit of code, by what it is called while it runs."""
     prior, quick = audit.prior, audit.quick
     yield mechanism.NAME, lambda: of_code(mechanism_trials(noise_of(audit), prior, quick))
     yield composition.NAME, lambda: of_code(composition_trials(prior, quick))
-    yield masks.NAME, lambda: of_code(mask_trials(prior, quick, recorded.masked_inputs(audit.run)))
+    yield (
+        masks.NAME,
+        lambda: of_code(mask_trials(prior, quick, run_checks.masked_inputs(audit.run))),
+    )
     yield tampering.NAME, lambda: of_code(tampering_trials(prior, quick, audit.mode))
     noise = audit.result.get("noise") or {}
     std = noise.get("std_guaranteed")
-    yield recorded.NOISE, lambda: recorded.noise_trials(audit.run, prior, std)
-    yield from asking_trials.steps(prior, audit.mode, audit.place)
-    yield differences.NAME, lambda: of_code(differences.difference_trials(prior, quick))
+    yield run_checks.NOISE, lambda: run_checks.noise_trials(audit.run, prior, std)
+    yield from question_trials.steps(prior, audit.mode, audit.place)
+    yield (
+        answer_differences.NAME,
+        lambda: of_code(answer_differences.difference_trials(prior, quick)),
+    )
 
 
 def noise_of(audit: Audit) -> SkellamNoise | None:
@@ -65,7 +78,7 @@ def noise_of(audit: Audit) -> SkellamNoise | None:
     return sized(settings, plan).noise
 
 
-def of_code(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+def of_code(trials: Sequence[AuditTrial]) -> tuple[AuditTrial, ...]:
     """Put what was found down to the code, not to a role."""
     return tuple(
         replace(
@@ -75,5 +88,5 @@ def of_code(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     )
 
 
-def _at(found: Finding | None) -> Finding | None:
+def _at(found: AuditFinding | None) -> AuditFinding | None:
     return None if found is None else found.at(role=CODE)

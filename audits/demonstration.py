@@ -15,7 +15,7 @@ from secure_fl.audits.document import AuditDocument, FindingPart
 from secure_fl.audits.report import keep, write_pages
 from secure_fl.audits.run import audit
 from secure_fl.config.load import Settings, loads
-from secure_fl.display.story import Story, read_story
+from secure_fl.display.run_history import RunHistory, read_run_history
 from secure_fl.federation.federation import Federation
 
 Tell = Callable[[str], None]  # what happens now
@@ -115,9 +115,9 @@ def attack(
     return documents
 
 
-def told(folders: Sequence[Path]) -> list[Story]:
+def told(folders: Sequence[Path]) -> list[RunHistory]:
     """What runs' folders tell, under their titles."""
-    stories = [read_story(folder) for folder in folders]
+    stories = [read_run_history(folder) for folder in folders]
     return [replace(story, name=story.settings["run"]["name"]) for story in stories]
 
 

@@ -22,12 +22,12 @@ Access = Literal["everything", "of a sum", "sizes", "nothing", "own", "not teste
 ENTITIES = "of each entity type"  # among a finding's details: the share of its words
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DocumentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The base of all parts."""
 
 
-class FindingPart(Part, frozen=True):
-    """One attack on one view (`audits.base.Finding`)."""
+class FindingPart(DocumentPart, frozen=True):
+    """One attack on one view (`audits.findings.AuditFinding`)."""
 
     target: str
     measure: str
@@ -42,8 +42,8 @@ class FindingPart(Part, frozen=True):
     note: str = ""
 
 
-class TrialPart(Part, frozen=True):
-    """One attack through the control gate (`audits.base.Trial`)."""
+class TrialPart(DocumentPart, frozen=True):
+    """One attack through the control gate (`audits.findings.AuditTrial`)."""
 
     id: str  # "token-bag/coordinator": anchors on the page
     attack: str
@@ -56,7 +56,7 @@ class TrialPart(Part, frozen=True):
     reason: str = ""  # why something is missing
 
 
-class CellPart(Part, frozen=True):
+class CellPart(DocumentPart, frozen=True):
     """What one role can see of one kind of information."""
 
     role: str
@@ -65,14 +65,14 @@ class CellPart(Part, frozen=True):
     note: str = ""
 
 
-class RowPart(Part, frozen=True):
+class RowPart(DocumentPart, frozen=True):
     """One kind of information, for every role."""
 
     what: str
     cells: tuple[CellPart, ...]
 
 
-class RunPart(Part, frozen=True):
+class RunPart(DocumentPart, frozen=True):
     """Which run was audited."""
 
     name: str
@@ -92,7 +92,7 @@ class RunPart(Part, frozen=True):
     machine: dict[str, Any]
 
 
-class PrivacyPart(Part, frozen=True):
+class PrivacyPart(DocumentPart, frozen=True):
     """A differential-privacy statement, in the words of NIST SP 800-226."""
 
     unit: str  # "record", "patient" or "hospital"
@@ -106,7 +106,7 @@ class PrivacyPart(Part, frozen=True):
     facts: dict[str, Any] = {}  # further figures: signal, noise, releases
 
 
-class PointPart(Part, frozen=True):
+class PointPart(DocumentPart, frozen=True):
     """Accuracy beside leakage: one federation as one point."""
 
     label: str  # "FedAvg of all weights, unprotected"
@@ -116,7 +116,7 @@ class PointPart(Part, frozen=True):
     deployed: bool = False
 
 
-class SeriesPart(Part, frozen=True):
+class SeriesPart(DocumentPart, frozen=True):
     """A curve: budget over rounds, bytes over rounds, a spectrum."""
 
     label: str
@@ -124,7 +124,7 @@ class SeriesPart(Part, frozen=True):
     y: tuple[float, ...]
 
 
-class RocPart(Part, frozen=True):
+class RocPart(DocumentPart, frozen=True):
     """True positives against false positives of a membership attack."""
 
     label: str
@@ -132,7 +132,7 @@ class RocPart(Part, frozen=True):
     tpr: tuple[float, ...]
 
 
-class AuditDocument(Part, frozen=True):
+class AuditDocument(DocumentPart, frozen=True):
     """Everything a report shows."""
 
     run: RunPart

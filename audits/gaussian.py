@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from scipy.special import ndtr, ndtri
 
-from secure_fl.audits.statistics import gdp_epsilon
+from secure_fl.audits.audit_statistics import gdp_epsilon
 
 MOST = 64.0  # μ beyond which nothing is looked for
 STEPS = 40  # of the search: to 1e-10

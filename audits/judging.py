@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.access_matrix import MEMBERSHIP, ROWS, answer, ident, promised
 from secure_fl.audits.document import PrivacyPart, Status
-from secure_fl.audits.matrix import MEMBERSHIP, ROWS, answer, ident, promised
+from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, COORDINATOR
-from secure_fl.audits.shipped import one_run
+from secure_fl.audits.selftest import one_run
 from secure_fl.settings import PolicySettings
 
 
 def judge(
-    trials: Sequence[Trial],
+    trials: Sequence[AuditTrial],
     policy: PolicySettings,
     within: Mapping[str, bool],
     said: Sequence[PrivacyPart],
@@ -31,7 +31,7 @@ def judge(
     return "within policy", ()
 
 
-def _leak(trial: Trial) -> str:
+def _leak(trial: AuditTrial) -> str:
     found = trial.deployed
     assert found is not None  # noqa: S101 - it leaks
     if trial.role == CODE:
@@ -39,7 +39,7 @@ def _leak(trial: Trial) -> str:
     return f"{trial.role}: {trial.attack} of {found.target}, {found.measure} {found.value:.2f}"
 
 
-def _unanswered(asked: Sequence[Trial]) -> list[str]:
+def _unanswered(asked: Sequence[AuditTrial]) -> list[str]:
     """Roles and rows on which no attack came to a verdict."""
     missing = []
     for row in filter(lambda row: row.promised and row.required, ROWS):
@@ -59,7 +59,7 @@ def _unanswered(asked: Sequence[Trial]) -> list[str]:
     return missing
 
 
-def _membership(trials: Sequence[Trial], policy: PolicySettings) -> list[str]:
+def _membership(trials: Sequence[AuditTrial], policy: PolicySettings) -> list[str]:
     """Attacks on the released model, where the policy sets them a limit."""
     if policy.membership is None:
         return []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from secure_fl.audits import roles
 from secure_fl.audits.attacks import metadata
-from secure_fl.audits.base import CoordinatorView, Trial
 from secure_fl.audits.controls import probe_settings, recorded
+from secure_fl.audits.findings import AuditTrial, CoordinatorView
 from secure_fl.audits.priors import prior_of
 from secure_fl.config.load import Settings, silos
 from secure_fl.errors import SecureFLError
@@ -15,7 +15,7 @@ from secure_fl.errors import SecureFLError
 PROBE, PROBE_CONTROL = "probe", "probe-control"
 
 
-def metadata_trials(settings: Settings, place: Path) -> tuple[Trial, ...]:
+def metadata_trials(settings: Settings, place: Path) -> tuple[AuditTrial, ...]:
     """What sizes and times tell, of a federation of hospitals of many sizes."""
     leaky, own = probe_settings(settings, ranks=True), probe_settings(settings)
     control = recorded(leaky, place / PROBE_CONTROL, until=1)
@@ -30,7 +30,7 @@ def metadata_trials(settings: Settings, place: Path) -> tuple[Trial, ...]:
         known = attack(roles.coordinator(control, {}, 0), prior)
         measured = attack(deployed, prior)
         if measured.value is None:  # too few hospitals can be told apart: no success of anything
-            found.append(Trial(None, measured, None, reason or measured.note))
+            found.append(AuditTrial(None, measured, None, reason or measured.note))
         else:
-            found.append(Trial(known, measured, metadata.null(known, prior)))
+            found.append(AuditTrial(known, measured, metadata.null(known, prior)))
     return tuple(found)

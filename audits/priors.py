@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secure_fl.audits.base import Prior, Truth
+from secure_fl.audits.findings import Prior, Truth
 from secure_fl.config.load import Settings
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy.typing import NDArray
 from torch import nn
 
-from secure_fl.audits.attacks import membership, predictions, shadows
-from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading, Trial
+from secure_fl.audits.attacks import membership, predictions, shadow_models
+from secure_fl.audits.findings import AuditFinding, AuditTrial, HostView, Prior, PublicView, Reading
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
-from secure_fl.audits.shipped import one_run
+from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
 from secure_fl.learning.exporting import load_exported
 
@@ -32,10 +32,10 @@ ABOUT: Mapping[str, str] = {
     one_run.NAME: one_run.ABOUT,
 }
 RELEASED = ("model", "student")  # what a run exports for all to use
-Attack: TypeAlias = Callable[[PublicView], Finding]
+Attack: TypeAlias = Callable[[PublicView], AuditFinding]
 
 
-def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[Trial]]]]:
+def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
     """Each attack, by what it is called while it runs."""
     public = Public(audit)
     yield "membership", public.membership
@@ -64,9 +64,9 @@ class Public:
         return None
 
     @cached_property
-    def pool(self) -> shadows.Pool:
+    def pool(self) -> shadow_models.Pool:
         """Members and as many outsiders."""
-        return shadows.pool_of(self.prior, membership.MOST)
+        return shadow_models.pool_of(self.prior, membership.MOST)
 
     @cached_property
     def control(self) -> PublicView:
@@ -76,10 +76,10 @@ class Public:
     @cached_property
     def null(self) -> PublicView:
         """A model that knows as many outsiders as members."""
-        drawn = shadows.halves(2, len(self.pool.records), self.prior.rng("null model"))[0]
+        drawn = shadow_models.halves(2, len(self.pool.records), self.prior.rng("null model"))[0]
         return PublicView(PUBLIC, self._model("null", drawn.tolist()))
 
-    def membership(self) -> tuple[Trial, ...]:
+    def membership(self) -> tuple[AuditTrial, ...]:
         """LiRA and RMIA on the released model."""
         prior = self.prior
         if self.released is None or membership.unsupported(prior):
@@ -95,7 +95,7 @@ class Public:
         )
         return tuple(self._trial(attack, self.released) for attack in attacks)
 
-    def predictions(self) -> tuple[Trial, ...]:
+    def predictions(self) -> tuple[AuditTrial, ...]:
         """The same through predictions alone: of the host, where there is one, or of anybody."""
         prior, host = self.prior, self._host()
         public = self.audit.silos[0].public or None
@@ -103,12 +103,12 @@ class Public:
         for attack in (predictions.membership_of, predictions.labels_of):
             by = partial(attack, prior=prior, public=public)
             if host is not None:
-                found.append(Trial(by(self.control), by(host), by(self.null)))
+                found.append(AuditTrial(by(self.control), by(host), by(self.null)))
             if self.released is not None:
                 found.append(self._trial(by, self.released))
         return tuple(found)
 
-    def one_run(self) -> tuple[Trial, ...]:
+    def one_run(self) -> tuple[AuditTrial, ...]:
         """Canaries in the run's own DP-SGD."""
         prior = self.prior
         if prior.training.dp is None:
@@ -116,10 +116,10 @@ class Public:
         view = PublicView(CODE, nn.Identity())
         attack = partial(one_run.one_run, view, prior)
         control, null = attack(one_run.LITTLE_NOISE), attack(one_run.BLIND)
-        return (Trial(control, attack(one_run.SOUND), null),)
+        return (AuditTrial(control, attack(one_run.SOUND), null),)
 
-    def _trial(self, attack: Attack, released: PublicView) -> Trial:
-        return Trial(attack(self.control), attack(released), attack(self.null))
+    def _trial(self, attack: Attack, released: PublicView) -> AuditTrial:
+        return AuditTrial(attack(self.control), attack(released), attack(self.null))
 
     def _host(self) -> HostView | None:
         """Every sum of predictions, as the host was told."""
@@ -140,17 +140,19 @@ class Public:
     def _model(self, purpose: str, inside: Sequence[bool]) -> nn.Module:
         chosen = [r for r, put in zip(self.pool.records, inside, strict=True) if put]
         records = self.prior.task.encode(chosen, self.prior.tokenizer)
-        return shadows.imitate(self.prior, shadows.site_of(self.prior, records, purpose))
+        return shadow_models.imitate(
+            self.prior, shadow_models.site_of(self.prior, records, purpose)
+        )
 
 
 def _rows(name: str, values: NDArray[Any], classes: int) -> NDArray[Any]:
     return values.reshape(-1, classes) if name == "predictions" else values
 
 
-def _untested(name: str, why: str) -> Trial:
-    return Trial(
+def _untested(name: str, why: str) -> AuditTrial:
+    return AuditTrial(
         None,
-        Finding(
+        AuditFinding(
             name, PUBLIC, "the released model", membership.MEASURE, None, 0.5, 1.0, 0, note=why
         ),
         None,

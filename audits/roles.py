@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from secure_fl.audits.base import (
+from secure_fl.audits.findings import (
     CollusionView,
     CoordinatorView,
     HostView,
@@ -120,7 +120,7 @@ def _coalition(
     return CollusionView(role, _readings(reads), run.frames)
 
 
-def _readings(reads: Sequence[readings.Read]) -> tuple[Reading, ...]:
+def _readings(reads: Sequence[readings.MergedReading]) -> tuple[Reading, ...]:
     return tuple(
         Reading(
             r.of, r.round, {n: _plausible(v) for n, v in r.values.items()}, r.evidence, r.sources

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.audits import code_trials, public_trials, series, suite
+from secure_fl.audits.access_matrix import ident, matrix
 from secure_fl.audits.attacks import metadata, reading
-from secure_fl.audits.base import Finding, Trial, Verdict
 from secure_fl.audits.document import (
     AuditDocument,
     FindingPart,
@@ -17,8 +17,8 @@ from secure_fl.audits.document import (
     RunPart,
     TrialPart,
 )
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
 from secure_fl.audits.judging import judge
-from secure_fl.audits.matrix import ident, matrix
 from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, within_bound
 from secure_fl.audits.session import Audit, Tell, steps_left_out, trials
 from secure_fl.audits.statements import statements
@@ -68,7 +68,7 @@ RECOVERED = {
 DIGITS = 6  # of figures in the document: beyond, machines round differently
 
 
-def build(audit: Audit, trials: Sequence[Trial], about: Mapping[str, str]) -> AuditDocument:
+def build(audit: Audit, trials: Sequence[AuditTrial], about: Mapping[str, str]) -> AuditDocument:
     """Everything a report shows of one audit."""
     result, settings = audit.result, audit.settings
     said = statements(result)
@@ -117,7 +117,7 @@ def _run(audit: Audit) -> RunPart:
     )
 
 
-def _trial(trial: Trial, about: Mapping[str, str]) -> TrialPart:
+def _trial(trial: AuditTrial, about: Mapping[str, str]) -> TrialPart:
     return TrialPart(
         id=ident(trial),
         attack=trial.attack,
@@ -131,7 +131,7 @@ def _trial(trial: Trial, about: Mapping[str, str]) -> TrialPart:
     )
 
 
-def _finding(found: Finding | None) -> FindingPart | None:
+def _finding(found: AuditFinding | None) -> FindingPart | None:
     if found is None:
         return None
     interval = found.interval and (_round(found.interval[0]), _round(found.interval[1]))
@@ -163,7 +163,7 @@ def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:
     return found
 
 
-def _points(audit: Audit, trials: Sequence[Trial]) -> tuple[PointPart, ...]:
+def _points(audit: Audit, trials: Sequence[AuditTrial]) -> tuple[PointPart, ...]:
     """The deployed run; what it is compared with are other runs' documents."""
     run = _run(audit)
     leakage, measure = _recovered(trials)
@@ -178,7 +178,7 @@ def _points(audit: Audit, trials: Sequence[Trial]) -> tuple[PointPart, ...]:
     )
 
 
-def _recovered(trials: Sequence[Trial]) -> tuple[float | None, str]:
+def _recovered(trials: Sequence[AuditTrial]) -> tuple[float | None, str]:
     """How much the coordinator recovered at best, and of what; None: no attack says.
 
     Who reads a hospital's update has it, whether or not an attack made words of it.
@@ -196,7 +196,7 @@ def _recovered(trials: Sequence[Trial]) -> tuple[float | None, str]:
     return (0.0 if held else None), f"{WORDS}, or {UPDATE}"
 
 
-def _roc(trials: Sequence[Trial]) -> tuple[RocPart, ...]:
+def _roc(trials: Sequence[AuditTrial]) -> tuple[RocPart, ...]:
     curves = []
     for trial in trials:
         for label, found in (("", trial.deployed), (", control", trial.control)):
@@ -224,7 +224,7 @@ def _bytes(result: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _untested(audit: Audit, trials: Sequence[Trial]) -> tuple[str, ...]:
+def _untested(audit: Audit, trials: Sequence[AuditTrial]) -> tuple[str, ...]:
     """What a reader might believe was tested, and was not."""
     said = [
         f"attacks on views work on round {audit.round} of {audit.result['rounds']}, when models "
@@ -246,7 +246,7 @@ def _untested(audit: Audit, trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(said))
 
 
-def _why(trial: Trial) -> str:
+def _why(trial: AuditTrial) -> str:
     if trial.control is not None and not trial.control.succeeded:
         return trial.control.note or "it does not succeed unprotected either"
     if trial.null is not None and trial.null.succeeded:

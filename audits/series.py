@@ -10,8 +10,7 @@ from secure_fl.audits.document import SeriesPart
 from secure_fl.audits.roles import Shapes
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
-from secure_fl.crypto.privacy.accounting import epsilon
-from secure_fl.crypto.privacy.events import decode_event
+from secure_fl.crypto.privacy.accounting import decode_event, epsilon
 from secure_fl.crypto.privacy.ledger import load_chain
 
 MATRICES = 4  # spectra that are shown

@@ -17,17 +17,17 @@ from typing import Any
 
 from secure_fl.audits import code_trials, public_trials, roles, suite
 from secure_fl.audits.attacks.reading import ONE, Sent
-from secure_fl.audits.base import Prior, Trial
 from secure_fl.audits.controls import recorded, unprotected
-from secure_fl.audits.kept import KeptTrials
+from secure_fl.audits.findings import AuditTrial, Prior
 from secure_fl.audits.metadata_trials import metadata_trials
 from secure_fl.audits.priors import prior_of
+from secure_fl.audits.trial_cache import KeptTrials
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import Settings, dump, load, silos
 from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
-from secure_fl.runs.result import SCHEMA
+from secure_fl.runs.result_document import SCHEMA
 from secure_fl.settings import Protection
 
 AUDIT, CONTROL = "audit", "control"
@@ -126,11 +126,11 @@ class Audit:
             return self.run  # it is its own control
         return recorded(settings, self.place / CONTROL, until=1)
 
-    def evidence(self) -> suite.Evidence:
+    def evidence(self) -> suite.AttackEvidence:
         """Every role's view, of the run and of its control."""
         control = self.control()
         wires = roles.coordinator(control, self.shapes, control.first_round)
-        return suite.Evidence(
+        return suite.AttackEvidence(
             roles.views(self.run, self.shapes, self.round, self.bound),
             sent_in(self.run),
             wires,
@@ -139,11 +139,11 @@ class Audit:
         )
 
 
-def trials(audit: Audit, tell: Tell = lambda done, total, label: None) -> tuple[Trial, ...]:
+def trials(audit: Audit, tell: Tell = lambda done, total, label: None) -> tuple[AuditTrial, ...]:
     """Run every attack, one after the other; what an audit that was stopped has run, it has."""
     steps = list(_steps(audit))
     kept = KeptTrials(audit.folder, audit.place)
-    found: list[Trial] = []
+    found: list[AuditTrial] = []
     for done, (label, step) in enumerate(steps):
         tell(done, len(steps), label)
         part = kept.get(label)
@@ -156,13 +156,13 @@ def trials(audit: Audit, tell: Tell = lambda done, total, label: None) -> tuple[
     return tuple(found)
 
 
-Step = tuple[str, Callable[[], Sequence[Trial]]]
+Step = tuple[str, Callable[[], Sequence[AuditTrial]]]
 
 
 def _steps(audit: Audit) -> Iterator[Step]:
-    holder: list[suite.Evidence] = []
+    holder: list[suite.AttackEvidence] = []
 
-    def evidence() -> suite.Evidence:
+    def evidence() -> suite.AttackEvidence:
         if not holder:
             holder.append(audit.evidence())
         return holder[0]
@@ -179,8 +179,11 @@ def _steps(audit: Audit) -> Iterator[Step]:
 
 
 def _reconstruction(
-    name: str, entry: suite.Entry, evidence: Callable[[], suite.Evidence], prior: Prior
-) -> tuple[Trial, ...]:
+    name: str,
+    entry: suite.ReconstructionAttack,
+    evidence: Callable[[], suite.AttackEvidence],
+    prior: Prior,
+) -> tuple[AuditTrial, ...]:
     return suite.reconstruction_trials(name, entry, evidence(), prior)
 
 

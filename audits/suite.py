@@ -23,14 +23,14 @@ from secure_fl.audits.attacks import (
     whole_texts,
 )
 from secure_fl.audits.attacks.reading import Sent
-from secure_fl.audits.attacks.rehearsals import best_case
-from secure_fl.audits.base import CoordinatorView, Finding, Prior, Trial, View
+from secure_fl.audits.attacks.simulated_training import best_case
+from secure_fl.audits.findings import AuditFinding, AuditTrial, CoordinatorView, Prior, View
 
-Attack: TypeAlias = Callable[[View, Prior], Finding]
+Attack: TypeAlias = Callable[[View, Prior], AuditFinding]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReconstructionAttack:
     """An attack on whatever a role could read."""
 
     attack: Attack
@@ -39,19 +39,23 @@ class Entry:
     at_best: int = 0  # records of one plain gradient step on which it is known to work
 
 
-RECONSTRUCTION: Mapping[str, Entry] = {
-    token_bag.NAME: Entry(token_bag.token_bag, token_bag.ABOUT),
-    span_check.NAME: Entry(span_check.span_check, span_check.ABOUT, at_best=1),
-    gradient_matching.NAME: Entry(
+RECONSTRUCTION: Mapping[str, ReconstructionAttack] = {
+    token_bag.NAME: ReconstructionAttack(token_bag.token_bag, token_bag.ABOUT),
+    span_check.NAME: ReconstructionAttack(span_check.span_check, span_check.ABOUT, at_best=1),
+    gradient_matching.NAME: ReconstructionAttack(
         gradient_matching.gradient_matching, gradient_matching.ABOUT, slow=True, at_best=1
     ),
-    whole_texts.NAME: Entry(whole_texts.whole_texts, whole_texts.ABOUT, slow=True, at_best=1),
-    label_counts.NAME: Entry(label_counts.label_counts, label_counts.ABOUT, slow=True, at_best=32),
+    whole_texts.NAME: ReconstructionAttack(
+        whole_texts.whole_texts, whole_texts.ABOUT, slow=True, at_best=1
+    ),
+    label_counts.NAME: ReconstructionAttack(
+        label_counts.label_counts, label_counts.ABOUT, slow=True, at_best=32
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class AttackEvidence:
     """What attacks run on: every role of the deployed run, the control, and the null."""
 
     deployed: Sequence[View]
@@ -67,7 +71,7 @@ class Evidence:
         return "" if sent else "nothing was summed or shared: there is nothing to be hidden"
 
 
-def reading_trials(evidence: Evidence, prior: Prior) -> tuple[Trial, ...]:
+def reading_trials(evidence: AttackEvidence, prior: Prior) -> tuple[AuditTrial, ...]:
     """Who reads a single hospital's update, who a sum, and who its number of records."""
     trials = []
     for attack in (reading.reading_one, reading.reading_sum, _counts):
@@ -75,37 +79,39 @@ def reading_trials(evidence: Evidence, prior: Prior) -> tuple[Trial, ...]:
         null = attack(evidence.null, prior, evidence.sent_in_control)
         for view in evidence.deployed:
             found = attack(view, prior, evidence.sent)
-            trials.append(_untested(found, evidence.nothing) or Trial(control, found, null))
+            trials.append(_untested(found, evidence.nothing) or AuditTrial(control, found, null))
     return tuple(trials)
 
 
-def _counts(view: View, prior: Prior, sent: Sent) -> Finding:
+def _counts(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     return reading.reading_counts(view, prior)
 
 
-def _untested(found: Finding, reason: str) -> Trial | None:
+def _untested(found: AuditFinding, reason: str) -> AuditTrial | None:
     """Nothing was found where nothing was: that is no success of any protection."""
-    return Trial(None, found, None, reason) if reason else None
+    return AuditTrial(None, found, None, reason) if reason else None
 
 
 def reconstruction_trials(
-    name: str, entry: Entry, evidence: Evidence, prior: Prior
-) -> tuple[Trial, ...]:
+    name: str, entry: ReconstructionAttack, evidence: AttackEvidence, prior: Prior
+) -> tuple[AuditTrial, ...]:
     """One attack on every role."""
     control, null = entry.attack(evidence.control, prior), entry.attack(evidence.null, prior)
     reason = "" if control.succeeded or evidence.nothing else _at_best(entry, prior)
-    known: dict[str, Finding] = {}
+    known: dict[str, AuditFinding] = {}
     trials = []
     for view in evidence.deployed:
         same = _digest(view)
         if same not in known:
             known[same] = entry.attack(view, prior)
         found = known[same].at(role=view.role)
-        trials.append(_untested(found, evidence.nothing) or Trial(control, found, null, reason))
+        trials.append(
+            _untested(found, evidence.nothing) or AuditTrial(control, found, null, reason)
+        )
     return tuple(trials)
 
 
-def _at_best(entry: Entry, prior: Prior) -> str:
+def _at_best(entry: ReconstructionAttack, prior: Prior) -> str:
     """What an attack that fails on a run's own training does on one plain step."""
     if not entry.at_best or not prior.outsiders:
         return ""

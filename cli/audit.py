@@ -13,7 +13,7 @@ from secure_fl.cli.options import FOLDER, json_option, no_progress_option
 
 if TYPE_CHECKING:
     from secure_fl.audits.document import AuditDocument
-    from secure_fl.audits.report.trade_off import Curve
+    from secure_fl.audits.report.trade_off import EpsilonCurve
 
 EPSILON = "epsilon"  # key of the page section on attacks over ε
 
@@ -75,12 +75,12 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
     if any((run / "audit.json").is_file() for run in runs):
         _audited_pages(runs, folder, shared=shared)
         return
-    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.compare_page import comparison_page
     from secure_fl.display.run_page import PAGE, run_page
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.files import write_whole
 
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     several = len(stories) > 1
     page = comparison_page(stories, shared=shared) if several else run_page(*stories, shared=shared)
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,10 +90,10 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
 
 def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
     from secure_fl.audits.report import read_all, write_pages
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
 
     documents = read_all(runs)
-    stories = [read_story(run) if (run / "settings.toml").is_file() else None for run in runs]
+    stories = [read_run_history(run) if (run / "settings.toml").is_file() else None for run in runs]
     folder.mkdir(parents=True, exist_ok=True)
     for file in write_pages(documents, folder, stories, shared=shared):
         click.echo(file)
@@ -110,7 +110,7 @@ Example:
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Show RUNS side by side: scores with intervals, costs, and different settings."""
     from secure_fl.cli import show
-    from secure_fl.display.comparing import (
+    from secure_fl.display.compare_page import (
         comparison_page,
         difference,
         explained,
@@ -118,12 +118,12 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         settings_apart,
         side_by_side,
     )
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.files import write_whole
 
     if len(runs) < 2:
         raise click.UsageError("name at least two runs")
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     if as_json:
         apart_from_first = (difference(s.document, stories[0].document) for s in stories)
         rows = zip(runs, apart_from_first, strict=True)
@@ -147,7 +147,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         console.print(f"\npage: {out / 'report.html'}")
 
 
-def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
+def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> EpsilonCurve | None:
     """Return attack success over ε of the audited runs, if there are two with different ε."""
     audited = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
     if len(audited) < 2:
@@ -157,7 +157,7 @@ def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> Curve | None:
     return trade_off.curve(read_all([r for r, _ in audited]), EPSILON, [n for _, n in audited])
 
 
-def _section(curve: Curve) -> str:
+def _section(curve: EpsilonCurve) -> str:
     from secure_fl.audits.report.trade_off import shown
 
     return shown(curve, EPSILON)

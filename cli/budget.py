@@ -95,8 +95,12 @@ def _of_options(options: Options) -> Answer:
     every = options["examples"] if records is None else records
     if (options["batch"] or 1) > every:
         raise click.UsageError(f"--batch {options['batch']} is more than all, which are {every}")
-    from secure_fl.crypto.privacy.budget_table import training_rows
-    from secure_fl.crypto.privacy.planning import Predictions, plan_predictions, plan_training
+    from secure_fl.crypto.privacy.planning import (
+        Predictions,
+        plan_predictions,
+        plan_training,
+        training_rows,
+    )
 
     epsilon, delta, rounds = options["epsilon"], options["delta"], options["rounds"]
     if records is not None:
@@ -133,7 +137,7 @@ def _print(answers: Sequence[Answer], as_json: bool) -> None:
         facts = [answer.facts for answer in answers]
         click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
         return
-    from secure_fl.crypto.privacy.budget_table import table
+    from secure_fl.crypto.privacy.planning import table
 
     width = shutil.get_terminal_size().columns
     click.echo("\n".join(table(answer.title, answer.rows, width) for answer in answers))

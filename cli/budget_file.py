@@ -38,7 +38,7 @@ class Answer:
 
 def predictions(plan: Predictions, found: PredictionBudget) -> Answer:
     """Answer for sums of predictions."""
-    from secure_fl.crypto.privacy.budget_table import PREDICTIONS, prediction_rows
+    from secure_fl.crypto.privacy.planning import PREDICTIONS, prediction_rows
 
     facts = {"plan": asdict(plan), "budget": asdict(found) | {"drowned": found.drowned}}
     return Answer(PREDICTIONS, prediction_rows(plan, found), facts)
@@ -91,7 +91,7 @@ def _private(place: str, fields: Mapping[str, str], amount: str, given: Options)
 
 def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.crypto.privacy.ensemble_noise import planned, sized
+    from secure_fl.crypto.privacy.planning import planned, sized
     from secure_fl.errors import SettingsError
     from secure_fl.federation.ground_rules import tasks_of
     from secure_fl.learning.dp.scope import require_predictions
@@ -129,8 +129,7 @@ def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options)
 
 def _training_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
     """Answer for the party with the fewest units: it needs the most noise, or spends the most."""
-    from secure_fl.crypto.privacy.budget_table import training_rows
-    from secure_fl.crypto.privacy.planning import plan_training
+    from secure_fl.crypto.privacy.planning import plan_training, training_rows
     from secure_fl.learning.dp.scope import sampling_units
 
     dp = settings.training.dp

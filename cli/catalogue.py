@@ -38,7 +38,7 @@ class Listed:
 
 def names() -> list[str]:
     """All algorithms that are installed, in the registry's order."""
-    from secure_fl.algorithms.elsewhere import installed
+    from secure_fl.algorithms.plugins import installed
 
     return [*_kept(), *installed(frozenset(_kept()))]
 

@@ -19,7 +19,7 @@ from secure_fl.cli.signals import Signals
 if TYPE_CHECKING:
     from secure_fl.engines.flare.hub import FlareHub
     from secure_fl.events import EventLog
-    from secure_fl.pilot.lead import RunLeader
+    from secure_fl.pilot.coordinator_process import RunLeader
 
 WAYS = ("up", "down")
 
@@ -80,13 +80,14 @@ def coordinate(
     from secure_fl.cli import show
     from secure_fl.cli.coordinator_log import CoordinatorLog
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.display.standing import LeadStanding
+    from secure_fl.display.status_line import CoordinatorStatus
     from secure_fl.engines.flare.hub import FlareHub
+    from secure_fl.events import Resumed
+    from secure_fl.pilot.coordinator_process import RunLeader
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import named, progress, saved, unsolved
+    from secure_fl.pilot.progress import convicted, progress, saved, unsolved
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(Signals())
@@ -96,18 +97,18 @@ def coordinate(
     show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     before = progress(out) if (out / "settings.toml").exists() else None
     run = RunFolder.open(out, write_plan(asked), resume=before is not None)
-    standing = LeadStanding(asked.rounds)
+    standing = CoordinatorStatus(asked.rounds)
     with closing(run), journal(log_format, quiet=quiet, below=standing.lines) as log:
         for warning in given.warnings():
             log.warning(warning)
         notes = CoordinatorLog(run, asked.rounds, log, standing)
         recorder, leads = (
             notes.recorder,
-            partial(RunLeader, named=named(out), unsolved=unsolved(out), saved=saved(out)),
+            partial(RunLeader, named=convicted(out), unsolved=unsolved(out), saved=saved(out)),
         )
         meter = notes.meter
         if before is not None and before["round"]:
-            recorder.event("begun again", after=before["round"], state=before["state"])
+            recorder.event(Resumed(after=before["round"], state=before["state"]))
         with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
@@ -125,14 +126,14 @@ def _lead(
 ) -> None:
     """Wait for all who may come, and lead the run to its end."""
     from secure_fl.engines.flare.diagnosis import looking
-    from secure_fl.pilot.lead import Halted
-    from secure_fl.pilot.waiting import Slow, arrived
+    from secure_fl.pilot.coordinator_process import OperatorStop
+    from secure_fl.pilot.stragglers import StragglerWatch, arrived
 
     arrived(hub, names, wait, recorder, lambda: lead.stopping)
-    with looking(Slow(hub, recorder), every=5.0):
+    with looking(StragglerWatch(hub, recorder), every=5.0):
         try:
             lead.run()
-        except Halted as halted:  # which the log has said
+        except OperatorStop as halted:  # which the log has said
             raise click.exceptions.Exit(halted.exit_status) from None
 
 
@@ -151,13 +152,13 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
     """Say how far a pilot's RUN is: rounds, who takes part, who was lost, bytes."""
     from secure_fl.cli import show
     from secure_fl.cli.courier import show_ends
-    from secure_fl.engines.folder.seen import is_letters
+    from secure_fl.engines.folder.inspect_mailbox import is_letters
 
     _require_begun(run)
     if is_letters(run):
         show_ends(run, kit, as_json=as_json)
         return
-    from secure_fl.display.results import approved, convicted, listed, until_told
+    from secure_fl.display.result_tables import approved, convicted, listed, until_text
     from secure_fl.pilot.progress import progress
 
     found = progress(run)
@@ -177,7 +178,7 @@ def status(run: Path, kit: Path, as_json: bool) -> None:
     if waits := found["waits"]:
         since = datetime.fromtimestamp(waits["since"], UTC)
         whom = f"{listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC"
-        console.print(f"waits for {whom}{until_told(waits)}")
+        console.print(f"waits for {whom}{until_text(waits['until'])}")
     said = (convicted(found), approved(found))
     for line in (*"\n".join(filter(None, said)).splitlines(), *found["notes"]):
         console.print(line)

@@ -51,9 +51,9 @@ over, or on Ctrl-C. Start it again at any time: it remembers nothing, and nothin
 def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
     """Talk for a trainer without network, through FOLDER, which both machines have."""
     from secure_fl.engines.flare.diagnosis import address, explaining, looking
-    from secure_fl.engines.flare.party import MAX_BYTES, Dialled
+    from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
     from secure_fl.engines.folder.courier import Courier
-    from secure_fl.engines.folder.letter import letter_key
+    from secure_fl.engines.folder.file_message import message_key
     from secure_fl.pilot.kits import load_kit, require_hospital
 
     signals = click.get_current_context().with_resource(Signals())
@@ -65,7 +65,7 @@ def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
         for warning in given.warnings():
             log.warning(warning)
         dial = partial(Dialled, name, url, given.tls, hub, MAX_BYTES)
-        carrier = Courier(folder, letter_key(given.tls), dial)
+        carrier = Courier(folder, message_key(given.tls), dial)
         signals.ask(carrier.stop)
 
         def unconnected(why: str) -> None:
@@ -107,11 +107,11 @@ def show_ends(folder: Path, kit: Path, *, as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from secure_fl.cli import show
-    from secure_fl.engines.folder.letter import letter_key
-    from secure_fl.engines.folder.seen import look
+    from secure_fl.engines.folder.file_message import message_key
+    from secure_fl.engines.folder.inspect_mailbox import look
     from secure_fl.pilot.kits import load_kit
 
-    seen = look(folder, letter_key(load_kit(kit).tls))
+    seen = look(folder, message_key(load_kit(kit).tls))
     if as_json:
         show.print_json([asdict(one) for one in seen])
         return

@@ -133,7 +133,7 @@ def _seed(
 def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[dict[str, Any]]:
     """Attack the first seed's runs, or not, and write one page of them all."""
     from secure_fl.audits.demonstration import ALONE, attack, summary, together, told
-    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.compare_page import comparison_page
     from secure_fl.files import write_whole
 
     alone, *folders = (out / "seed-0" / way.folder for way in (ALONE, *together(algorithm)))

@@ -72,7 +72,7 @@ def evaluate(
 
 def print_evaluation(console: Console, result: Evaluation) -> None:
     """Print the tables, their models and their protection."""
-    from secure_fl.display.evaluation import (
+    from secure_fl.display.evaluation_page import (
         EXACT,
         bin_lines,
         difference_table,

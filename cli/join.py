@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from logging import Logger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
+    from secure_fl.events import Event
     from secure_fl.pilot.hospital import Asked, HospitalProcess
     from secure_fl.pilot.kits import Kit
-    from secure_fl.policy.file import SiteFile
+    from secure_fl.policy.policy_file import SiteFile
     from secure_fl.policy.rules import Plan
     from secure_fl.statistics.site import StatisticsSite
 
@@ -72,17 +74,17 @@ def join(
     quiet: bool,
 ) -> None:
     """Take part in a pilot, by the rules of the site's own file SITE."""
-    from secure_fl.display.standing import SiteStanding
+    from secure_fl.display.status_line import SiteStatus
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.policy.file import load_site
-    from secure_fl.policy.words import describe
+    from secure_fl.policy.describe import describe
+    from secure_fl.policy.policy_file import load_site
 
     signals = click.get_current_context().with_resource(Signals())
     rules, given = load_site(site), load_kit(kit)
-    meter, standing = Meter(given.connection.name), SiteStanding()
+    meter, standing = Meter(given.connection.name), SiteStatus()
 
-    def heard(event: dict[str, Any]) -> None:
+    def heard(event: Event) -> None:
         meter.note(event)
         standing(event)
         _show(event, log)
@@ -106,7 +108,7 @@ def join(
 def dialling(kit: Kit, log: Logger) -> Iterator[Responder]:
     """A hospital's end that has a connection of its own."""
     from secure_fl.engines.flare.diagnosis import explaining
-    from secure_fl.engines.flare.party import FlareParty
+    from secure_fl.engines.flare.flare_party import FlareParty
 
     name, hub, url = kit.connection.name, kit.connection.hub, kit.connection.url
     with FlareParty(name, url, kit.tls, hub=hub, refusing=turned_away(log)) as party:
@@ -121,10 +123,10 @@ def posting(folder: Path, kit: Kit, log: Logger) -> Iterator[Responder]:
     """A hospital's end without network: what it says lies in a folder until a courier takes it."""
     from secure_fl.cli.courier import EVERY, noting
     from secure_fl.engines.flare.diagnosis import looking
-    from secure_fl.engines.folder.letter import letter_key
-    from secure_fl.engines.folder.party import FolderParty
+    from secure_fl.engines.folder.file_message import message_key
+    from secure_fl.engines.folder.folder_party import FolderParty
 
-    key = letter_key(kit.tls)
+    key = message_key(kit.tls)
     with FolderParty(folder, key, refusing=turned_away(log)) as party:
         with looking(noting(party.end, folder, log), EVERY):
             yield party
@@ -135,7 +137,7 @@ def hospital_of(
     kit: Kit,
     passphrase_file: Path | None,
     out: Path,
-    heard: Callable[[dict[str, Any]], None],
+    heard: Callable[[Event], None],
     *,
     goes_back: bool = False,
 ) -> HospitalProcess:
@@ -146,7 +148,7 @@ def hospital_of(
     from secure_fl.pilot.approving import Approving
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
-    from secure_fl.pilot.site import records_of, site_keys
+    from secure_fl.pilot.site_memory import records_of, site_keys
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
@@ -175,8 +177,8 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
     """What refuses plans that this site's file does not allow."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.policy.model_size import check_size
     from secure_fl.policy.rules import Company, check
-    from secure_fl.policy.size import check_size
 
     name = kit.connection.name
     company = Company.of(kit.roster, name)
@@ -223,29 +225,17 @@ def turned_away(log: Logger) -> Callable[[SecureFLError], None]:
     return refusing
 
 
-def _show(event: dict[str, Any], log: Logger) -> None:
-    from secure_fl.display.watch import warning
-    from secure_fl.pilot.progress import vote_told
+def _show(event: Event, log: Logger) -> None:
+    from secure_fl.events import Convicted, Refused, Waiting
 
-    match event["event"]:
-        case "invited":
-            by = f", and {' and '.join(event['approved'])} approved it" * bool(event["approved"])
-            log.info(f"invited to {event['run']}: this site's rules allow it{by}")
-        case "waiting":
-            whom = ", ".join(event["parties"]) or "answers of others"
-            log.warning(f"{event['run']} waits for {whom}; the coordinator asks again until then")
-        case "round":
-            log.info(f"round {event['round']}: {', '.join(event['members'])}")
-        case "refused":
-            log.error(f"refused ({event['code']}): {event['why']}")
-        case "named":
-            whom = ", ".join(event["parties"])
-            log.error(f"a sum was spoiled by {whom}: see evidence/ in this run's folder")
-        case "guard" if event["refused"]:
-            log.warning(vote_told(event))
-        case "warning":
-            log.warning(warning(event))
-        case "metrics" | "pooled":
-            scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
-            whose = ", all hospitals" * (event["event"] == "pooled")
-            log.info(f"round {event['round']}, {event['split']}{whose}: {scores}")
+    level = logging.ERROR if isinstance(event, Refused) else event.LEVEL
+    match event:
+        case Waiting(run=run, parties=parties):
+            names = ", ".join(parties) or "answers of others"
+            line: str | None = f"{run} waits for {names}; the coordinator will ask again"
+        case Convicted(names=names):
+            line = f"{names} spoiled a sum: see evidence/ in this run's folder"
+        case _:
+            line = event.sentence()
+    if line is not None:
+        log.log(level, line)

@@ -43,7 +43,7 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
     """  # noqa: D301
     from dataclasses import asdict
 
-    from secure_fl.crypto.privacy.ledger_view import notes, totals
+    from secure_fl.crypto.privacy.ledger import notes, totals
 
     chain = _load(file, card, head)
     spent = totals(chain)
@@ -92,7 +92,7 @@ def export(file: Path, card: Path | None, head: str | None, output: Path | None)
     secure-fl ledger export north.ledger -o north-ledger.json
     """  # noqa: D301
     from secure_fl.crypto.keys.files import write_atomic
-    from secure_fl.crypto.privacy.ledger_view import export as exported
+    from secure_fl.crypto.privacy.ledger import export as exported
 
     chain = _load(file, card, head)
     text = json.dumps(exported(chain), indent=2)

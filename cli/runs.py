@@ -129,7 +129,7 @@ def show_(run: Path, as_json: bool) -> None:
 
 def _print_result(document: Mapping[str, Any], state: RunSummary, console: Console) -> None:
     from secure_fl.cli import show
-    from secure_fl.display.results import approved, convicted
+    from secure_fl.display.result_tables import approved, convicted
 
     console.print(show.result_table(document, document["algorithm"]))
     if (entities := show.entity_table(document)) is not None:
@@ -150,9 +150,9 @@ def _print_result(document: Mapping[str, Any], state: RunSummary, console: Conso
 def _print_latest_scores(run: Path, console: Console) -> None:
     """Print the latest scores of an unfinished run."""
     from secure_fl.cli import show
-    from secure_fl.display.story import SPLITS, read_story
+    from secure_fl.display.run_history import SPLITS, read_run_history
 
-    story = read_story(run)
+    story = read_run_history(run)
     for split in SPLITS:
         for number, score in (story.curve(split) or story.mean(split))[-1:]:
             score_text = f"{split} {story.metric} {show.number(score)}"

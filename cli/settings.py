@@ -51,7 +51,7 @@ def sections() -> Mapping[str, Callable[[], SectionDescription]]:
     from secure_fl import settings
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
-    from secure_fl.policy import file as site_policy
+    from secure_fl.policy import policy_file as site_policy
     from secure_fl.statistics.rules import StatisticsRules
 
     first: Mapping[str, type[Section]] = {

@@ -22,11 +22,11 @@ from secure_fl.display.figures import protection as protection
 from secure_fl.display.figures import size as size
 from secure_fl.display.figures import traffic as traffic
 from secure_fl.display.grid import grid as grid
-from secure_fl.display.results import entity_table as entity_table
-from secure_fl.display.results import model_line as model_line
-from secure_fl.display.results import noise_line as noise_line
-from secure_fl.display.results import result_table as result_table
-from secure_fl.display.results import score_line as score_line
+from secure_fl.display.result_tables import entity_table as entity_table
+from secure_fl.display.result_tables import model_line as model_line
+from secure_fl.display.result_tables import noise_line as noise_line
+from secure_fl.display.result_tables import result_table as result_table
+from secure_fl.display.result_tables import score_line as score_line
 
 WIDTH = 120  # of what goes to a file or a pipe
 UNPROTECTED = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.keyring import KeyRing
     from secure_fl.crypto.keys.roster import Roster
     from secure_fl.pilot.kits import Kit
-    from secure_fl.policy.file import SiteFile
+    from secure_fl.policy.policy_file import SiteFile
 
 DAYS = 180  # that new rules allow runs
 
@@ -92,7 +92,7 @@ def init(
     from secure_fl.crypto.keys.identity import Identity
     from secure_fl.crypto.keys.roster_files import card_bytes
     from secure_fl.pilot.site_file import Rules, write_site
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
 
     last = until or datetime.now(UTC) + timedelta(days=DAYS)
     file = Path("site.toml")
@@ -142,7 +142,7 @@ def check(
     from secure_fl.pilot.kit_files import open_kit, put_in_place
     from secure_fl.pilot.kits import ROSTER, load_kit, require_own
     from secure_fl.pilot.site_file import set_roster
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
 
     rules = load_site(file)
     ring = open_ring(rules.keys, passphrase_file)
@@ -237,8 +237,8 @@ def approve(
     from secure_fl.pilot.approvals import FOLDER, Approval, Papers, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.policy.file import load_site
-    from secure_fl.policy.words import describe
+    from secure_fl.policy.policy_file import load_site
+    from secure_fl.policy.describe import describe
 
     rules, proposal = load_site(file), load_proposal(plan)
     me = open_ring(folder, passphrase_file).identity()
@@ -276,7 +276,7 @@ def erase(
     from secure_fl.cli import show
     from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
-    from secure_fl.policy.file import load_site
+    from secure_fl.policy.policy_file import load_site
     from secure_fl.runs import erasing
 
     rules = load_site(file)

@@ -17,10 +17,10 @@ from secure_fl.pilot.kit_files import PLAN
 from secure_fl.pilot.kits import Kit
 from secure_fl.pilot.plan import read_plan
 from secure_fl.pilot.rehearsal import can_rehearse, rehearse
-from secure_fl.pilot.site import records_of
-from secure_fl.policy.file import SiteFile
+from secure_fl.pilot.site_memory import records_of
+from secure_fl.policy.model_size import check_size
+from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.rules import Company, Plan, check
-from secure_fl.policy.size import check_size
 
 HEAD_START = timedelta(hours=1)  # that certificates begin before they are made
 

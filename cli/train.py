@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from secure_fl.config.load import Settings
     from secure_fl.data.silo import Silo
-    from secure_fl.display.sinks import Listener
+    from secure_fl.events import Event, Listener
 
 
 @click.command(
@@ -132,7 +132,7 @@ def run(
     with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
         listeners: list[Listener] = [watch, *sinks]
 
-        def notify(event: dict[str, Any]) -> None:
+        def notify(event: Event) -> None:
             for listener in listeners:
                 listener(event)
 

@@ -10,24 +10,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from secure_fl.algorithms.baselines.dsfl import DSFL as DSFL
-    from secure_fl.algorithms.baselines.feddf import FedDF as FedDF
-    from secure_fl.algorithms.baselines.feddropout import FedDropout as FedDropout
-    from secure_fl.algorithms.baselines.feded import FedED as FedED
-    from secure_fl.algorithms.baselines.fetchsgd import FetchSGD as FetchSGD
-    from secure_fl.algorithms.baselines.gong import Gong as Gong
-    from secure_fl.algorithms.baselines.heterofl import HeteroFL as HeteroFL
-    from secure_fl.algorithms.baselines.mhat import MHAT as MHAT
-    from secure_fl.algorithms.baselines.one_size import AllLarge as AllLarge
-    from secure_fl.algorithms.baselines.one_size import AllSmall as AllSmall
-    from secure_fl.algorithms.baselines.one_size import ExclusiveFL as ExclusiveFL
-    from secure_fl.algorithms.baselines.unfederated import Centralized as Centralized
-    from secure_fl.algorithms.baselines.unfederated import Local as Local
-    from secure_fl.algorithms.fedadam import FedAdam as FedAdam
-    from secure_fl.algorithms.fedavg import FedAvg as FedAvg
+    from secure_fl.algorithms.baselines.reference_points import AllLarge as AllLarge
+    from secure_fl.algorithms.baselines.reference_points import AllSmall as AllSmall
+    from secure_fl.algorithms.baselines.reference_points import Centralized as Centralized
+    from secure_fl.algorithms.baselines.reference_points import ExclusiveFL as ExclusiveFL
+    from secure_fl.algorithms.baselines.reference_points import Local as Local
+    from secure_fl.algorithms.baselines.settings import DSFL as DSFL
+    from secure_fl.algorithms.baselines.settings import MHAT as MHAT
+    from secure_fl.algorithms.baselines.settings import FedDF as FedDF
+    from secure_fl.algorithms.baselines.settings import FedDropout as FedDropout
+    from secure_fl.algorithms.baselines.settings import FedED as FedED
+    from secure_fl.algorithms.baselines.settings import FetchSGD as FetchSGD
+    from secure_fl.algorithms.baselines.settings import Gong as Gong
+    from secure_fl.algorithms.baselines.settings import HeteroFL as HeteroFL
     from secure_fl.algorithms.fedid import FedID as FedID
     from secure_fl.algorithms.fedkd import FedKD as FedKD
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
+    from secure_fl.algorithms.settings import FedAdam as FedAdam
+    from secure_fl.algorithms.settings import FedAvg as FedAvg
     from secure_fl.data.examples import Impression as Impression
     from secure_fl.data.examples import Tagged as Tagged
     from secure_fl.data.examples import Text as Text
@@ -52,31 +52,31 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdapterSettings": "secure_fl.settings",
-    "AllLarge": "secure_fl.algorithms.baselines.one_size",
-    "AllSmall": "secure_fl.algorithms.baselines.one_size",
-    "Centralized": "secure_fl.algorithms.baselines.unfederated",
+    "AllLarge": "secure_fl.algorithms.baselines.reference_points",
+    "AllSmall": "secure_fl.algorithms.baselines.reference_points",
+    "Centralized": "secure_fl.algorithms.baselines.reference_points",
     "Cohort": "secure_fl.party.cohort",
     "Columns": "secure_fl.data.rows",
     "DPSettings": "secure_fl.settings",
-    "DSFL": "secure_fl.algorithms.baselines.dsfl",
+    "DSFL": "secure_fl.algorithms.baselines.settings",
     "Evaluation": "secure_fl.federation.evaluation",
     "evaluate": "secure_fl.federation.evaluation",
-    "ExclusiveFL": "secure_fl.algorithms.baselines.one_size",
-    "FedAdam": "secure_fl.algorithms.fedadam",
-    "FedAvg": "secure_fl.algorithms.fedavg",
-    "FedDF": "secure_fl.algorithms.baselines.feddf",
-    "FedDropout": "secure_fl.algorithms.baselines.feddropout",
-    "FedED": "secure_fl.algorithms.baselines.feded",
+    "ExclusiveFL": "secure_fl.algorithms.baselines.reference_points",
+    "FedAdam": "secure_fl.algorithms.settings",
+    "FedAvg": "secure_fl.algorithms.settings",
+    "FedDF": "secure_fl.algorithms.baselines.settings",
+    "FedDropout": "secure_fl.algorithms.baselines.settings",
+    "FedED": "secure_fl.algorithms.baselines.settings",
     "FedID": "secure_fl.algorithms.fedid",
     "FedKD": "secure_fl.algorithms.fedkd",
     "Federation": "secure_fl.federation.federation",
-    "FetchSGD": "secure_fl.algorithms.baselines.fetchsgd",
-    "Gong": "secure_fl.algorithms.baselines.gong",
-    "HeteroFL": "secure_fl.algorithms.baselines.heterofl",
+    "FetchSGD": "secure_fl.algorithms.baselines.settings",
+    "Gong": "secure_fl.algorithms.baselines.settings",
+    "HeteroFL": "secure_fl.algorithms.baselines.settings",
     "Impression": "secure_fl.data.examples",
     "InclusiveFL": "secure_fl.algorithms.inclusivefl",
-    "Local": "secure_fl.algorithms.baselines.unfederated",
-    "MHAT": "secure_fl.algorithms.baselines.mhat",
+    "Local": "secure_fl.algorithms.baselines.reference_points",
+    "MHAT": "secure_fl.algorithms.baselines.settings",
     "ModelSettings": "secure_fl.settings",
     "NoiseSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",

@@ -8,7 +8,7 @@ import pytest
 
 from secure_fl import errors
 from secure_fl.errors import PartyFailed, SecureFLError, WireError
-from secure_fl.policy.broken import PolicyRefusal
+from secure_fl.policy.violations import PolicyRefusal
 
 KINDS: list[type[SecureFLError]] = [
     kind

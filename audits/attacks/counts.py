@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 
 from secure_fl.audits.attacks.reading import Sent
-from secure_fl.audits.base import Finding, Reading, View
+from secure_fl.audits.findings import AuditFinding, Reading, View
 
 QUESTIONS, EVALUATION = "questions", "evaluation"  # what hospitals are asked to count for
 ONE, SUM = "one hospital's counts", "a sum of counts"
 THRESHOLD = 0.9  # of the counts that are not 0
 
 
-def reading_one(asked: str, view: View, sent: Sent, names: Sequence[str] = ()) -> Finding:
+def reading_one(asked: str, view: View, sent: Sent, names: Sequence[str] = ()) -> AuditFinding:
     """The best reading of a single hospital, held against what it counted."""
     return _best(f"{asked}: {ONE}", view, [r for r in view.readings if len(r.of) == 1], sent, names)
 
 
-def reading_sum(asked: str, view: View, sent: Sent, names: Sequence[str] = ()) -> Finding:
+def reading_sum(asked: str, view: View, sent: Sent, names: Sequence[str] = ()) -> AuditFinding:
     """The best reading of a sum, held against it."""
     return _best(f"{asked}: {SUM}", view, [r for r in view.readings if len(r.of) > 1], sent, names)
 
 
 def _best(
     attack: str, view: View, readings: Sequence[Reading], sent: Sent, names: Sequence[str]
-) -> Finding:
-    blank = Finding(attack, view.role, "", "counts that were read", None, 0.0, THRESHOLD, 0)
+) -> AuditFinding:
+    blank = AuditFinding(attack, view.role, "", "counts that were read", None, 0.0, THRESHOLD, 0)
     found = [(reading, *_right(reading, sent, names)) for reading in readings]
     found = [one for one in found if one[2]]
     if not found:

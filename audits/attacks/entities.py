@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from secure_fl.audits.attacks.words import specials
-from secure_fl.audits.base import Prior
+from secure_fl.audits.attacks.guess_scores import specials
 from secure_fl.audits.document import ENTITIES
+from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.learning.tasks.table import IGNORED
 

@@ -23,13 +23,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.geometry import span_of
-from secure_fl.audits.attacks.inputs import array, attention_names
-from secure_fl.audits.attacks.lenses import row_values, with_factors
-from secure_fl.audits.attacks.span_check import first_rate
-from secure_fl.audits.attacks.words import (
+from secure_fl.audits.attacks.adapter_views import row_values, with_factors
+from secure_fl.audits.attacks.gradient_spans import span_of
+from secure_fl.audits.attacks.guess_scores import (
     RECALL,
-    Score,
+    GuessScore,
     choose,
     finding,
     frequent,
@@ -40,7 +38,9 @@ from secure_fl.audits.attacks.words import (
     specials,
     tokens,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.layer_inputs import array, attention_names
+from secure_fl.audits.attacks.span_check import first_rate
+from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped
 
 NAME = "gradient matching"
@@ -88,7 +88,7 @@ class Match:
         return -(Z.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
 
 
-def gradient_matching(view: View, prior: Prior) -> Finding:
+def gradient_matching(view: View, prior: Prior) -> AuditFinding:
     """Guess the words of one record behind each reading."""
     model = prior.model()
     if prior.task.head == "ranking" or not prior.task.labels:
@@ -235,10 +235,10 @@ def _many(reading: Reading, prior: Prior) -> bool:
     return len(records_of(reading, prior)) > 1
 
 
-def _score(guess: tuple[int, ...], reading: Reading, prior: Prior) -> Score:
+def _score(guess: tuple[int, ...], reading: Reading, prior: Prior) -> GuessScore:
     """Recall of distinct tokens, as in the span check."""
     truth = tokens(records_of(reading, prior), prior)
     precision, recall = set_scores(set(guess), truth)
     public = frequent(prior, len(guess))
     details = {"precision": precision, "guessed": len(guess), "hits": len(set(guess) & truth)}
-    return Score(recall, set_scores(public, truth)[1], len(truth), details)
+    return GuessScore(recall, set_scores(public, truth)[1], len(truth), details)

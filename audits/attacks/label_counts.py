@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.inputs import Array, array
-from secure_fl.audits.attacks.rehearsals import MOST, drawn, rehearse
-from secure_fl.audits.attacks.words import Score, choose, finding, nothing, records_of
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.guess_scores import GuessScore, choose, finding, nothing, records_of
+from secure_fl.audits.attacks.layer_inputs import Array, array
+from secure_fl.audits.attacks.simulated_training import MOST, drawn, rehearse
+from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.tasks.base import inference
@@ -47,14 +47,14 @@ FAVOURED = 0.8  # of a rehearsal's labels are one, in turn
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class InitialOutputs:
     """What the initial model does to records of this kind."""
 
     says: Array  # its mean prediction, one share for each label
     sees: Array  # the mean input of its output layer
 
 
-def label_counts(view: View, prior: Prior) -> Finding:
+def label_counts(view: View, prior: Prior) -> AuditFinding:
     """Guess the share of each label in a party's records, or in a sum's."""
     if not prior.task.labels:
         why = f"a {prior.task.kind} task has no labels to count"
@@ -87,7 +87,7 @@ def shares(records: Sequence[Example], prior: Prior) -> Array | None:
     return array(counts / counts.sum())
 
 
-def _guess(values: Arrays, prior: Prior, start: Start, slope: float) -> Array:
+def _guess(values: Arrays, prior: Prior, start: InitialOutputs, slope: float) -> Array:
     names = _head(prior.model())
     if names is None or any(name not in values for name in names):
         return start.says
@@ -101,7 +101,7 @@ def _guess(values: Arrays, prior: Prior, start: Start, slope: float) -> Array:
     return guess
 
 
-def _coherent(W: Array, b: Array, start: Start) -> bool:
+def _coherent(W: Array, b: Array, start: InitialOutputs) -> bool:
     """Whether the weights moved as the bias did, along the mean input: as a gradient's step does.
 
     The cosine of unrelated values has a deviation of 1/√(entries): 0.09 for two classes of 64.
@@ -131,14 +131,14 @@ def _nearest(y: Array) -> Array:
     return np.asarray(np.maximum(y - over[np.flatnonzero(falling > over)[-1]], 0))
 
 
-def _start(prior: Prior) -> Start:
+def _start(prior: Prior) -> InitialOutputs:
     """Look at the initial model's output layer on public records; without any, it says nothing."""
     model = unwrapped(prior.model())
     names = _head(model)
     classes = len(prior.task.labels)
     if names is None or not prior.outsiders:
         width = 0 if names is None else model.get_parameter(names[0]).shape[1]
-        return Start(np.full(classes, 1 / classes), np.zeros(width))
+        return InitialOutputs(np.full(classes, 1 / classes), np.zeros(width))
     seen: list[torch.Tensor] = []
     head = model.get_submodule(names[0].rpartition(".")[0])
     handle = head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
@@ -151,10 +151,10 @@ def _start(prior: Prior) -> Start:
     if "words" in batch:  # tags count at the first piece of each word
         at = batch["words"] != IGNORED
         inputs, said = inputs[at], said[at]
-    return Start(array(said.mean(0)), array(inputs.mean(0)))
+    return InitialOutputs(array(said.mean(0)), array(inputs.mean(0)))
 
 
-def _slope(prior: Prior, start: Start, mixes: Sequence[Sequence[Example]]) -> float | None:
+def _slope(prior: Prior, start: InitialOutputs, mixes: Sequence[Sequence[Example]]) -> float | None:
     """How far the bias moves for a whole share of labels: by least squares over rehearsals."""
     names = _head(prior.model())
     moves, causes = [], []
@@ -171,7 +171,7 @@ def _slope(prior: Prior, start: Start, mixes: Sequence[Sequence[Example]]) -> fl
     return slope if slope > 0 and np.abs(y).max() > TELLING else None
 
 
-def _first_slope(prior: Prior, start: Start) -> float:
+def _first_slope(prior: Prior, start: InitialOutputs) -> float:
     """The slope over mixes in which one label after the other has most; else one step's."""
     classes, mixes = len(prior.task.labels), []
     for at in range(REHEARSALS):
@@ -182,17 +182,19 @@ def _first_slope(prior: Prior, start: Start) -> float:
     return own or rate_of(prior.model(), prior.training)
 
 
-def _score(guess: Array, others: Sequence[Array | None], reading: Reading, prior: Prior) -> Score:
+def _score(
+    guess: Array, others: Sequence[Array | None], reading: Reading, prior: Prior
+) -> GuessScore:
     """Chance is the best of what needs no reading: even shares, and these others."""
     records = records_of(reading, prior)
     truth = shares(records, prior)
     if truth is None:
-        return Score(0.0, 0.0, 0, {"worst_error": 1.0, "commonest_right": 0.0})
+        return GuessScore(0.0, 0.0, 0, {"worst_error": 1.0, "commonest_right": 0.0})
     blind = [np.full(len(truth), 1 / len(truth)), *(g for g in others if g is not None)]
     chance = max(1 - _distance(other, truth) for other in blind)
     order = float(np.argmax(guess) == np.argmax(truth))
     details = {"worst_error": float(np.abs(guess - truth).max()), "commonest_right": order}
-    return Score(1 - _distance(guess, truth), chance, len(records), details)
+    return GuessScore(1 - _distance(guess, truth), chance, len(records), details)
 
 
 def _distance(p: Array, q: Array) -> float:

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from torch import nn
 
-from secure_fl.audits import statistics
-from secure_fl.audits.attacks.shadows import (
+from secure_fl.audits import audit_statistics
+from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Mask,
     Pool,
@@ -29,7 +29,7 @@ from secure_fl.audits.attacks.shadows import (
     pool_of,
     train_shadows,
 )
-from secure_fl.audits.base import Finding, Prior, PublicView
+from secure_fl.audits.findings import AuditFinding, Prior, PublicView
 
 LIRA, RMIA = "membership (LiRA)", "membership (RMIA)"
 ABOUT = {
@@ -56,7 +56,7 @@ def lira(
     most: int = MOST,
     shadows: Shadows | None = None,
     progress: Progress | None = None,
-) -> Finding:
+) -> AuditFinding:
     """Online LiRA on the released model; `shadows` that were made before may be used again."""
     if reason := unsupported(prior):
         return nothing(LIRA, view, reason)
@@ -74,7 +74,7 @@ def rmia(
     most: int = MOST,
     shadows: Shadows | None = None,
     progress: Progress | None = None,
-) -> Finding:
+) -> AuditFinding:
     """RMIA on the released model, with few references."""
     if reason := unsupported(prior):
         return nothing(RMIA, view, reason)
@@ -150,27 +150,29 @@ def unsupported(prior: Prior) -> str:
     return ""
 
 
-def nothing(attack: str, view: PublicView, reason: str) -> Finding:
+def nothing(attack: str, view: PublicView, reason: str) -> AuditFinding:
     """A finding that there was nothing to work on."""
-    return Finding(
+    return AuditFinding(
         attack, view.role, "the released model", MEASURE, None, 0.5, 1.0, 0,
         evidence=view.evidence, note=reason,
     )  # fmt: skip
 
 
-def judged(attack: str, view: PublicView, scores: Floats, members: Mask, **details: Any) -> Finding:
+def judged(
+    attack: str, view: PublicView, scores: Floats, members: Mask, **details: Any
+) -> AuditFinding:
     """Score a guess that is fixed by the truth: the one place where that is read."""
     inside, outside = int(members.sum()), int((~members).sum())
-    return Finding(
+    return AuditFinding(
         attack,
         view.role,
         "the released model",
         MEASURE,
-        statistics.roc(scores, members)[2],
+        audit_statistics.roc(scores, members)[2],
         0.5,
-        statistics.auc_threshold(inside, outside, level=LEVEL, margin=MARGIN),
+        audit_statistics.auc_threshold(inside, outside, level=LEVEL, margin=MARGIN),
         inside + outside,
-        statistics.auc_interval(scores, members),
+        audit_statistics.auc_interval(scores, members),
         view.evidence,
         {"members": inside, "outsiders": outside, **curve(scores, members), **details},
     )
@@ -178,15 +180,15 @@ def judged(attack: str, view: PublicView, scores: Floats, members: Mask, **detai
 
 def curve(scores: ArrayLike, members: ArrayLike) -> dict[str, Any]:
     """Points of the ROC curve, and the TPR where few outsiders are accused, as JSON values."""
-    fpr, tpr, auc = statistics.roc(scores, members)
+    fpr, tpr, auc = audit_statistics.roc(scores, members)
     at = np.unique(np.linspace(0, len(fpr) - 1, min(POINTS, len(fpr))).round().astype(int))
     return {
         "auc": auc,
-        "tpr": [_plain(statistics.tpr_at(rate, scores, members)) for rate in RATES],
+        "tpr": [_plain(audit_statistics.tpr_at(rate, scores, members)) for rate in RATES],
         "roc": {"fpr": fpr[at].tolist(), "tpr": tpr[at].tolist()},
     }
 
 
-def _plain(rate: statistics.Rate) -> dict[str, Any]:
+def _plain(rate: audit_statistics.Rate) -> dict[str, Any]:
     found = rate.as_json()
     return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}

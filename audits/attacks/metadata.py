@@ -12,8 +12,8 @@ from itertools import combinations
 
 import numpy as np
 
-from secure_fl.audits.base import CoordinatorView, Finding, Prior
-from secure_fl.capture.wire import Seen
+from secure_fl.audits.findings import AuditFinding, CoordinatorView, Prior
+from secure_fl.capture.coordinator_view import CapturedFrame
 
 SIZES, TIMING = "sizes", "timing"
 ABOUT_SIZES = (
@@ -28,7 +28,7 @@ FEWEST = 6  # hospitals; in any order, fewer come out ranked too often
 NULLS = 500
 
 
-def sizes(view: CoordinatorView, prior: Prior) -> Finding:
+def sizes(view: CoordinatorView, prior: Prior) -> AuditFinding:
     """Rank hospitals by the bytes they sent in all."""
     sent: dict[str, float] = {}
     for frame in view.frames:
@@ -37,10 +37,10 @@ def sizes(view: CoordinatorView, prior: Prior) -> Finding:
     return _ranked(SIZES, view, prior, sent)
 
 
-def timing(view: CoordinatorView, prior: Prior) -> Finding:
+def timing(view: CoordinatorView, prior: Prior) -> AuditFinding:
     """Rank hospitals by how long they took over all their answers."""
     spent: dict[str, float] = {}
-    before: Seen | None = None
+    before: CapturedFrame | None = None
     for frame in view.frames:
         if before is not None and not frame.sent:  # whatever it says: training came before it
             spent[frame.party] = spent.get(frame.party, 0.0) + frame.line.at - before.line.at
@@ -48,7 +48,7 @@ def timing(view: CoordinatorView, prior: Prior) -> Finding:
     return _ranked(TIMING, view, prior, spent)
 
 
-def null(finding: Finding, prior: Prior) -> Finding:
+def null(finding: AuditFinding, prior: Prior) -> AuditFinding:
     """The same with record counts dealt out at random: the mean of many deals."""
     counts = np.array([len(truth.records) for truth in prior.truth.values()], float)
     rng = prior.rng("null", finding.attack)
@@ -56,9 +56,13 @@ def null(finding: Finding, prior: Prior) -> Finding:
     return finding.at(value=float(np.mean(told)), evidence=(), details={"deals": NULLS})
 
 
-def _ranked(attack: str, view: CoordinatorView, prior: Prior, told: Mapping[str, float]) -> Finding:
+def _ranked(
+    attack: str, view: CoordinatorView, prior: Prior, told: Mapping[str, float]
+) -> AuditFinding:
     names = sorted(set(told) & set(prior.truth))
-    blank = Finding(attack, view.role, "record counts", "|tau|", None, 0.0, THRESHOLD, len(names))
+    blank = AuditFinding(
+        attack, view.role, "record counts", "|tau|", None, 0.0, THRESHOLD, len(names)
+    )
     if len(names) < FEWEST:
         return blank.at(note=f"{len(names)} hospitals are too few to be ranked by chance or not")
     counts = np.array([len(prior.truth[name].records) for name in names], float)

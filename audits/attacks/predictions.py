@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.algorithms.fedid import FedID, passes
-from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedid.algorithm import exchanges
+from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.attacks.shadows import (
+from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
     Progress,
@@ -32,7 +33,7 @@ from secure_fl.audits.attacks.shadows import (
     site_of,
     train_shadows,
 )
-from secure_fl.audits.base import Finding, HostView, Prior, PublicView, Reading
+from secure_fl.audits.findings import AuditFinding, HostView, Prior, PublicView, Reading
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -65,7 +66,7 @@ def membership_of(
     most: int = MOST,
     shadows: Shadows | None = None,
     progress: Progress | None = None,
-) -> Finding:
+) -> AuditFinding:
     """LiRA through copies. `public`: D⁰ of the run; None: the last half of the outsiders.
 
     The candidates that are no members come from the outsiders that are not asked about. Shadows of
@@ -149,7 +150,7 @@ def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Modu
 
 def labels_of(
     view: PublicView | HostView, prior: Prior, public: Sequence[Example] | None = None
-) -> Finding:
+) -> AuditFinding:
     """How much nearer the guessed label histogram is than what is known anyway.
 
     The value is a total variation distance saved. Known anyway are uniform labels and the
@@ -173,7 +174,7 @@ def labels_of(
     flat = np.full(len(known), 1 / len(known))
     ignorant = min(_distance(actual, known), _distance(actual, flat))
     kl = float((actual * np.log(np.maximum(actual, 1e-12) / np.maximum(guess, 1e-12))).sum())
-    return Finding(
+    return AuditFinding(
         LABELS, role, _target(view, of), measure, ignorant - _distance(actual, guess),
         0.0, max(threshold, 1e-9), len(records), None, evidence,
         {"labels": list(prior.task.labels), "guess": guess.tolist(), "truth": actual.tolist(),
@@ -226,8 +227,8 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
     site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, EventLog("host"))
     site.tokenizer = prior.tokenizer
     records = PublicRecords(site, prior.algorithm.public_batch)
-    exchanges = passes(records, prior.algorithm, Round(round, prior.algorithm.rounds))
-    return [torch.cat(tuple(lot)).numpy() for lot, _ in exchanges]
+    groups = exchanges(records, prior.algorithm, Round(round, prior.algorithm.rounds))
+    return [torch.cat(tuple(batches)).numpy() for batches, _ in groups]
 
 
 def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:
@@ -272,5 +273,7 @@ def _distance(a: Floats, b: Floats) -> float:
 
 def _nothing(
     attack: str, view: PublicView | HostView, measure: str, chance: float, reason: str
-) -> Finding:
-    return Finding(attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason)
+) -> AuditFinding:
+    return AuditFinding(
+        attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason
+    )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.base import Finding, Prior, Reading, View
+from secure_fl.audits.findings import AuditFinding, Prior, Reading, View
 from secure_fl.capture.merging import FEW, Source, is_weight
 
 ONE, SUM, COUNTS = "reading one hospital", "reading a sum", "reading record counts"
@@ -36,18 +36,18 @@ ENOUGH = 256  # values of one name, to be looked at by themselves
 Sent = Mapping[str, Mapping[Source, NDArray[Any]]]  # by hospital
 
 
-def reading_one(view: View, prior: Prior, sent: Sent) -> Finding:
+def reading_one(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     """Compare the best reading of a single hospital with what it sent."""
     return _best(ONE, view, (r for r in view.readings if len(r.of) == 1), sent)
 
 
-def reading_sum(view: View, prior: Prior, sent: Sent) -> Finding:
+def reading_sum(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     """Compare the best reading of a sum with it; a role that knows all terms but one has that."""
     several = [reading for reading in view.readings if len(reading.of) > 1]
     return _best(SUM, view, several or view.readings, sent)
 
 
-def reading_counts(view: View, prior: Prior) -> Finding:
+def reading_counts(view: View, prior: Prior) -> AuditFinding:
     """Count the single hospitals whose number of records was read."""
     right, evidence = [], dict[str, None]()
     for reading in view.readings:
@@ -56,7 +56,7 @@ def reading_counts(view: View, prior: Prior) -> Finding:
         if known is not None and told:
             right.append(any(round(one) == len(known.records) for one in told))
             evidence |= dict.fromkeys(reading.evidence)
-    blank = Finding(COUNTS, view.role, "", "counts that are right", None, 0.0, THRESHOLD, 0)
+    blank = AuditFinding(COUNTS, view.role, "", "counts that are right", None, 0.0, THRESHOLD, 0)
     if not right:
         return blank.at(target="nobody", note="no count of a single hospital reaches this role")
     return blank.at(
@@ -72,13 +72,13 @@ def threshold(values: int) -> float:
     return min(SURE, max(THRESHOLD, DEVIATIONS / math.sqrt(max(1, values))))
 
 
-def _best(attack: str, view: View, readings: Iterable[Reading], sent: Sent) -> Finding:
+def _best(attack: str, view: View, readings: Iterable[Reading], sent: Sent) -> AuditFinding:
     best: tuple[float, int, Reading] | None = None
     for reading in readings:
         for value, size in similarities(reading, sent):
             if best is None or value / threshold(size) > best[0] / threshold(best[1]):
                 best = value, size, reading
-    blank = Finding(attack, view.role, "", "correlation", None, 0.0, THRESHOLD, 0)
+    blank = AuditFinding(attack, view.role, "", "correlation", None, 0.0, THRESHOLD, 0)
     if best is None:
         whom = "a single hospital" if attack == ONE else "several hospitals"
         return blank.at(target="nobody", note=f"no bytes of {whom} alone reach this role")

@@ -21,13 +21,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from secure_fl.audits.attacks.assembling import assemble
-from secure_fl.audits.attacks.geometry import Span, in_span, span_of, time_span_check
-from secure_fl.audits.attacks.inputs import array, attention_names, inputs_of, module_of
-from secure_fl.audits.attacks.lenses import adapter_rows, lenses_of, row_values
-from secure_fl.audits.attacks.words import (
+from secure_fl.audits.attacks.adapter_views import adapter_rows, lenses_of, row_values
+from secure_fl.audits.attacks.gradient_spans import InputSpan, in_span, span_of, time_span_check
+from secure_fl.audits.attacks.guess_scores import (
     RECALL,
-    Score,
+    GuessScore,
     best_rouge,
     choose,
     finding,
@@ -38,7 +36,9 @@ from secure_fl.audits.attacks.words import (
     set_scores,
     specials,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.layer_inputs import array, attention_names, inputs_of, module_of
+from secure_fl.audits.attacks.sentence_search import assemble
+from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import depth
 from secure_fl.learning.schedule import factor
 from secure_fl.learning.usual import rate_of
@@ -66,7 +66,7 @@ class Guess(NamedTuple):
     rank: int
 
 
-def span_check(view: View, prior: Prior) -> Finding:
+def span_check(view: View, prior: Prior) -> AuditFinding:
     """Guess the tokens of each party's texts, or of a sum's."""
     model = prior.model()
 
@@ -108,7 +108,7 @@ def guess_texts(values: Arrays, prior: Prior) -> Guess:
 
 def _spans(
     values: Arrays, model: nn.Module, prior: Prior, layer: int, *, only_queries: bool = False
-) -> tuple[Span, ...]:
+) -> tuple[InputSpan, ...]:
     """The span of one layer's inputs, or what each adapter saw of it; empty: nothing was read."""
     names = attention_names(model, layer)
     names = tuple(n for n in names if not only_queries or module_of(n).startswith("q"))
@@ -116,10 +116,12 @@ def _spans(
     width = weights[names[0]].shape[1] if names else 0
     if lenses := lenses_of(model, names):
         seen = [(adapter_rows(values, n, A), A.T) for n, A in lenses.items()]
-        return tuple(Span(span_of({"B": rows}, {}, 0.0), lens) for rows, lens in seen if len(rows))
+        return tuple(
+            InputSpan(span_of({"B": rows}, {}, 0.0), lens) for rows, lens in seen if len(rows)
+        )
     if not (rows := row_values(values, names, width)):
         return ()
-    return (Span(span_of(rows, weights, first_rate(prior) * prior.training.weight_decay)),)
+    return (InputSpan(span_of(rows, weights, first_rate(prior) * prior.training.weight_decay)),)
 
 
 def first_rate(prior: Prior) -> float:
@@ -129,7 +131,7 @@ def first_rate(prior: Prior) -> float:
     return rate * factor(prior.training, begun)
 
 
-def _score(guess: Guess, reading: Reading, prior: Prior) -> Score:
+def _score(guess: Guess, reading: Reading, prior: Prior) -> GuessScore:
     """Recall of distinct tokens; a word at a place is not scored, because spans confuse places.
 
     With (u, i), (u, j) and (v, i) in the span, (v, j) is in it too: words and places are added.
@@ -149,4 +151,4 @@ def _score(guess: Guess, reading: Reading, prior: Prior) -> Score:
         "hits": len(set(guess.words) & truth),
         "rank": float(guess.rank),
     }
-    return Score(recall, set_scores(public, truth)[1], len(truth), details)
+    return GuessScore(recall, set_scores(public, truth)[1], len(truth), details)

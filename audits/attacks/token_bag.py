@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.audits.attacks.entities import shares
-from secure_fl.audits.attacks.inputs import Array, word_table
-from secure_fl.audits.attacks.words import (
-    Score,
+from secure_fl.audits.attacks.guess_scores import (
+    GuessScore,
     choose,
     f1,
     finding,
@@ -27,7 +26,8 @@ from secure_fl.audits.attacks.words import (
     specials,
     tokens,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.layer_inputs import Array, word_table
+from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 
 OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
 NAME = "token bag"
@@ -44,7 +44,7 @@ FITTED = 4096  # rows that a factor's share of W₀ is fitted to
 PASSES = 12  # of reweighting
 
 
-def token_bag(view: View, prior: Prior) -> Finding:
+def token_bag(view: View, prior: Prior) -> AuditFinding:
     """Guess each party's words, or the union of a sum's."""
     name, W0 = word_table(prior.model())
 
@@ -122,7 +122,7 @@ def _step(Δ: Array) -> float:
     return float(sizes.min()) if on_grid else 0.0
 
 
-def _score(guess: frozenset[int], reading: Reading, prior: Prior, words: int) -> Score:
+def _score(guess: frozenset[int], reading: Reading, prior: Prior, words: int) -> GuessScore:
     truth = tokens(records_of(reading, prior), prior)
     precision, recall = set_scores(guess, truth)
     everything = f1(len(truth) / words, 1.0)
@@ -135,4 +135,4 @@ def _score(guess: frozenset[int], reading: Reading, prior: Prior, words: int) ->
         "hits": len(guess & truth),
     }
     details |= shares(guess, records_of(reading, prior), prior)
-    return Score(f1(precision, recall), chance, len(truth), details)
+    return GuessScore(f1(precision, recall), chance, len(truth), details)

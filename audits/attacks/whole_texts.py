@@ -22,9 +22,8 @@ from secure_fl.audits.attacks.gradient_matching import (
     match_of,
     shared_with,
 )
-from secure_fl.audits.attacks.span_check import guess_texts
-from secure_fl.audits.attacks.words import (
-    Score,
+from secure_fl.audits.attacks.guess_scores import (
+    GuessScore,
     best_rouge,
     choose,
     finding,
@@ -33,7 +32,8 @@ from secure_fl.audits.attacks.words import (
     sequences,
     specials,
 )
-from secure_fl.audits.base import Arrays, Finding, Prior, Reading, View
+from secure_fl.audits.attacks.span_check import guess_texts
+from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of
 
 NAME = "whole texts"
@@ -50,7 +50,7 @@ SWEEPS = 12  # exchanges of one token, at most
 Text = tuple[int, ...]
 
 
-def whole_texts(view: View, prior: Prior) -> Finding:
+def whole_texts(view: View, prior: Prior) -> AuditFinding:
     """Write down a text behind each reading."""
     if prior.task.head == "ranking" or not prior.task.labels:
         why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
@@ -127,7 +127,7 @@ def _far(text: Text, match: Match, Z: Tensor, table: Tensor) -> float:
     return float(match.distance(_rows(text, match, table), Z, differentiable=False))
 
 
-def _score(guess: tuple[Text, ...], reading: Reading, prior: Prior) -> Score:
+def _score(guess: tuple[Text, ...], reading: Reading, prior: Prior) -> GuessScore:
     """ROUGE-2 of the best guess for each text, against the best public text of the same number."""
     banned = specials(prior)
 
@@ -143,4 +143,4 @@ def _score(guess: tuple[Text, ...], reading: Reading, prior: Prior) -> Score:
         "texts": len(truth),
     }
     chance = best_rouge(public[: max(1, len(guess))], truth, 2)
-    return Score(fmean(each), chance, len(truth), details)
+    return GuessScore(fmean(each), chance, len(truth), details)

@@ -8,7 +8,7 @@ from pathlib import Path
 from secure_fl.audits.document import AuditDocument, encode, read
 from secure_fl.audits.report.markdown import markdown
 from secure_fl.audits.report.page import render
-from secure_fl.display.story import Story, read_story
+from secure_fl.display.run_history import RunHistory, read_run_history
 from secure_fl.files import write_whole
 
 __all__ = ["keep", "markdown", "read_all", "render", "write_pages"]
@@ -19,7 +19,7 @@ DOCUMENT, PAGE, TEXT = "audit.json", "report.html", "report.md"
 def keep(document: AuditDocument, folder: Path) -> None:
     """Write an audit's document and its pages into its run's folder."""
     write_whole(folder / DOCUMENT, encode(document).decode())
-    write_pages([document], folder, [read_story(folder)])
+    write_pages([document], folder, [read_run_history(folder)])
 
 
 def read_all(runs: Sequence[Path]) -> list[AuditDocument]:
@@ -30,10 +30,10 @@ def read_all(runs: Sequence[Path]) -> list[AuditDocument]:
 def write_pages(
     documents: Sequence[AuditDocument],
     folder: Path,
-    stories: Sequence[Story | None] = (),
+    stories: Sequence[RunHistory | None] = (),
     *,
     shared: bool = False,
-    beside: Sequence[Story] = (),
+    beside: Sequence[RunHistory] = (),
 ) -> tuple[Path, Path]:
     """Write the report of some documents into a folder; `stories`: of their runs' training.
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from secure_fl.audits.document import AuditDocument, PointPart
-from secure_fl.audits.report.tables import Table
-from secure_fl.audits.report.words import epsilon, number, size
+from secure_fl.audits.report.report_tables import ReportTable
+from secure_fl.audits.report.terms import epsilon, number, size
 
 
 def points(documents: Sequence[AuditDocument]) -> tuple[PointPart, ...]:
@@ -28,7 +28,7 @@ def points(documents: Sequence[AuditDocument]) -> tuple[PointPart, ...]:
     return tuple(found.values())
 
 
-def runs(documents: Sequence[AuditDocument]) -> Table:
+def runs(documents: Sequence[AuditDocument]) -> ReportTable:
     """One line for each run that is compared."""
     header = ("Run", "Protection", "Status", "Accuracy", "Leakage", "ε (largest)", "Bytes")
     rows = [
@@ -43,7 +43,7 @@ def runs(documents: Sequence[AuditDocument]) -> Table:
         )
         for place, document in enumerate(documents, start=1)
     ]
-    return Table("The runs, one line each", header, rows)
+    return ReportTable("The runs, one line each", header, rows)
 
 
 def accuracy(document: AuditDocument) -> str:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from secure_fl.audits.document import AuditDocument, PrivacyPart
-from secure_fl.audits.report import comparison, matrix, sentences, tables, trade_off
+from secure_fl.audits.report import comparison, matrix_cells, report_tables, sentences, trade_off
+from secure_fl.audits.report.report_tables import ReportTable
 from secure_fl.audits.report.sentences import contradictions
-from secure_fl.audits.report.tables import Table
-from secure_fl.audits.report.words import (
+from secure_fl.audits.report.terms import (
     ACCESS,
     STATUS,
     VERDICTS,
@@ -47,7 +47,7 @@ def text(value: str) -> str:
     return re.sub(r"(?i)\b(https?|ftp|www)(?=[:.])", r"\1\\", line)
 
 
-def table(content: Table) -> str:
+def table(content: ReportTable) -> str:
     """A table with its caption above; nothing if it has no rows."""
     if not content.rows:
         return ""
@@ -68,18 +68,18 @@ def fenced(code: str) -> str:
 def _compared(documents: Sequence[AuditDocument]) -> Iterable[str]:
     yield "## The runs compared"
     yield table(comparison.runs(documents))
-    roles = matrix.roles(documents)
+    roles = matrix_cells.roles(documents)
     rows = [
         (capital(what), f"{place}. {document.run.name}", *map(_cell, line))
-        for what in matrix.comparable(documents)
+        for what in matrix_cells.comparable(documents)
         for place, (document, line) in enumerate(
-            zip(documents, matrix.compared(documents, what), strict=True), start=1
+            zip(documents, matrix_cells.compared(documents, what), strict=True), start=1
         )
     ]
     yield text(sentences.SIDE_BY_SIDE)
     header = ("Information", "Run", *map(capital, roles))
-    yield table(Table("Who can see what, side by side", header, rows))
-    yield table(tables.points(comparison.points(documents)))
+    yield table(ReportTable("Who can see what, side by side", header, rows))
+    yield table(report_tables.points(comparison.points(documents)))
     if trade_off.comparable(documents):
         yield text(sentences.OVER_EPSILON)
         yield table(trade_off.table(documents))
@@ -105,20 +105,20 @@ def _run(document: AuditDocument) -> Iterable[str]:
     yield from _asked(document)
     yield "### Accuracy beside leakage"
     yield text(sentences.measured(document))
-    yield table(tables.points(document.points)) or sentences.WITHOUT["accuracy"]
-    yield table(tables.scores(document))
+    yield table(report_tables.points(document.points)) or sentences.WITHOUT["accuracy"]
+    yield table(report_tables.scores(document))
     yield "### What was not tested"
     yield _items(document.untested) or text(sentences.ALL_TESTED)
     yield from _trials(document)
     yield from _figures(document)
     yield "### Policy, settings, seed and versions"
-    yield table(tables.facts("Policy", document.policy))
-    yield table(tables.sources(document))
+    yield table(report_tables.facts("Policy", document.policy))
+    yield table(report_tables.sources(document))
     yield fenced(document.run.settings)
 
 
 def _asked(document: AuditDocument) -> Iterable[str]:
-    found = table(tables.asked(document))
+    found = table(report_tables.asked(document))
     yield text(sentences.ASKED) if found else ""
     yield found or sentences.WITHOUT["asked"]
 
@@ -126,17 +126,17 @@ def _asked(document: AuditDocument) -> Iterable[str]:
 def _matrix(document: AuditDocument) -> str:
     if not document.matrix:
         return sentences.NO_MATRIX
-    roles = matrix.roles([document])
+    roles = matrix_cells.roles([document])
     rows = [
-        (capital(what), *map(_cell, matrix.line(document, what, roles)))
-        for what in matrix.kinds([document])
+        (capital(what), *map(_cell, matrix_cells.line(document, what, roles)))
+        for what in matrix_cells.kinds([document])
     ]
     header = ("Information", *map(capital, roles))
     legend = "; ".join(f"{_term(one)}: {one.meaning}" for one in ACCESS.values())
-    return table(Table("Who can see what", header, rows)) + f"\n\n{text(legend)}."
+    return table(ReportTable("Who can see what", header, rows)) + f"\n\n{text(legend)}."
 
 
-def _cell(cell: matrix.Cell) -> str:
+def _cell(cell: matrix_cells.MatrixCell) -> str:
     trials = "evidence: " + ", ".join(trial.id for trial in cell.evidence) if cell.evidence else ""
     mark = "≠ differs" if cell.differs else ""
     return "; ".join(filter(None, (_term(cell.term), mark, cell.note, cell.basis, trials)))
@@ -156,7 +156,7 @@ def _privacy(part: PrivacyPart) -> str:
         "δ": number(part.delta),
         "Privacy loss budget": "none set" if part.budget is None else epsilon(part.budget),
     } | {name: plain(fact) for name, fact in ordered(part.facts)}
-    known = Table(f"Per {part.unit}", ("Name", "Value"), list(facts.items()))
+    known = ReportTable(f"Per {part.unit}", ("Name", "Value"), list(facts.items()))
     blocks = [text(sentences.in_words(part)), table(known)]
     if part.assumptions:
         blocks += ["This holds if:", _items(part.assumptions)]
@@ -165,23 +165,23 @@ def _privacy(part: PrivacyPart) -> str:
 
 def _trials(document: AuditDocument) -> Iterable[str]:
     yield "### Trials"
-    yield table(tables.trials(document)) or sentences.NO_TRIALS
+    yield table(report_tables.trials(document)) or sentences.NO_TRIALS
     for trial in document.trials:
         judged = _term(VERDICTS[sentences.verdict(trial)])
         yield f"#### {text(f'{trial.id}: {judged}')}"
         yield text(f"{sentences.outcome(trial)} {trial.about}")
-        yield table(tables.findings(trial))
+        yield table(report_tables.findings(trial))
 
 
 def _figures(document: AuditDocument) -> Iterable[str]:
     yield "### Membership attacks"
-    yield table(tables.roc(document)) or sentences.WITHOUT["roc"]
+    yield table(report_tables.roc(document)) or sentences.WITHOUT["roc"]
     yield "### Budget and cost"
-    yield table(tables.budget(document)) or sentences.WITHOUT["budget"]
-    yield table(tables.traffic(document)) or sentences.WITHOUT["traffic"]
-    yield table(tables.volumes(document))
-    yield table(tables.seconds(document))
-    yield table(tables.spectra(document)) or sentences.WITHOUT["spectra"]
+    yield table(report_tables.budget(document)) or sentences.WITHOUT["budget"]
+    yield table(report_tables.traffic(document)) or sentences.WITHOUT["traffic"]
+    yield table(report_tables.volumes(document))
+    yield table(report_tables.seconds(document))
+    yield table(report_tables.spectra(document)) or sentences.WITHOUT["spectra"]
 
 
 def _items(lines: Iterable[str]) -> str:

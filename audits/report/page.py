@@ -10,23 +10,31 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.report import comparison, matrix, plots, sentences, tables, trade_off, words
+from secure_fl.audits.report import (
+    comparison,
+    matrix_cells,
+    plots,
+    report_tables,
+    sentences,
+    terms,
+    trade_off,
+)
 from secure_fl.audits.report.sentences import contradictions
-from secure_fl.display.comparing import comparison as learned
+from secure_fl.display.compare_page import comparison as learned
 from secure_fl.display.html import STYLE
+from secure_fl.display.run_history import RunHistory
 from secure_fl.display.run_page import article
-from secure_fl.display.story import Story
 
 HERE = Path(__file__).parent
 
 
-class Run(NamedTuple):
+class RunSection(NamedTuple):
     """One run, with all that its sections show."""
 
     document: AuditDocument
     place: int  # from 1, as compared
     roles: list[str]
-    matrix: list[tuple[str, list[matrix.Cell]]]
+    matrix: list[tuple[str, list[matrix_cells.MatrixCell]]]
     anchors: list[str]  # of the trials, in order
     links: dict[str, str]  # a trial's id to its anchor
     contradictions: list[str]
@@ -37,10 +45,10 @@ class Run(NamedTuple):
 
 def render(
     documents: Sequence[AuditDocument],
-    stories: Sequence[Story | None] = (),
+    stories: Sequence[RunHistory | None] = (),
     *,
     shared: bool = False,
-    beside: Sequence[Story] = (),
+    beside: Sequence[RunHistory] = (),
 ) -> str:
     """The page, of one run or of several: the same documents give the same bytes.
 
@@ -49,7 +57,7 @@ def render(
     """
     if not documents:
         raise ValueError("a report is about one run at least")
-    named = matrix.anchors(documents)
+    named = matrix_cells.anchors(documents)
     trained = [
         Markup(article(story, f"run{place}-trained", shared=shared, level=4) if story else "")  # noqa: S704
         for place, story in enumerate([*stories, *[None] * (len(documents) - len(stories))], 1)
@@ -64,9 +72,10 @@ def render(
     context: dict[str, Any] = {
         "runs": runs,
         "learned": Markup(learned(told)) if several and len(told) > 1 else None,  # noqa: S704
-        "roles": matrix.roles(documents),
+        "roles": matrix_cells.roles(documents),
         "compared": [
-            (what, matrix.compared(documents, what)) for what in matrix.comparable(documents)
+            (what, matrix_cells.compared(documents, what))
+            for what in matrix_cells.comparable(documents)
         ],
         "compared_runs": comparison.runs(documents),
         "together": together,
@@ -77,9 +86,11 @@ def render(
     return _environment().get_template("template.html.j2").render(context)
 
 
-def _run(document: AuditDocument, place: int, anchors: list[str]) -> Run:
-    roles = matrix.roles([document])
-    rows = [(what, matrix.line(document, what, roles)) for what in matrix.kinds([document])]
+def _run(document: AuditDocument, place: int, anchors: list[str]) -> RunSection:
+    roles = matrix_cells.roles([document])
+    rows = [
+        (what, matrix_cells.line(document, what, roles)) for what in matrix_cells.kinds([document])
+    ]
     links: dict[str, str] = {}
     for trial, anchor in zip(document.trials, anchors, strict=True):
         links.setdefault(trial.id, anchor)
@@ -93,7 +104,7 @@ def _run(document: AuditDocument, place: int, anchors: list[str]) -> Run:
         "traffic": plots.traffic(document.traffic, f"{name}-traffic"),
         "spectra": plots.spectra(document.spectra, f"{name}-spectra"),
     }
-    return Run(
+    return RunSection(
         document,
         place,
         roles,
@@ -115,5 +126,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(words=words, say=sentences, tables=tables, safe=Markup)
+    environment.globals.update(words=terms, say=sentences, tables=report_tables, safe=Markup)
     return environment

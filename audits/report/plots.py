@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from secure_fl.audits.document import PointPart, RocPart, SeriesPart
 from secure_fl.audits.report import curves
 from secure_fl.audits.report.svg import INK, MARKS, SOFT, look, short, svg
-from secure_fl.audits.report.words import epsilon, number, size
+from secure_fl.audits.report.terms import epsilon, number, size
 
 
 class Plot(NamedTuple):

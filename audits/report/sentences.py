@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from secure_fl.audits.document import ENTITIES, AuditDocument, FindingPart, PrivacyPart, TrialPart
-from secure_fl.audits.report.words import STATUS, VERDICTS, count, listing, number
+from secure_fl.audits.report.terms import STATUS, VERDICTS, count, listing, number
 
 MODES = {
     "none": "none; the coordinator reads every update",

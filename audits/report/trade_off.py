@@ -12,10 +12,10 @@ from matplotlib.ticker import FuncFormatter
 
 from secure_fl.audits.document import AuditDocument, TrialPart
 from secure_fl.audits.report.plots import Plot
+from secure_fl.audits.report.report_tables import ReportTable
 from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
 from secure_fl.audits.report.svg import MARKS, SOFT, look, short, svg
-from secure_fl.audits.report.tables import Table
-from secure_fl.audits.report.words import VERDICTS, epsilon, number
+from secure_fl.audits.report.terms import VERDICTS, epsilon, number
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
 
@@ -88,21 +88,23 @@ def comparable(documents: Sequence[AuditDocument]) -> bool:
     return len(promised) > 1
 
 
-class Curve(NamedTuple):
+class EpsilonCurve(NamedTuple):
     """What a page of several runs shows of it."""
 
     plot: Plot | None
-    table: Table
+    table: ReportTable
 
 
-def curve(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()) -> Curve | None:
+def curve(
+    documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()
+) -> EpsilonCurve | None:
     """Plot and table; None: these runs have nothing to compare."""
     if not comparable(documents):
         return None
-    return Curve(plot(documents, name, names), table(documents, names))
+    return EpsilonCurve(plot(documents, name, names), table(documents, names))
 
 
-def shown(curve: Curve, name: str) -> str:
+def shown(curve: EpsilonCurve, name: str) -> str:
     """The curve as a section of a page that compares trainings."""
     body = html.paragraph(OVER_EPSILON)
     if curve.plot is None:
@@ -115,7 +117,7 @@ def shown(curve: Curve, name: str) -> str:
     return html.section(name, laid.caption, body)
 
 
-def table(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> Table:
+def table(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> ReportTable:
     """A line for each attack on each run."""
     rows = [
         (
@@ -129,7 +131,7 @@ def table(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> Tabl
         for one in successes(documents, names)
     ]
     header = ("Run", "ε", "Attack", "AUC [95 %]", "Most that ε allows", "Verdict")
-    return Table("Attack success over ε", header, rows)
+    return ReportTable("Attack success over ε", header, rows)
 
 
 def _value(one: Success) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks.evidence.recorded import recorded
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.audits import suite
+from secure_fl.audits.access_matrix import matrix
 from secure_fl.audits.attacks import token_bag
-from secure_fl.audits.matrix import matrix
 from secure_fl.data.silo import Silo
 from secure_fl.settings import Section
 

@@ -18,7 +18,7 @@ from torch import nn
 from benchmarks.micro import dp
 from benchmarks.report import Report, Target, table
 from benchmarks.simulation import Simulated, simulate
-from secure_fl.algorithms.products import SPARE
+from secure_fl.algorithms.exact_adapters import SPARE
 from secure_fl.learning.adapters import adapt, adapted
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort

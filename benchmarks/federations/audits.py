@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report, Target, table
-from secure_fl.audits.attacks.geometry import time_span_check
+from secure_fl.audits.attacks.gradient_spans import time_span_check
 from secure_fl.audits.demonstration import demonstrate, summary, together
 from secure_fl.audits.run import audit
 from secure_fl.federation.federation import Federation

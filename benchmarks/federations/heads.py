@@ -22,7 +22,7 @@ from benchmarks.collection import DEFAULT, SETS, read
 from secure_fl import corpora
 from secure_fl.algorithms.updates import add_, agree_on, moved, weighted_mean
 from secure_fl.errors import ModelError, PartyFailed
-from secure_fl.events import Event, EventLog
+from secure_fl.events import EventLog
 from secure_fl.learning.rates import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.guard import Guard, Judge
@@ -162,7 +162,7 @@ def train(
     seed: int,
     guard: GuardSettings | None,
     mode: Protection = "secagg",
-) -> tuple[nn.Module | None, list[Event]]:
+) -> tuple[nn.Module | None, list[dict[str, Any]]]:
     """FedAvg of heads, and what was told on the way; no model where votes stopped the run."""
     width = next(iter(members.values())).train.vectors.shape[1]
     models = {name: head(width, seed) for name in members}

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.report import Report, Target, table
 from secure_fl import Federation
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.base import Trial
 from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.findings import AuditTrial
 from secure_fl.audits.public_trials import Public
 from secure_fl.audits.report import keep, trade_off, write_pages
 from secure_fl.audits.report.svg import alone
@@ -121,7 +121,7 @@ def _shared(public: Public, models: tuple[int, int]) -> list[Any]:
     return [*made, public.control, public.null]
 
 
-def _trials(public: Public, shared: Sequence[Any]) -> list[Trial]:
+def _trials(public: Public, shared: Sequence[Any]) -> list[AuditTrial]:
     many, few, control, null = shared
     assert public.released is not None  # noqa: S101 - FedAvg releases its model
     found = []
@@ -129,5 +129,5 @@ def _trials(public: Public, shared: Sequence[Any]) -> list[Trial]:
         control_found, deployed, null_found = (
             attack(view, public.prior, shadows=shadows) for view in (control, public.released, null)
         )
-        found.append(Trial(control_found, deployed, null_found))
+        found.append(AuditTrial(control_found, deployed, null_found))
     return found

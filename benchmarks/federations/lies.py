@@ -20,9 +20,9 @@ from secure_fl.coordinator.sum_steps import SumStep
 from secure_fl.crypto.sealing import packing, sharing, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.crypto.sealing.segments import HUGE, Layout, squared_norm
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.party.session import Session
 from secure_fl.protocol.messages import (
     MOST_NOTES,

@@ -27,8 +27,8 @@ IMPORTS = [  # what both commands need; none of them starts a thread
     "secure_fl.engines.flare.hub",
     "secure_fl.learning.dp.training",
     "secure_fl.pilot.hospital",
-    "secure_fl.pilot.lead",
-    "secure_fl.pilot.site",
+    "secure_fl.pilot.coordinator_process",
+    "secure_fl.pilot.site_memory",
 ]
 
 

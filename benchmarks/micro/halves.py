@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from secure_fl.coordinator.sum_steps import Rules, offers_to
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.crypto.sealing.secure_sum import SecureSums
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSums, SumUnderWay
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.protocol.messages import Audience, Offer, Unmask, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Group, Offered, Rule, TotalFor

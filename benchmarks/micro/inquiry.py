@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.report import Report, Target, table
 from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import federate

@@ -21,7 +21,7 @@ from benchmarks.micro.memory_stage import stage
 from benchmarks.report import Report, Target, table
 from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.packing import Codec
-from secure_fl.crypto.sealing.raw import from_parts
+from secure_fl.crypto.sealing.public import from_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.settings import Protection
 

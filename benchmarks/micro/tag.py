@@ -20,7 +20,7 @@ from benchmarks.report import Report, Target, table
 from secure_fl.crypto.sealing import tags
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay, _add
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay, _add
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group

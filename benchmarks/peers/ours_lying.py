@@ -23,8 +23,8 @@ from secure_fl.coordinator import sum_steps as step
 from secure_fl.coordinator.sum_steps import Reply, SumStep
 from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.masking import public_key
-from secure_fl.crypto.sealing.raw import to_parts
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.public import to_parts
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask

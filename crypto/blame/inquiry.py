@@ -31,8 +31,7 @@ from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
-from secure_fl.crypto.sealing.public import context_bytes, load
-from secure_fl.crypto.sealing.raw import to_parts
+from secure_fl.crypto.sealing.public import context_bytes, load, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.segments import salts_with, to_slots
 from secure_fl.errors import CryptoError, SecureFLError, WireError

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from secure_fl.crypto.privacy.accounting import Event, epsilon
-from secure_fl.crypto.privacy.ensemble_noise import Sized, planned, sized
-from secure_fl.crypto.privacy.events import SkellamRelease, decode_event
+from secure_fl.crypto.privacy.accounting import Event, SkellamRelease, decode_event, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Adjacency, Budget, Ledger, Unit
 from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.privacy.planning import Sized, planned, sized
 from secure_fl.errors import BudgetError
 from secure_fl.protocol.ports import Noise
 from secure_fl.settings import NoiseSettings

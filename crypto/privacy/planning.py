@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
-from secure_fl.crypto.privacy.accounting import Accountant, calibrate, epsilon
-from secure_fl.crypto.privacy.events import DpSgdSteps, GaussianRelease
+from secure_fl.crypto.privacy.accounting import (
+    Accountant,
+    DpSgdSteps,
+    GaussianRelease,
+    calibrate,
+    epsilon,
+)
 from secure_fl.crypto.privacy.noise import (
     SkellamNoise,
     calibrated_gaussian,
@@ -17,6 +26,7 @@ from secure_fl.crypto.privacy.noise import (
     prediction_sensitivity,
 )
 from secure_fl.errors import BudgetError
+from secure_fl.settings import NoiseSettings
 
 USEFUL = 0.9  # an ensemble that agrees should be read correctly this often
 
@@ -220,3 +230,138 @@ def _useful_std(parties: int, classes: int) -> float:
 
 def _gaussian_epsilon(plan: Predictions, std: float) -> float:
     return epsilon([GaussianRelease(std / plan.sensitivity, plan.releases)], plan.delta)
+
+
+Rows = list[tuple[str, str]]
+PREDICTIONS = "ensemble predictions, per hospital"
+
+
+def prediction_rows(plan: Predictions, found: PredictionBudget) -> Rows:
+    """Say what noised predictions cost, what is left of their signal, and what would help."""
+    rows = [
+        ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g}"),
+        ("exchanges in all", f"{found.releases}, L2 sensitivity {found.sensitivity:.2f} each"),
+        ("unanimous signal", f"{found.signal:.2f} on a sum over {plan.parties} parties"),
+        ("noise, a trusted centre", f"std {found.std_central:.1f} (Gaussian)"),
+        (
+            "noise, distributed",
+            f"std {found.std:.1f} guaranteed with {_count(plan.dropouts, 'dropout')} and "
+            f"{_count(plan.colluders, 'colluder')}; {found.std_all_present:.1f} when all are "
+            "present",
+        ),
+        ("signal to noise", f"{found.signal_to_noise:.2f}"),
+        (
+            "a unanimous vote is read right",
+            f"{found.correct:.1%} (guessing: {1 / plan.classes:.1%})",
+        ),
+    ]
+    if not found.drowned:
+        return [*rows, ("useful", "yes")]
+    opened = plan.batch * found.releases
+    fewer = f"{found.opened_useful} predictions opened in all instead of {opened}"
+    advice = [
+        f"{found.parties_useful} parties",
+        *([fewer] if found.opened_useful else []),
+        f"ε = {found.epsilon_useful:.3g}",
+        "or DP-SGD at each hospital instead",
+    ]
+    return [*rows, ("useful (90% right) with", f"one of: {'; '.join(advice)}")]
+
+
+def training_rows(found: TrainingBudget, unit: str = "record") -> Rows:
+    """Say what DP-SGD costs at one silo."""
+    return [
+        ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g} (adding or removing a {unit})"),
+        ("noise multiplier", f"{found.noise_multiplier:.4f}"),
+        ("steps", f"{found.steps} at sample rate {found.sample_rate:.5g}"),
+    ]
+
+
+def table(title: str, rows: Sequence[tuple[str, str]], columns: int = 80) -> str:
+    """Lay out a title and rows below it; a value that is too long goes on below itself."""
+    width = max(len(name) for name, _ in rows)
+    below = f"\n{'':{width + 4}}"
+    wide = max(columns - width - 4, 20)
+    told = ((name, below.join(wrap(value, wide))) for name, value in rows)
+    return title + "".join(f"\n  {name:<{width}}  {value}" for name, value in told)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """The noise of every sum of a plan, and what it comes to."""
+
+    noise: SkellamNoise
+    plan: Predictions
+    budget: PredictionBudget
+
+    def facts(self) -> dict[str, Any]:
+        """The figures that decide whether the sums are worth anything; all of them are public."""
+        found = self.budget
+        return {
+            "epsilon": found.epsilon,
+            "delta": found.delta,
+            "releases": found.releases,
+            "std_guaranteed": found.std,
+            "std_all_present": found.std_all_present,
+            "signal": found.signal,
+            "signal_to_noise": found.signal_to_noise,
+            "correct": found.correct,
+            "drowned": found.drowned,
+            "dropouts": self.plan.dropouts,
+            "colluders": self.plan.colluders,
+            "scale": self.plan.scale,
+        }
+
+    def text(self) -> str:
+        """The table that `secure-fl budget` prints."""
+        return table(PREDICTIONS, prediction_rows(self.plan, self.budget))
+
+    def require_useful(self) -> None:
+        """Raise BudgetError with the table if the noise drowns the signal."""
+        if self.budget.drowned:
+            raise BudgetError(
+                f"the noise drowns what the parties agree on\n{self.text()}",
+                fix="change the plan as the last line says, or set protection.noise.force = true",
+                reason="noise-hides-signal",
+            )
+
+
+def planned(
+    settings: NoiseSettings,
+    *,
+    examples: int,
+    classes: int,
+    releases: int,
+    parties: int,
+    threshold: int,
+) -> Predictions:
+    """Describe so many sums of so many predictions each."""
+    dropouts = max(0, parties - threshold) if settings.dropouts is None else settings.dropouts
+    return Predictions(
+        parties=parties,
+        classes=classes,
+        examples=examples,
+        batch=examples,
+        rounds=1,
+        exchanges=releases,
+        delta=settings.delta,
+        dropouts=dropouts,
+        colluders=settings.colluders,
+        scale=settings.scale,
+    )
+
+
+def sized(settings: NoiseSettings, plan: Predictions) -> Sized:
+    """Find the noise that the settings ask for."""
+    target = settings.epsilon if settings.target_epsilon is None else settings.target_epsilon
+    return _sized(plan, None if settings.std is not None else target, settings.std)
+
+
+@lru_cache(maxsize=64)  # all members of a simulated run ask for the same
+def _sized(plan: Predictions, epsilon: float | None, std: float | None) -> Sized:
+    noise = size_noise(plan, epsilon=epsilon, std=std)
+    return Sized(noise, plan, plan_predictions(plan, epsilon=epsilon, std=std))

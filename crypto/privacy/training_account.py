@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from secure_fl.crypto.privacy.accounting import (
+    DpSgdSteps,
     Event,
     calibrate,
     decode_event,
     encode_event,
     epsilon,
 )
-from secure_fl.crypto.privacy.events import DpSgdSteps
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, events_of, load_chain
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings

@@ -23,9 +23,10 @@ from secure_fl.crypto.sealing.public import (
     SeededSum,
     Sum,
     context_bytes,
+    from_parts,
     load,
+    to_parts,
 )
-from secure_fl.crypto.sealing.raw import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.segments import from_slots, needs_masks, salt_of, to_slots
 from secure_fl.crypto.sealing.step_keys import DEALT

@@ -14,17 +14,22 @@ import numpy as np
 from tenseal import sealapi
 
 from secure_fl.crypto.sealing.public import (
+    MemoryFile,
     PublicContext,
     Sum,
     check_slots,
     context_bytes,
+    frame,
+    key_layout,
     make_context,
+    moved,
     parse,
     polynomial,
     read_sum,
     serialize,
+    unframe,
+    widths,
 )
-from secure_fl.crypto.sealing.raw import MemoryFile, frame, key_layout, moved, unframe, widths
 from secure_fl.crypto.sealing.scheme import COHORT, Slots, check_cohort
 from secure_fl.errors import CryptoError
 

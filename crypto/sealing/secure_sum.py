@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +15,259 @@ from numpy.typing import NDArray
 from secure_fl.crypto.blame.evidence import Bound
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import PublicIdentity, channel
+from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.sealing import secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
-from secure_fl.crypto.sealing.segments import left_between_parts, needs_masks
+from secure_fl.crypto.sealing.segments import (
+    Layout,
+    check_bound,
+    from_slots,
+    left_between_parts,
+    needs_masks,
+    salts_by_digest,
+    salts_with,
+    segment_key,
+    to_slots,
+)
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.crypto.sealing.sum_under_way import SumContext, SumUnderWay
-from secure_fl.crypto.sealing.transcript import Transcript
-from secure_fl.errors import CohortError
+from secure_fl.crypto.sealing.transcript import Transcript, audience_of
+from secure_fl.errors import DISTRUST, CohortError, TamperError
 from secure_fl.protocol.messages import (
     Audience,
+    Confirm,
+    Confirmed,
+    Lost,
     Offer,
+    Salt,
+    Segment,
     SumId,
     Told,
+    Unmask,
+    UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, Rule, Vector
+from secure_fl.protocol.ports import NOBODY, Group, Noise, Rule, Upload, Vector
 from secure_fl.thresholds import require_maskable
+
+
+@dataclass(frozen=True, slots=True)
+class SumContext:
+    """What all sums of one run share at one party."""
+
+    me: str
+    keys: PartyKeys
+    digest_key: bytes
+    transcript: Transcript
+    run: str
+    host: str | None
+    numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
+    parties: int  # how many contribute to sums: all members but the host
+
+
+class _Part(NamedTuple):
+    """One segment of a sum, as this party sent it."""
+
+    group: Group
+    layout: Layout
+    stream: StreamId
+    leftovers: Mapping[str, Vector]
+
+
+class SumUnderWay:
+    """One sum at one party, from its upload to its opening, with the keys that serve it alone."""
+
+    def __init__(
+        self,
+        context: SumContext,
+        index: int,
+        keys: StepKeys | None,  # None: without masks
+        groups: Sequence[Group],
+        rule: Rule,
+        at: SumId,
+    ) -> None:
+        self._context, self._index, self._keys, self._rule = context, index, keys, rule
+        self._parts: list[_Part] = []
+        self._opened = False
+        self.unscaled: list[str] = []  # names whose scales could not be taken from this sum
+        sealed = [self._seal(group, at) for group in groups]
+        segments = tuple(segment for segment, _ in sealed)
+        masked = 0 if keys is None else index
+        self.upload = Upload(segments, b"".join(data for _, data in sealed), masked)
+        self.layouts = tuple(part.layout for part in self._parts)
+
+    # --- there: docs/protocol.md, a sum, row 1 ----------------------------------------------------
+
+    def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
+        """One group as a segment; empty where this party only reads the sum."""
+        context, rule = self._context, self._rule
+        transcript, me = context.transcript, context.me
+        if rule.bound is not None:
+            check_bound(group, rule.bound)
+        common = transcript.seen.by(
+            (*group.owners, *group.readers), host=rule.audience == Audience.HOST
+        )
+        # Keyed: what was opened could be few values, which the coordinator might guess.
+        key = segment_key(group, rule, at, keyed_digest(context.digest_key, common, b"seen"))
+        layout = transcript.scales.layout(group, rule, context.parties)
+        # The key in it keeps two segments of one sum from sharing a key stream, and the masks of
+        # parties that are in different rounds, or saw different things, from cancelling.
+        stream = StreamId(context.run, key.hex(), self._index)
+        data, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
+        if me in group.owners:
+            vectors = {n: transcript.scales.whole(n, v, rule) for n, v in group.vectors.items()}
+            slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
+            by_peer = {} if self._keys is None else self._salts(self._keys, group)
+            slots = self._masked(slots, group, stream, by_peer)
+            salts = salts_by_digest(by_peer)
+            cohort = None if rule.audience == Audience.HOST else context.keys.cohort
+            data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
+        self._parts.append(_Part(group, layout, stream, leftovers))
+        owners = () if len(group.owners) == context.parties else group.owners
+        return Segment(key, len(data), layout.slots + 1, owners, salts), data
+
+    def _salts(self, keys: StepKeys, group: Group) -> dict[str, bytes]:
+        """What the masks with single peers are bound to, beyond what all of the sum have seen."""
+        context, host = self._context, self._rule.audience == Audience.HOST
+        seen = context.transcript.seen.beyond(
+            context.me, keys.peers(group.owners), (*group.owners, *group.readers), host=host
+        )
+        return {
+            peer: keyed_digest(context.digest_key, both, b"seen by two")
+            for peer, both in seen.items()
+        }
+
+    def _masked(
+        self, slots: Slots, group: Group, stream: StreamId, salts: Mapping[str, bytes]
+    ) -> Slots:
+        """Add what is masked with others, the tag of both, and the self mask over all."""
+        context, keys, t = self._context, self._keys, COHORT.modulus
+        numbers, key = context.numbers, context.keys.tag_key
+        tagged = np.empty(slots.size + 1, np.uint64)
+        tagged[:-1] = slots
+        if keys is not None:
+            host = self._rule.audience == Audience.HOST
+            shared = keys.mask(
+                group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
+            )
+            _add(tagged[:-1], shared)
+        me = numbers[context.me]
+        tag = tags.make(key, tagged[:-1], [me], t, stream)
+        if salts:
+            tag += tags.bonds(key, me, {numbers[peer]: of for peer, of in salts.items()}, t, stream)
+        tagged[-1] = tag % t
+        if keys is not None:
+            keys.add_self_mask(tagged, stream, t)
+        return tagged
+
+    # --- and back: rows 2, 2b and 3 ---------------------------------------------------------------
+
+    def settle(self, lists: Unmask) -> Confirm | None:
+        """Check who is said to survive and hold on to it; sign it if anybody is said to be gone."""
+        if self._rule.noise is not None:
+            for part in self._parts:
+                _check_noise(self._rule.noise, part.group, lists.survivors)
+        if self._keys is None:
+            raise self._unmasked()
+        statement = self._keys.settle(lists.survivors, lists.dropped)
+        return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
+
+    def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
+        """Reveal what removes the masks of this sum."""
+        signatures = confirmed.signatures if confirmed else {}
+        if self._keys is None:
+            raise self._unmasked()
+        return self._keys.reveal(signatures, self._context.keys.peers)
+
+    def open(
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+    ) -> dict[str, NDArray[np.float64]]:
+        """Open every segment, check its tag, decode it, and remember scales and leftovers."""
+        context, rule = self._context, self._rule
+        me, host = context.me, context.host
+        if self._opened or (self._keys is not None and not self._keys.revealed):
+            raise CohortError(
+                "the coordinator sent a total before the masks were removed, or twice",
+                fix=DISTRUST,
+                party=me,
+            )
+        for_me = rule.audience == Audience.PARTIES or me == host
+        if for_me and len(parts) != len(self._parts):
+            raise TamperError(
+                "the coordinator sent back another number of sums", party=me, reason="wrong-sum"
+            )
+        self._opened = True
+        opened: dict[str, NDArray[np.float64]] = {}
+        for place, (sent, data) in enumerate(zip(self._parts, parts, strict=False)):
+            opened |= self._open(place, sent, data, survivors, lost)
+        if rule.carry:
+            for sent in self._parts:
+                if me in sent.group.owners:
+                    context.transcript.scales.keep(sent.group.vectors, sent.leftovers)
+        return opened
+
+    def _open(
+        self,
+        place: int,
+        sent: _Part,
+        data: bytes,
+        survivors: Sequence[str],
+        lost: Mapping[str, Lost],
+    ) -> dict[str, NDArray[np.float64]]:
+        """One segment's sum, and what it says of the next scales."""
+        context, rule, transcript = self._context, self._rule, self._context.transcript
+        if rule.noise is not None:
+            _check_noise(rule.noise, sent.group, survivors)
+        alive = set(survivors)
+        owners = [party for party in sent.group.owners if party in alive]
+        count, cohort = sent.layout.slots + 1, context.keys.cohort
+        if rule.audience == Audience.HOST or cohort is None:
+            slots = to_slots(data, count)
+        else:
+            slots = secret.open(cohort, to_parts(data, count), count, len(owners))
+        self._check(place, slots, owners, lost)
+        slots = slots[:-1]
+        if rule.audience == Audience.HOST:  # take off what the owners added for the host
+            if self._keys is None:
+                raise self._unmasked()
+            modulus = np.uint64(COHORT.modulus)
+            masks = self._keys.host_masks(owners, sent.stream, slots.size, COHORT.modulus)
+            slots = (slots + (modulus - masks)) % modulus
+        values, norms = sent.layout.decode(slots, len(owners), rule.noise)
+        if rule.audience == Audience.PARTIES:
+            readers = (*sent.group.owners, *sent.group.readers)
+            audience = audience_of(readers, alive - {context.host or ""})
+            transcript.seen.note(audience, "\n".join(survivors).encode(), slots.tobytes())
+        self.unscaled += transcript.scales.opened(sent.layout, values, norms, len(owners), rule)
+        return values
+
+    def _check(
+        self, place: int, slots: Slots, owners: Sequence[str], lost: Mapping[str, Lost]
+    ) -> None:
+        """Check the tag of a total, which covers what was masked with those who were lost."""
+        context, sent = self._context, self._parts[place]
+        left = self._keys.left(lost) if self._keys is not None and self._keys.gone else None
+        key, salts = context.keys.tag_key, salts_with(lost, place, owners) if left else {}
+        tags.check_sum(
+            key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
+        )
+
+    def _unmasked(self) -> CohortError:
+        return CohortError(
+            "the coordinator asked to unmask a sum without masks", party=self._context.me
+        )
+
+
+def _add(slots: Slots, masks: Slots) -> None:
+    """Add masks in place, mod the cohort's modulus."""
+    slots += masks
+    np.minimum(slots, slots - np.uint64(COHORT.modulus), out=slots)  # below 0 wraps to the top
+
+
+def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
+    """Refuse to go on with a sum that lost too much of its noise."""
+    noise.check_survivors(len(set(group.owners) & set(survivors)))
 
 
 class SecureSums:

@@ -26,7 +26,7 @@ Bases: TypeAlias = Mapping[tuple[int, str], NDArray[Any]]  # U, by round and mat
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SumReading:
     """The vectors that were read of one sum or share, by the names they travelled under."""
 
     of: tuple[str, ...]
@@ -38,7 +38,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class MergedReading:
     """Values of some parties, summed, in one round."""
 
     of: tuple[str, ...]
@@ -48,7 +48,9 @@ class Read:
     sources: Mapping[str, Source] = field(default_factory=dict)
 
 
-def merged(entries: Iterable[Entry], shapes: Shapes, bases: Bases) -> tuple[Read, ...]:
+def merged(
+    entries: Iterable[SumReading], shapes: Shapes, bases: Bases
+) -> tuple[MergedReading, ...]:
     """One reading for each round and set of parties; of a weight, the move that was sent first."""
     found: dict[tuple[int, tuple[str, ...]], _Merging] = {}
     for entry in entries:
@@ -57,7 +59,7 @@ def merged(entries: Iterable[Entry], shapes: Shapes, bases: Bases) -> tuple[Read
     for (round, of), one in sorted(found.items()):
         values, sources = one.put_together(round, shapes, bases)
         if values:
-            reads.append(Read(of, round, values, tuple(one.places), sources))
+            reads.append(MergedReading(of, round, values, tuple(one.places), sources))
     return tuple(reads)
 
 
@@ -69,7 +71,7 @@ class _Merging:
         self.sources: dict[str, Source] = {}
         self.places: dict[str, None] = {}
 
-    def take(self, entry: Entry, shapes: Shapes) -> None:
+    def take(self, entry: SumReading, shapes: Shapes) -> None:
         """Add what is new; what is no weight's move (predictions, sketches) is new every time."""
         for name, vector in entry.values.items():
             again = self.known(entry, name)
@@ -82,7 +84,7 @@ class _Merging:
             if entry.place:
                 self.places[entry.place] = None
 
-    def known(self, entry: Entry, name: str) -> bool:
+    def known(self, entry: SumReading, name: str) -> bool:
         """Whether this very value was read before, elsewhere."""
         source = (entry.session, entry.number, name)
         return source in (self.sources.get(name), self.sources.get(f"{name}~{entry.number}"))

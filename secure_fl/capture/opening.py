@@ -17,14 +17,14 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.capture import notes, wire
-from secure_fl.capture.notes import Segment, SumNote, Told
+from secure_fl.capture import coordinator_view, party_view
+from secure_fl.capture.coordinator_view import CapturedFrame
+from secure_fl.capture.party_view import SharedValue, SumNote, SumSegment
 from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
-from secure_fl.capture.wire import Seen
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
 from secure_fl.crypto.sealing.masking import Slots
-from secure_fl.crypto.sealing.raw import to_parts
+from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CryptoError, RunError
@@ -35,14 +35,14 @@ Values = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CapturedSegment:
     """One segment of one frame: the bytes of a party's input, or of a total."""
 
-    frame: Seen
+    frame: CapturedFrame
     of: tuple[str, ...]  # whose values are in it
     round: int
     note: SumNote  # of that sum: its layout is public
-    segment: Segment
+    segment: SumSegment
     data: bytes
     total: bool  # what the coordinator sent back, rather than what a party sent
 
@@ -82,15 +82,15 @@ class RecordedRun:
         return min((part.round for part in self.parts), default=1)
 
     @cached_property
-    def frames(self) -> tuple[Seen, ...]:
+    def frames(self) -> tuple[CapturedFrame, ...]:
         """Everything on the coordinator's wires."""
-        return wire.read(self.folder / VIEWS)
+        return coordinator_view.read(self.folder / VIEWS)
 
     def notes(self, party: str) -> tuple[SumNote, ...]:
         """The sums of one party."""
         return self._noted(party)[0]
 
-    def told(self, party: str) -> tuple[Told, ...]:
+    def told(self, party: str) -> tuple[SharedValue, ...]:
         """What others shared with this party and all others."""
         return self._noted(party)[1]
 
@@ -113,11 +113,11 @@ class RecordedRun:
         return RunError(said, fix="train again with --record", file=self.folder, reason="missing")
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[CapturedSegment, ...]:
         """All inputs to sums, and all totals, as they crossed the coordinator's wires."""
         return tuple(self._parts())
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[CapturedSegment]:
         """The n-th input of a party, and the n-th total sent to it, are of its n-th sum."""
         members = {member for session in self.sessions for member in session.members}
         notes = {(n.session, m, n.number): n for m in members for n in self.notes(m)}
@@ -138,13 +138,13 @@ class RecordedRun:
         if opened:
             raise self._incomplete(f"the frame of a sum that {min(opened)[1]} opened")
 
-    def _noted(self, party: str) -> tuple[tuple[SumNote, ...], tuple[Told, ...]]:
+    def _noted(self, party: str) -> tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]:
         if party not in self._read:
-            self._read[party] = notes.read(view_of(self.folder, party))
+            self._read[party] = party_view.read(view_of(self.folder, party))
         return self._read[party]
 
     @cached_property
-    def _read(self) -> dict[str, tuple[tuple[SumNote, ...], tuple[Told, ...]]]:
+    def _read(self) -> dict[str, tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]]:
         return {}
 
 
@@ -165,7 +165,7 @@ class Keys:
         return cls(cohort)
 
 
-def read(part: Part, mode: str, keys: Keys) -> Values:
+def read(part: CapturedSegment, mode: str, keys: Keys) -> Values:
     """Read a part as far as these keys go."""
     segment = part.segment
     if mode == "none":
@@ -178,7 +178,7 @@ def read(part: Part, mode: str, keys: Keys) -> Values:
     return values
 
 
-def slots_of(part: Part, mode: str, keys: Keys) -> Slots | None:
+def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
     """The integers that a part consists of, masked or not; None: sealed to others."""
     assert part.segment.layout is not None  # noqa: S101 - as above
     count = part.segment.layout.slots + 1  # and the tag
@@ -199,7 +199,9 @@ def slots_of(part: Part, mode: str, keys: Keys) -> Slots | None:
         return None
 
 
-def _cut(frame: Seen, note: SumNote, message: messages.SumInput | messages.Total) -> Iterator[Part]:
+def _cut(
+    frame: CapturedFrame, note: SumNote, message: messages.SumInput | messages.Total
+) -> Iterator[CapturedSegment]:
     """The segments of a frame; those of a total that is not for its receiver are not there."""
     total = isinstance(message, messages.Total)
     if isinstance(message, messages.SumInput):
@@ -213,11 +215,13 @@ def _cut(frame: Seen, note: SumNote, message: messages.SumInput | messages.Total
             alive = tuple(name for name in segment.owners if name in survivors)
             of = alive if total else (frame.party,)
             part = data[start : start + size]
-            yield Part(frame, of, max(1, frame.envelope.round), note, segment, part, total)
+            yield CapturedSegment(
+                frame, of, max(1, frame.envelope.round), note, segment, part, total
+            )
         start += size
 
 
-def _floats(data: bytes, segment: Segment) -> Values:
+def _floats(data: bytes, segment: SumSegment) -> Values:
     return _split(np.frombuffer(data, "<f4").astype(np.float64), segment.sizes)
 
 
@@ -232,4 +236,12 @@ def _split(vector: NDArray[np.float64], sizes: Mapping[str, int]) -> Values:
     return dict(zip(sizes, np.split(vector, ends[:-1]), strict=True)) if sizes else {}
 
 
-__all__ = ["Keys", "Part", "RecordedRun", "SessionLine", "as_numbers", "read", "slots_of"]
+__all__ = [
+    "CapturedSegment",
+    "Keys",
+    "RecordedRun",
+    "SessionLine",
+    "as_numbers",
+    "read",
+    "slots_of",
+]

@@ -17,28 +17,30 @@ from secure_fl.capture.merging import (
     OWN,
     PROJECTED,
     WEIGHTS,
-    Entry,
-    Read,
+    MergedReading,
     Shapes,
     Source,
+    SumReading,
     merged,
     model_name,
     shaped,
 )
-from secure_fl.capture.opening import Keys, Part, RecordedRun, Values, as_numbers, read
+from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, Values, as_numbers, read
 from secure_fl.capture.shares import Shared, shares
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import arrays as payload
 
-__all__ = ["OWN", "WEIGHTS", "Read", "Shapes", "Source"]
+__all__ = ["OWN", "WEIGHTS", "MergedReading", "Shapes", "Source"]
 
 
-def of_coordinator(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
+def of_coordinator(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[MergedReading, ...]:
     """What the coordinator reads off its wires, without any key."""
     return _merged(run, [*_off_the_wire(run, (), rounds), *_relayed(run, rounds)], shapes)
 
 
-def of_member(run: RecordedRun, member: str, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
+def of_member(
+    run: RecordedRun, member: str, shapes: Shapes, rounds: int
+) -> tuple[MergedReading, ...]:
     """Take the sums that one member opened, and subtract its own inputs."""
     entries = [*_opened(run, (member,), rounds), *_told(run, (member,), rounds)]
     return _merged(run, entries, shapes)
@@ -46,7 +48,7 @@ def of_member(run: RecordedRun, member: str, shapes: Shapes, rounds: int) -> tup
 
 def of_coalition(
     run: RecordedRun, members: Sequence[str], shapes: Shapes, rounds: int
-) -> tuple[Read, ...]:
+) -> tuple[MergedReading, ...]:
     """What the coordinator and these members read together."""
     entries = [
         *_opened(run, members, rounds),
@@ -56,16 +58,16 @@ def of_coalition(
     return _merged(run, entries, shapes)
 
 
-def of_all(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[Read, ...]:
+def of_all(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[MergedReading, ...]:
     """The aggregates themselves, as the parties opened them."""
     entries = [e for p in run.parties for e in _opened(run, (p,), rounds, less=())]
     return _merged(run, entries, shapes)
 
 
-def host_sums(run: RecordedRun) -> tuple[Read, ...]:
+def host_sums(run: RecordedRun) -> tuple[MergedReading, ...]:
     """Every sum that was opened to the host, one by one, as it was opened."""
     return tuple(
-        Read(part.of, part.round, _vectors(part.note.opened, part.segment.sizes), (place,))
+        MergedReading(part.of, part.round, _vectors(part.note.opened, part.segment.sizes), (place,))
         for part in run.parts
         if part.total and part.frame.party == run.host and part.note.opened is not None
         for place in [part.frame.place]
@@ -86,7 +88,7 @@ def given(run: RecordedRun, party: str, rounds: int) -> dict[Source, NDArray[Any
     return found
 
 
-def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[Entry]:
+def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[SumReading]:
     """Every input and every total, read with the members' keys, less what they put in."""
     keys, own = Keys.of(run, members), _own(run, members)
     seen: set[tuple[object, ...]] = set()
@@ -101,7 +103,7 @@ def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iter
 
 def _opened(
     run: RecordedRun, members: Sequence[str], rounds: int, less: Sequence[str] | None = None
-) -> Iterator[Entry]:
+) -> Iterator[SumReading]:
     """Take the sums that these members opened; subtract their inputs (or those of `less`)."""
     own = _own(run, members if less is None else less)
     for part in run.parts:
@@ -122,17 +124,17 @@ def _own(run: RecordedRun, members: Sequence[str]) -> Own:
     return {m: {(n.session, n.number): n.given for n in run.notes(m)} for m in members}
 
 
-def _less(part: Part, values: Values, own: Own) -> Entry:
+def _less(part: CapturedSegment, values: Values, own: Own) -> SumReading:
     """Subtract known inputs from a sum, and say whose the rest is."""
     at = (part.note.session, part.note.number)
     for member in set(part.of) & set(own):
         mine = own[member].get(at, {})
         values = {name: v - mine[name] if name in mine else v for name, v in values.items()}
     others = tuple(party for party in part.of if party not in own)
-    return Entry(others, part.round, *at, values, part.frame.place)
+    return SumReading(others, part.round, *at, values, part.frame.place)
 
 
-def _told(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[Entry]:
+def _told(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[SumReading]:
     """What others shared with all parties."""
     for member in members:
         for one in shares(run, member):
@@ -140,7 +142,7 @@ def _told(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[Ent
                 yield _entry(one, _whole(one.values))
 
 
-def _relayed(run: RecordedRun, rounds: int) -> Iterator[Entry]:
+def _relayed(run: RecordedRun, rounds: int) -> Iterator[SumReading]:
     """Read shared values at the coordinator: it sees them if nothing seals them."""
     known: set[tuple[int, int, str]] = set()
     for party in run.parties:
@@ -158,8 +160,8 @@ def _relayed(run: RecordedRun, rounds: int) -> Iterator[Entry]:
             yield _entry(one, _whole(values))
 
 
-def _entry(one: Shared, values: Mapping[str, Any]) -> Entry:
-    return Entry((one.sender,), one.round, one.session, one.number, values, one.frame.place)
+def _entry(one: Shared, values: Mapping[str, Any]) -> SumReading:
+    return SumReading((one.sender,), one.round, one.session, one.number, values, one.frame.place)
 
 
 def _whole(values: Mapping[str, NDArray[Any]]) -> Values:
@@ -180,7 +182,9 @@ def _vectors(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, NDArr
     return {name: values[name] for name in names if name in values}
 
 
-def _merged(run: RecordedRun, entries: Sequence[Entry], shapes: Shapes) -> tuple[Read, ...]:
+def _merged(
+    run: RecordedRun, entries: Sequence[SumReading], shapes: Shapes
+) -> tuple[MergedReading, ...]:
     factors = any(name.endswith(PROJECTED) for entry in entries for name in entry.values)
     return merged(entries, shapes, _bases(run, shapes) if factors else {})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.capture import notes, wire
+from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.blobs import Journal, lines
 from secure_fl.coordinator.machine import Engine
 from secure_fl.crypto.sealing.envelopes import PartyKeys
@@ -49,18 +49,18 @@ class FolderCapture:
 
     def engine(self, engine: Engine) -> Engine:
         """Watch the coordinator's wires."""
-        journal = self._journal(self._folder / VIEWS / wire.STEM)
-        return wire.WatchedEngine(engine, journal, self._session)
+        journal = self._journal(self._folder / VIEWS / coordinator_view.STEM)
+        return coordinator_view.WatchedEngine(engine, journal, self._session)
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
         """Watch one party's sums and envelopes, and keep the key that it opens them with."""
         folder = view_of(self._folder, keys.identity.name)
-        journal = self._journal(folder / notes.STEM)
+        journal = self._journal(folder / party_view.STEM)
         if keys.cohort is not None:
             _write(folder / COHORT_KEY.format(self._session), keys.cohort.to_bytes())
         return layer._replace(
-            sums=notes.WatchedSums(layer.sums, journal, self._session),
-            envelopes=notes.WatchedEnvelopes(layer.envelopes, journal, self._session),
+            sums=party_view.WatchedSums(layer.sums, journal, self._session),
+            envelopes=party_view.WatchedEnvelopes(layer.envelopes, journal, self._session),
         )
 
     def close(self) -> None:

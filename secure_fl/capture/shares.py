@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.opening import RecordedRun
-from secure_fl.capture.wire import Seen
 from secure_fl.protocol.messages import Share
 
 DIGEST = 32  # bytes
@@ -24,7 +24,7 @@ class Shared:
     round: int
     session: int
     number: int  # -1, -2, ...: sums are counted from 1
-    frame: Seen
+    frame: CapturedFrame
     values: Mapping[str, NDArray[Any]]
 
 
@@ -33,7 +33,7 @@ def shares(run: RecordedRun, reader: str) -> Iterator[Shared]:
 
     The n-th value that it opened of a sender is the n-th that this sender sent.
     """
-    sent: dict[tuple[int, str], list[Seen]] = {}
+    sent: dict[tuple[int, str], list[CapturedFrame]] = {}
     for frame in run.frames:
         if not frame.sent and isinstance(frame.envelope.message, Share):
             sent.setdefault((frame.line.session, frame.party), []).append(frame)

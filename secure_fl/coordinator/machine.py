@@ -6,12 +6,12 @@ algorithm, nor anything that could use a secret key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
-from secure_fl.coordinator.alike import failed_alike
 from secure_fl.coordinator.blame import FindingStep, Inquest
 from secure_fl.coordinator.resume import OpenedSums, Saved, Unfinished
 from secure_fl.coordinator.run_steps import STEPS
@@ -27,7 +27,20 @@ from secure_fl.errors import (
     TooFewParties,
     WireError,
 )
-from secure_fl.events import EventLog
+from secure_fl.events import (
+    Convicted,
+    EventLog,
+    MemberFailed,
+    MembersExcluded,
+    MembersJoined,
+    MembersLost,
+    Refused,
+    RoundsMissing,
+    RoundsRepeated,
+    RoundStarted,
+    Stopped,
+    SumDisputed,
+)
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, Link, peek
 from secure_fl.protocol.ports import Offered, TotalFor
@@ -91,16 +104,17 @@ class Coordinator:
                 began = self._recorder.clock()
                 reply = step.reply(self.members)
                 self._recorder.spent("answer", self._recorder.clock() - began)
-                if step.lacking:
-                    self._recorder.event("goes back", to=step.round, parties=list(step.lacking))
                 if step.round is not None:
+                    if step.lacking:
+                        lacking = tuple(step.lacking)
+                        self._recorder.event(RoundsRepeated(to=step.round, parties=lacking))
                     self.saved.back_to(step.round - 1, self.members)
                     later = (sums for sums in self._to_repeat if sums.round >= step.round)
                     self._to_repeat = step.to_repeat or tuple(later)
                     self._between(self.members, step.newcomers)
                     self._enter(step.round)
                 if step.newcomers:
-                    self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
+                    self._recorder.event(MembersJoined(round=self.round, parties=step.newcomers))
                 self._offered = step.offered or self._offered
                 if reply is not None and step.takes in (messages.SumInput, messages.UnmaskShares):
                     self._sent = reply.sent
@@ -113,13 +127,13 @@ class Coordinator:
     def _note_forgetful(self, parties: list[str]) -> None:
         if parties:
             self.failed += parties
-            self._recorder.event("forgot", parties=parties)
+            self._recorder.event(RoundsMissing(parties=tuple(parties)))
 
     def _enter(self, round: int) -> None:
         self.round = round
         for link in self._links.values():
             link.round = round
-        self._recorder.event("round", round=round, members=list(self.members))
+        self._recorder.event(RoundStarted(round=round, members=self.members))
 
     def _exchange(self, reply: Reply) -> Step:
         frames = {
@@ -155,7 +169,7 @@ class Coordinator:
                 if self._may_complain(party, message, context):
                     if not complaints:  # now: what comes next may end this, or this process
                         self.inquired = True
-                        self._recorder.event("complaint", round=self.round, parties=[party])
+                        self._recorder.event(SumDisputed(round=self.round, parties=(party,)))
                     complaints[party] = frame
                 else:
                     self._refuse(party, WireError("a complaint of no total of the last sum"))
@@ -168,7 +182,7 @@ class Coordinator:
             adding += clock() - began
         self._recorder.spent("add", adding)
         if left:
-            self._recorder.event("left out", round=self.round, parties=sorted(left))
+            self._recorder.event(MembersExcluded(round=self.round, parties=tuple(sorted(left))))
             self.members = tuple(m for m in self.members if m not in left)
         if complaints and self._sent is not None:
             heard = set(reply.messages) - awaited - self._bad.keys()
@@ -192,7 +206,7 @@ class Coordinator:
             raise error
         self._bad[party] = error
         self.failed.append(party)
-        self._recorder.event("failed", round=self.round, parties=[party], code=code)
+        self._recorder.event(MemberFailed(round=self.round, parties=(party,), code=code))
 
     def _may_complain(
         self, party: str, complaint: messages.Complaint, context: StepContext
@@ -264,18 +278,18 @@ class Coordinator:
 
     def _refuse(self, party: str, error: SecureFLError) -> None:
         self._bad[party] = error
-        self._recorder.event("refused", round=self.round, parties=[party], code=error.code)
+        self._recorder.event(Refused(round=self.round, parties=(party,), code=error.code))
 
     def _name_for_share(self, party: str, owner: str, frame: Frame) -> None:
         """Keep what shows that a party revealed another share than it was dealt; go on without."""
         offer = self._offered.offers[owner]
         bound, deal = offer.public + offer.seed, offer.deals[party]
         evidence = FalseShare(owner, bound, deal, frame.head).text()
-        self._name(party, evidence=evidence)
+        self._name(party, evidence)
 
-    def _name(self, party: str, **what: str) -> None:
+    def _name(self, party: str, evidence: str | None = None) -> None:
         self.named.add(party)
-        self._recorder.event("named", round=self.round, parties=[party], **what)
+        self._recorder.event(Convicted(round=self.round, parties=(party,), evidence=evidence))
 
     def _left_out(self, party: str, message: messages.FromParty) -> bool:
         """Whether this sum was opened before, and without this party: it was lost, and is again."""
@@ -310,7 +324,7 @@ class Coordinator:
         lost = [m for m in self.members if m not in heard]
         if not lost:
             return
-        self._recorder.event("lost", round=self.round, parties=lost)
+        self._recorder.event(MembersLost(round=self.round, parties=tuple(lost)))
         self.failed += [m for m in lost if type(self._bad.get(m)) is Disagreement]
         self.members = tuple(m for m in self.members if m in heard)
         parties = [m for m in self.members if m != self._rules.host]
@@ -348,4 +362,24 @@ class Coordinator:
         stop = {m: self._links[m].pack(said) for m in self.members}
         for _ in self._engine.exchange(stop, self._rules.deadline):
             pass  # parties close their programs; there is nothing left to say
-        self._recorder.event("stopped", code=error.code, at=party)
+        self._recorder.event(Stopped(code=error.code, member=party))
+
+
+def failed_alike(
+    answers: Mapping[str, SecureFLError], asked: int, round: int
+) -> PartyFailed | None:
+    """Name nobody where most cannot go on for one reason: what was summed is the cause.
+
+    Whoever gave it may say that it can go on, and who says first that it cannot is honest.
+    """
+    codes = Counter(e.reason for e in answers.values() if isinstance(e, PartyFailed))
+    for code, count in codes.most_common(1):
+        if 1 < count and asked < 2 * count:
+            return PartyFailed(
+                f"{count} of {asked} parties cannot go on, all for the same reason ({code})",
+                fix="their own logs say why; what was summed cannot be used, and as it was "
+                "sealed, nobody can tell who gave what",
+                round=round or None,
+                reason=code,
+            )
+    return None

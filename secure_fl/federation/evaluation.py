@@ -17,7 +17,7 @@ from typing import Any
 from secure_fl.algorithms.evaluate import Evaluate, EvaluatedModel
 from secure_fl.config.build import Settings
 from secure_fl.data.silo import Silo
-from secure_fl.display.evaluation import models_of, score_table
+from secure_fl.display.evaluation_page import models_of, score_table
 from secure_fl.display.figures import number
 from secure_fl.errors import ModelError, RunError
 from secure_fl.events import Listener

@@ -18,7 +18,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
-from secure_fl.events import Event, EventLog, Listener
+from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
 from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.federation.ground_rules import (
     local_heads,
@@ -40,7 +40,7 @@ from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
-from secure_fl.runs.result import crossed, spent
+from secure_fl.runs.result_document import crossed, spent
 from secure_fl.settings import (
     GuardSettings,
     ModelSettings,
@@ -233,8 +233,8 @@ class Federation:
         """Say who takes part in a resumed run that did not before, and who no longer does."""
         now = {silo.name for silo in self.silos}
         if before and before != now:
-            joined, left = sorted(now - before), sorted(before - now)
-            log.event("parties", joined=joined, left=left)
+            joined, left = tuple(sorted(now - before)), tuple(sorted(before - now))
+            log.event(MembershipChanged(joined=joined, left=left))
 
     def _finished(
         self,
@@ -291,7 +291,7 @@ def _noting(
     listen, recorders = log.listener, [party.site.recorder for party in parties]
 
     def noting(event: Event) -> None:
-        if event["event"] == "round":
+        if isinstance(event, RoundStarted):
             now = time.perf_counter() - started
             seconds = spent([log, *recorders], now, before.get("seconds"))
             folder.note_spent(seconds, crossed(recorders, before.get("bytes")))

@@ -17,7 +17,7 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.party.guard import Guard
-from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
+from secure_fl.runs.result_document import SCHEMA, crossed, machine, summarise, to_use, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:

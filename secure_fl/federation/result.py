@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from secure_fl.data.examples import Example, Text
-from secure_fl.display.charts import Curve, chart
+from secure_fl.display.charts import Curve, chart, colours
 from secure_fl.display.figures import counted, number, overall
 from secure_fl.display.html import page
-from secure_fl.display.results import result_table
+from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
 from secure_fl.runs.folder import RESULT, write_json
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 MODEL = "model"  # the shared model's name
 CARD = "secure_fl.json"  # lies in a folder that holds a model
-COLOURS = (
-    ":root { --s1: #0b5c9e; --s2: #b2480a; --s3: #1d7048; --s4: #8a3b77; --s5: #555a00; "
-    "--s6: #333a44; } .chart .rule { stroke: #ccc; } .chart text { font-size: 13px; }"
-)
 Which = Literal["last", "best"]
 
 
@@ -71,7 +67,7 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return f"<style>{COLOURS}</style>{self.html}"
+        return colours(".plot") + self.html
 
     def save(self, file: Path | str) -> Path:
         """Write it as a page of its own."""
@@ -152,7 +148,7 @@ class Result:
             what = f"no hospital measured {name!r}"
             raise DataError(what, fix="give hospitals dev and test records, or name another metric")
         curves = [Curve(label, found) for label, found in sorted(points.items())]
-        return Drawing(chart("plot", curves, "round", f"{name} over rounds", number))
+        return Drawing(chart("plot", curves, "round", f"{name} over rounds", number, fewest=1))
 
     def to_frame(self) -> Any:
         """Every measurement as a line of a pandas data frame: party, round, split, pooled, metrics.

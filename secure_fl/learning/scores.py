@@ -48,15 +48,14 @@ class Scores:
         round: int,
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
         records: Sequence[Example],
-        **labels: str,
+        party: str = "",
     ) -> None:
         """Write down what a model is worth on the records of a split, and count it."""
         counts = self._count(*outcomes)
         values = self._task.measured(*outcomes, counts)
         values = self._own(records, outcomes) | values
-        self._recorder.metrics(
-            round, values, _listed(counts), **labels, **_named(model), split=split
-        )
+        listed = _listed(counts)
+        self._recorder.metrics(round, values, listed, split=split, model=model, party=party)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:
@@ -78,7 +77,7 @@ class Scores:
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
                 kept = _listed(counts)
-                self._recorder.pooled(round, values, kept, **_named(model), split=split)
+                self._recorder.metrics(round, values, kept, split=split, model=model, pooled=True)
                 judged += [values[self._task.metric]] if split == "dev" else []
         return judged[0] if judged else None
 
@@ -112,7 +111,3 @@ class Scores:
 
 def _listed(counts: Counts) -> dict[str, list[float]]:
     return {name: found.tolist() for name, found in counts.items()}
-
-
-def _named(model: str) -> dict[str, str]:
-    return {"model": model} if model else {}

@@ -15,7 +15,7 @@ from secure_fl.data.examples import Example
 from secure_fl.data.public import HOW, digest, overlap
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Warned
 from secure_fl.learning.builtin import few_threads
 from secure_fl.learning.randomness import Randomness
 from secure_fl.learning.scores import SPLITS, Metric, Scores
@@ -81,7 +81,8 @@ class Site:
         asked = training.precision == "bfloat16"
         self.halves = asked and knows_bfloat16(self.device)  # else products are of float32
         if asked and not self.halves:
-            recorder.event("warning", code="no bfloat16")
+            text = "this processor has no instructions for bfloat16, so it trains in float32"
+            recorder.event(Warned(code="no bfloat16", text=text))
         self.local_head = local_head  # the parties' label sets differ: heads are never sent
         self.max_batch = max_batch  # records in memory at once, by the site's policy; None: any
         self.share_scores = share_scores  # whether other members of an evaluation learn its own
@@ -128,7 +129,9 @@ class Site:
             fix = f"give all members the same: {HOW}"
             raise DataError(what, fix=fix, party=self.name, split="public")
         if count := overlap((*silo.train, *silo.dev, *silo.test), silo.public):
-            self.recorder.event("warning", code="public overlap", count=count)
+            records = f"{count} public record{'s are' if count != 1 else ' is'}"
+            text = f"{records} not only public: its own records contain the same text"
+            self.recorder.event(Warned(code="public overlap", text=text))
         return self._encode(silo, "public", labelled=False)
 
     @property
@@ -151,7 +154,11 @@ class Site:
         settings = settings or self.model_settings
         cut = settings.layers is not None and settings.pretrained and settings.name != "tiny"
         if cut and settings.pooling == "cls" and self.task.head == "sequence":
-            self.recorder.event("warning", code="cut read by cls")
+            text = (
+                "a cut checkpoint that is read at its first token learns late: set pooling = "
+                '"attentive"'
+            )
+            self.recorder.event(Warned(code="cut read by cls", text=text))
         with self.recorder.phase("load model"):
             key = (self.model_settings, settings, self.task, attention)
             model = self._shelf.take(key, lambda: self._load(settings, attention))

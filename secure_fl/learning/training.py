@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError, SettingsError, TrainingError
+from secure_fl.events import TrainingProgress
 from secure_fl.learning.schedule import ALONE, pace
 from secure_fl.learning.tasks import Batch
 from secure_fl.learning.usual import rate_of
@@ -126,9 +127,8 @@ def reports(done: int, planned: int) -> bool:
 
 def report(site: Site, loss: float, done: int, planned: int) -> None:
     """Tell the mean loss of the steps so far."""
-    site.recorder.event(
-        "train", round=site.recorder.round, step=done, steps=planned, loss=sound(loss, done)
-    )
+    number, loss = site.recorder.round, sound(loss, done)
+    site.recorder.event(TrainingProgress(round=number, step=done, steps=planned, loss=loss))
 
 
 def endless(site: Site, batch_size: int | None = None) -> Iterator[Batch]:

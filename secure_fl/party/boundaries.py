@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, MembersJoined, RoundSaved
 from secure_fl.party.joining import Handover
 from secure_fl.party.rounds import Checkpoints, Stateful
 from secure_fl.party.session import ask
@@ -52,7 +52,7 @@ class Boundaries:
             self._checkpoints.save(number, self._whole, self._layer.transcript.state())
         answer, _ = await ask(messages.Boundary(number), messages.Continue)
         self._who.confirm_members(answer.members)
-        self._recorder.event("round", round=number, members=list(self._who.here))
+        self._recorder.event(RoundSaved(round=number, members=self._who.here))
         self._begin(number + 1)
 
     def _begin(self, number: int) -> int:
@@ -84,4 +84,4 @@ class Boundaries:
             self._checkpoints.save(after, self._whole, transcript.state())
         if joins or who.me in new.holders:
             transcript.saw(state, new.seal, host=False)
-        self._recorder.event("joined", round=after + 1, parties=list(new.newcomers))
+        self._recorder.event(MembersJoined(round=after + 1, parties=new.newcomers))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TooFewParties
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, PredictionNoise
 from secure_fl.party.boundaries import Boundaries
 from secure_fl.party.guard import Guard
 from secure_fl.party.noise_account import NoiseAccount, Reserved
@@ -232,7 +232,7 @@ class Cohort:
         if sized is None:
             return None
         noise, facts = sized
-        self._recorder.event("noise", **facts)
+        self._recorder.event(PredictionNoise(facts=facts))
         return noise
 
     def reserve(self, noise: Noise, releases: int) -> None:

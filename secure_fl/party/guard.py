@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.errors import RefusedRounds
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.ballots import vote
 from secure_fl.party.pooling import Snapshot, Things
 from secure_fl.party.search import Search
@@ -25,6 +25,23 @@ from secure_fl.protocol.ports import Transcript
 from secure_fl.settings import GuardSettings
 
 Wrong = NDArray[np.float64]  # of each dev record, from 0 (right) to 1
+
+
+class RoundVote(ExtensionEvent, frozen=True, tag="guard"):
+    """The outcome of the parties' vote on a round."""
+
+    round: int
+    refused: bool
+    against: int
+    voters: int
+    spoiled: bool
+    """True if a ballot was neither a vote for nor against."""
+    own_vote: bool
+    """True if this party voted against the round."""
+    harm: float
+    growth: float
+    among: tuple[str, ...]
+    """The parties whose updates are in the round's sum."""
 
 
 class Judge(Protocol):
@@ -130,15 +147,19 @@ class Guard:
         against = worse > tolerance or grown > self._cap
         votes = await vote(summing, against)
         refused = votes.spoiled or votes.against >= needed(self._cfg.share, votes.voters)
+        spoiled = ", with an invalid ballot" if votes.spoiled else ""
+        outcome = f"{votes.against} of {votes.voters} parties voted against it{spoiled}"
         self._recorder.event(
-            "guard",
-            round=round,
-            refused=refused,
-            **votes._asdict(),
-            own_vote=against,
-            harm=worse,
-            growth=grown,
-            among=list(among),
+            RoundVote(
+                round=round,
+                refused=refused,
+                **votes._asdict(),
+                own_vote=against,
+                harm=worse,
+                growth=grown,
+                among=tuple(among),
+                text=f"round {round} was refused and undone: {outcome}" if refused else None,
+            )
         )
         if not refused:
             self._own.wrong = after

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.rounds import Stateful
 from secure_fl.party.summing import Arrays, Summing
 from secure_fl.protocol.ports import Rule
@@ -30,6 +30,20 @@ class Scores(Protocol):
 
     def pooled(self, round: int, sums: Arrays) -> float | None:
         """Write down what the sums say; the main dev metric, if there is one."""
+
+
+class ScoresNotPooled(ExtensionEvent, frozen=True, tag="scores_not_pooled"):
+    """Scores stay at home this round, because a party of the first sum is lost."""
+
+    round: int
+    parties: tuple[str, ...]
+    """The parties of the first sum."""
+
+
+class BestRound(ExtensionEvent, frozen=True, tag="best_round"):
+    """The round with the best pooled dev score, whose state the run delivers."""
+
+    round: int
 
 
 class Pooling:
@@ -56,7 +70,7 @@ class Pooling:
         if not self._over or self._over == set(here):
             sums = await summing.sum(counts, {}, Rule(), partial=False, only=self._over or None)
         if not sums:
-            self._recorder.event("not pooled", round=round, over=sorted(self._over))
+            self._recorder.event(ScoresNotPooled(round=round, parties=tuple(sorted(self._over))))
             return
         self._over = frozenset(summing.survivors)
         value = self._scores.pooled(round, sums)
@@ -77,7 +91,7 @@ class Pooling:
         for snapshot in self._snapshots:
             snapshot.restore()
         if self._snapshots and self._best:
-            self._recorder.event("best round", round=self._best)
+            self._recorder.event(BestRound(round=self._best))
 
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints, and for who joins late: it is equal at all."""

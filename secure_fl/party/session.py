@@ -13,7 +13,7 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
-from secure_fl.events import Crossing, EventLog
+from secure_fl.events import Convicted, Crossing, EventLog
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol import survivor_log as stories
@@ -126,7 +126,7 @@ class Session:
             return messages.Failed(error.code), b""
         if found and not self.convicted:
             self.convicted = found
-            self._recorder.event("named", round=self._recorder.round, parties=[found])
+            self._recorder.event(Convicted(round=self._recorder.round, parties=(found,)))
             if (case := self._inquiry.case()) is not None:
                 self._checkpoints.convict(found, case.to_bytes())
         return messages.Finding(found), self._sums.sent if message.show == self.party else b""
@@ -206,7 +206,7 @@ class Session:
         if found is None:
             return
         self.convicted = found.accused
-        self._recorder.event("named", round=self._recorder.round, parties=[found.accused])
+        self._recorder.event(Convicted(round=self._recorder.round, parties=(found.accused,)))
         self._checkpoints.convict(found.accused, found.to_bytes())
         raise TamperError(
             "the coordinator told two members different things about who was in a sum, and signed "
@@ -237,14 +237,14 @@ class Session:
         audience = getattr(message, "audience", "")
         self._recorder.crossing(
             Crossing(
-                self._link.round,
-                self._link.exchange,
-                direction,
-                type(message).__name__,
-                audience or _AUDIENCES.get(type(message), "coordinator"),
-                len(frame.head),
-                len(frame.bulk),
-                digest.hex(),
+                round=self._link.round,
+                exchange=self._link.exchange,
+                direction=direction,
+                kind=type(message).__name__,
+                audience=audience or _AUDIENCES.get(type(message), "coordinator"),
+                head_bytes=len(frame.head),
+                bulk_bytes=len(frame.bulk),
+                digest=digest.hex(),
             )
         )
 

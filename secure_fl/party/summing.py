@@ -7,7 +7,7 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
        vector, norms are summed first: a sum of its own. What is large is then
        summed part by part (`party.parts`): 2 to 9 for each.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.sealing.sum_under_way`). Its upload
+       exchanged before: a `SumUnderWay` (`crypto.sealing.secure_sum`). Its upload
        leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2
@@ -36,7 +36,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Warned
 from secure_fl.party.groups import declare
 from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
@@ -196,7 +196,12 @@ class Summing:
             if admitted:
                 opened = under_way.open(cut(data, total.sizes), total.survivors, total.lost)
                 if count := len(under_way.unscaled):
-                    self._recorder.event("warning", code="impossible norms", count=count)
+                    text = (
+                        f"the squared norms of {count} sums add up to less than zero: a hospital "
+                        "sent a wrong one. The run continues without them; this site is not at "
+                        "fault"
+                    )
+                    self._recorder.event(Warned(code="impossible norms", text=text))
             self._sums.accept(total.offers, total.members)
         return opened
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
-from secure_fl.events import Listener
-from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
+from secure_fl.events import Listener, PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_proposal
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
+from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.pilot.site_run import Home, Records, SiteRun
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
@@ -89,7 +89,7 @@ class HospitalProcess:
         self._roster, self._approve, self._listen = roster, approve, listen
         self._asked, self._approvals = asked, approvals
         ledger = ledger or folder / "ledger"
-        self._memory = Memory(ledger)
+        self._memory = SiteMemory(ledger)
         self._home = Home(
             keys,
             roster,
@@ -175,9 +175,10 @@ class HospitalProcess:
         except Exception as error:
             return link.pack(self._refused(error))
         if before is None or before.text != message.plan:
-            who = [one["who"] for one in approved]
-            told = {"run": plan.run.name, "rounds": plan.rounds, "approved": who}
-            self._listen({"event": "invited", "party": self.name, **told})
+            names = tuple(one["who"] for one in approved)
+            run, rounds = plan.run.name, plan.rounds
+            event = PlanAccepted(party=self.name, run=run, rounds=rounds, approved=names)
+            self._listen(event)
         else:  # nothing came of the last invitation
             self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))
@@ -186,7 +187,7 @@ class HospitalProcess:
         """Note for whom the run waits, once; the coordinator asks again every few seconds."""
         if self._awaited != missing:
             self._awaited = missing
-            event = {"event": "waiting", "party": self.name, "run": run, "parties": list(missing)}
+            event = Waiting(party=self.name, run=run, parties=missing)
             append_event(self._home.folder / run, event)
             self._listen(event)
 
@@ -282,4 +283,4 @@ class HospitalProcess:
     def _tell(self, error: SecureFLError) -> None:
         why = str(error)[:MAX_WHY]  # it may quote what the coordinator wrote, control codes too
         why = "".join(c if c.isprintable() or c == "\n" else "?" for c in why)
-        self._listen({"event": "refused", "party": self.name, "code": error.code, "why": why})
+        self._listen(Refused(party=self.name, code=error.code, why=why))

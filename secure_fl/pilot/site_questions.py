@@ -7,13 +7,13 @@ from dataclasses import replace
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import QuestionRefused, RunError
-from secure_fl.events import Event, EventLog
+from secure_fl.events import Event, EventLog, PlanApproved, Refused
 from secure_fl.federation.assembly import join_run
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
-from secure_fl.pilot.lobby import rules_of_roster
+from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_run import Home
-from secure_fl.policy.file import SiteFile
+from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
@@ -61,7 +61,7 @@ class SiteQuestions:
     def note_approvals(self, approvals: list[dict[str, str]]) -> None:
         """Keep, for whoever reads about the run, who approved it here."""
         if approvals:
-            self._record({"event": "approved", "party": self._site.name, "by": approvals})
+            self._record(PlanApproved(party=self._site.name, by=tuple(approvals)))
 
     def finish(self) -> None:
         """Write the answers down: they are the same at all sites."""
@@ -75,14 +75,8 @@ class SiteQuestions:
                 reason="unwritable",
             ) from error
         for question, refusal in self._site.refusals.items():
-            self._home.listen(
-                {
-                    "event": "refused",
-                    "party": self._site.name,
-                    "code": refusal.code,
-                    "why": f"{question}: {refusal}",
-                }
-            )
+            why = f"{question}: {refusal}"
+            self._home.listen(Refused(party=self._site.name, code=refusal.code, why=why))
 
     def close(self) -> None:
         """Let go of the run's folder."""

@@ -12,15 +12,15 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
-from secure_fl.events import Event, Listener
+from secure_fl.events import Event, Listener, PlanApproved
 from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
 from secure_fl.party.opened_questions import OpenedQuestions
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.pilot.lobby import rules_of_roster
 from secure_fl.pilot.plan import terms_of
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.run_id import rules_of_roster
+from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.survivor_log import TwoStories
@@ -41,7 +41,7 @@ class Home:
     folder: Path
     listen: Listener
     ledger: Path
-    memory: Memory
+    memory: SiteMemory
     max_batch: int | None = None  # records that its policy allows in memory at once
     max_growth: float | None = None  # that its policy lets grids grow, in guarded runs
     goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
@@ -150,7 +150,7 @@ class SiteRun:
         """Keep, for whoever reads about the run, who approved it here."""
         self._approvals = approvals
         if approvals:
-            self._record({"event": "approved", "party": self._silo.name, "by": approvals})
+            self._record(PlanApproved(party=self._silo.name, by=tuple(approvals)))
 
     def finish(self) -> None:
         """Write this site's result and its models; they concern its own records alone."""

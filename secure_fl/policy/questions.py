@@ -15,13 +15,13 @@ from pydantic import Field
 
 from secure_fl.config.build import RunSettings
 from secure_fl.config.data import PartyName
-from secure_fl.policy.broken import Broken, PolicyRefusal, listed
 from secure_fl.policy.rules import RUN_NAME, Company, Plan, sums_broken, when_broken, who_broken
+from secure_fl.policy.violations import PolicyRefusal, Violation, listed
 from secure_fl.settings import ProtectionSettings, Section
 from secure_fl.statistics.questions import KINDS, Question
 
 if TYPE_CHECKING:
-    from secure_fl.policy.file import SitePolicy
+    from secure_fl.policy.policy_file import SitePolicy
 
 MOST = 100_000  # characters of all questions
 
@@ -80,14 +80,14 @@ def check_questions(
 
 def _broken(
     policy: SitePolicy, plan: QuestionPlan, company: Company, today: date
-) -> Iterator[Broken]:
+) -> Iterator[Violation]:
     yield from when_broken(policy, today)
     yield from who_broken(policy, company)
     yield from listed("site.datasets", plan.dataset, policy.datasets)
     yield from sums_broken(policy, plan.protection, company)
     if policy.statistics is None:
         fix = "add [site.statistics]"
-        yield Broken("site.statistics", "questions about records", "none", fix)
+        yield Violation("site.statistics", "questions about records", "none", fix)
     if plan.run.folder is not None or RUN_NAME.fullmatch(plan.run.name) is None:
         fix = "nothing here: where files lie is this site's affair; ask for a plan without it"
-        yield Broken("plan.places", "run.folder or run.name", "no place, and a plain name", fix)
+        yield Violation("plan.places", "run.folder or run.name", "no place, and a plain name", fix)

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.privacy.accounting import calibrate, epsilon
-from secure_fl.crypto.privacy.events import SkellamRelease
+from secure_fl.crypto.privacy.accounting import SkellamRelease, calibrate, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, Unit
-from secure_fl.crypto.privacy.poisson import LARGEST_VARIANCE, skellam
+from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, skellam
 from secure_fl.errors import BudgetError
 from secure_fl.statistics.questions import Question
 from secure_fl.statistics.rules import StatisticsRules

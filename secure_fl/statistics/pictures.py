@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
-from secure_fl.display.charts import Curve, chart
+from secure_fl.display.charts import Bar, Curve, bar_chart, chart, figure
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 from secure_fl.statistics.answers import Answer
 
 HIDDEN = "withheld"
 BAR = 24  # characters of the longest bar
-ROW, WIDE, NAMES = 24, 560, 200  # pixels
 
 
 def tables(answer: Answer) -> Iterator[Grid]:
@@ -77,16 +75,11 @@ def _picture(answer: Answer) -> str:
         curves = [Curve(label, points) for label, points in answer.curves]
         name = _anchor(answer)
         return chart(name, curves, "time", "share that survive", lambda v: f"{v:.0%}")
-    shown = [(label, count) for label, count in _bars(answer) if count is not None]
-    most = max((count for _, count in shown), default=0)
-    if not most:
+    bars = [Bar(label, count) for label, count in _bars(answer) if count is not None]
+    if not any(bar.value for bar in bars):
         return ""
-    lines = "".join(_drawn(label, count, most, at) for at, (label, count) in enumerate(shown))
-    says = "; ".join(f"{label}: {count}" for label, count in shown)
-    return (
-        f'<figure class="chart"><svg viewBox="0 0 {NAMES + WIDE + 80} {ROW * len(shown)}" '
-        f'role="img" aria-label="{escape(says)}"><g class="axes">{lines}</g></svg></figure>'
-    )
+    name = _anchor(answer)
+    return figure(name, bar_chart(name, bars, "", lambda count: f"{count:.0f}"))
 
 
 def _bars(answer: Answer) -> Iterator[tuple[str, int | None]]:
@@ -94,15 +87,6 @@ def _bars(answer: Answer) -> Iterator[tuple[str, int | None]]:
     for label, row in answer.rows:
         for head, count in zip(answer.heads, row, strict=True):
             yield f"{label}, {head}", count
-
-
-def _drawn(label: str, count: int, most: int, at: int) -> str:
-    width, y = round(WIDE * count / most, 1), ROW * at
-    return (
-        f'<text x="{NAMES - 8}" y="{y + 16}" text-anchor="end">{escape(label[:28])}</text>'
-        f'<rect x="{NAMES}" y="{y + 4}" width="{width}" height="{ROW - 8}" fill="var(--s1)"/>'
-        f'<text x="{NAMES + width + 6}" y="{y + 16}">{count}</text>'
-    )
 
 
 def _said(count: int | None) -> str:

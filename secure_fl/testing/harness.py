@@ -66,7 +66,7 @@ class Federated:
 
     results: dict[str, Any]  # what each program returned
     sessions: dict[str, Session]
-    events: list[Event]
+    events: list[dict[str, Any]]  # as the events file holds them
     recorders: dict[str, EventLog]
     error: Exception | None = None  # of the coordinator, where it was caught
 
@@ -102,6 +102,9 @@ def federate(
     wires = connect({name: keys[name] for name in programs}, run)
     out = Federated({}, {}, [], {})
 
+    def listen(event: Event) -> None:
+        out.events.append(event.document())
+
     def noted(name: str) -> Program:
         async def program(cohort: Cohort) -> None:
             out.results[name] = await programs[name](cohort)
@@ -109,7 +112,7 @@ def federate(
         return program
 
     for name in programs:
-        out.recorders[name] = EventLog(name, out.events.append)
+        out.recorders[name] = EventLog(name, listen)
         out.sessions[name] = join_run(
             noted(name),
             keys[name],
@@ -126,7 +129,7 @@ def federate(
         engine(out.sessions),
         rules,
         protection,
-        recorder=EventLog(COORDINATOR, out.events.append),
+        recorder=EventLog(COORDINATOR, listen),
         totals=new_total,
         make=lead,
     )

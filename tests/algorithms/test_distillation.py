@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.distillation import (
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import (
     FLOOR,
-    Distillation,
     Pair,
     divergence,
     intensity,
     mapped,
     masked_mse,
 )
-from secure_fl.algorithms.fedkd import losses
+from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.corpora import make
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.model import Bounds

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.baselines.feddf import FedDF
-from secure_fl.algorithms.baselines.feded import FedED
-from secure_fl.algorithms.baselines.gong import Gong
-from secure_fl.algorithms.baselines.mhat import MHAT
+from secure_fl.algorithms.baselines.settings import DSFL, MHAT, FedDF, FedED, Gong
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.protocol import messages
 from secure_fl.settings import ModelSettings

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.factors import Exchange, Way, exchange_of
-from secure_fl.algorithms.lowrank import Subspace
+from secure_fl.algorithms.fedkd.factor_exchange import FactorExchange, factor_exchange
+from secure_fl.algorithms.fedkd.lowrank import Subspace
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.algorithms.updates import Update
 from secure_fl.crypto.sealing.segments import CLIP_IN_RMS
 from secure_fl.events import EventLog
@@ -39,7 +40,7 @@ from tests.support.exchanging import (
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_all_parties_get_the_same_bits(way: Way, mode: Protection) -> None:
+def test_all_parties_get_the_same_bits(way: FactorMode, mode: Protection) -> None:
     weights = dict(zip(NAMES, (1.0, 3.0, 2.0, 5.0), strict=True))
     logs = exchanged(mixed(0), way, mode=mode, weights=weights)
     for t in range(3):
@@ -52,7 +53,7 @@ def test_all_parties_get_the_same_bits(way: Way, mode: Protection) -> None:
 @pytest.mark.parametrize("way", ["joint", "per_party"])
 @pytest.mark.parametrize("max_rank", [None, 1])
 def test_what_does_not_get_through_is_kept(
-    way: Way, mode: Protection, max_rank: int | None
+    way: FactorMode, mode: Protection, max_rank: int | None
 ) -> None:
     """Σᵢ gᵢ = Σᵢ wᵢ · mean + Σᵢ kept, whatever was cut off, clipped or rounded."""
     weights = dict(zip(NAMES, (1.0, 3.0, 2.0, 5.0), strict=True))
@@ -72,7 +73,7 @@ def test_what_does_not_get_through_is_kept(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_party_that_has_nothing_to_say(way: Way) -> None:
+def test_a_party_that_has_nothing_to_say(way: FactorMode) -> None:
     updates = mixed(2)
     updates["west"] = [{n: torch.zeros_like(δ) for n, δ in Δ.items()} for Δ in updates["west"]]
     logs = exchanged(updates, way, T=0.99, mode="he+secagg")
@@ -84,7 +85,7 @@ def test_a_party_that_has_nothing_to_say(way: Way) -> None:
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 @pytest.mark.parametrize("way", WAYS)
-def test_nobody_moved_and_then_all_do(way: Way, mode: Protection) -> None:
+def test_nobody_moved_and_then_all_do(way: FactorMode, mode: Protection) -> None:
     """No NaN of zeros; and what comes after them gets through, at the latest with its scale."""
     zeros = {n: torch.zeros(shape) for n, shape in SHAPES.items()}
     moves = mixed(3, rounds=1)
@@ -131,7 +132,7 @@ def test_joint_factors_are_as_good_as_an_svd_of_the_aggregate(P: int, Q: int) ->
 def test_without_a_memory_factors_are_worse() -> None:
     """The same rounds, each from random directions: what the test above would catch."""
 
-    def forget(way: Exchange) -> None:
+    def forget(way: FactorExchange) -> None:
         for subspace in way.shared.values():  # type: ignore[attr-defined]
             subspace.B = torch.zeros_like(subspace.B)
 
@@ -169,7 +170,7 @@ def test_sealed_factors_equal_clear_ones_within_the_codecs_bound(
     seeds: list[torch.Generator] = []
 
     async def look(cohort: Cohort) -> None:
-        way: Any = exchange_of("joint", cohort, EventLog("x"), updates["east"][0], 5, None)
+        way: Any = factor_exchange("joint", cohort, EventLog("x"), updates["east"][0], 5, None)
         way.shared.count = 1  # of the first exchange
         seeds.append(way.shared.generator("w"))
 
@@ -194,7 +195,9 @@ def test_sealed_factors_equal_clear_ones_within_the_codecs_bound(
 # --- error feedback -------------------------------------------------------------------------------
 
 
-def bias(rounds: int, way: Way, after: Any = lambda way: None, **options: Any) -> list[float]:
+def bias(
+    rounds: int, way: FactorMode, after: Any = lambda way: None, **options: Any
+) -> list[float]:
     """How far the mean of the means is from a constant update, after each round."""
     names = NAMES[:3]
     updates = {m: [{"w": tensor(drawn(i, 9, 7))}] * rounds for i, m in enumerate(names)}
@@ -206,7 +209,7 @@ def bias(rounds: int, way: Way, after: Any = lambda way: None, **options: Any) -
 
 
 @pytest.mark.parametrize("way", ["joint", "per_party"])
-def test_over_rounds_the_mean_of_means_is_the_update(way: Way) -> None:
+def test_over_rounds_the_mean_of_means_is_the_update(way: FactorMode) -> None:
     """The bias is what is kept, over the rounds: it falls like 1/rounds, of rank one even."""
     found = bias(60, way)
     assert max(t * found[t - 1] for t in (40, 50, 60)) < 2 * max(
@@ -216,13 +219,13 @@ def test_over_rounds_the_mean_of_means_is_the_update(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", ["joint", "per_party"])
-def test_without_what_is_kept_it_is_not(way: Way) -> None:
+def test_without_what_is_kept_it_is_not(way: FactorMode) -> None:
     found = bias(60, way, after=lambda way: way.personal.clear())
     assert found[59] > 0.3 and found[59] > 0.8 * found[29]
 
 
 @pytest.mark.parametrize("way", ["joint", "none"])
-def test_rounding_and_clipping_are_fed_back_too(way: Way) -> None:
+def test_rounding_and_clipping_are_fed_back_too(way: FactorMode) -> None:
     names, size = NAMES[:3], 400  # a tensor that is not factorised
     updates = {m: [{"b": tensor(drawn(i, size))}] * 24 for i, m in enumerate(names)}
     logs = exchanged(updates, way, mode="secagg", bits=8)

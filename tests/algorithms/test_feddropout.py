@@ -14,16 +14,16 @@ from torch import nn
 from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.baselines.feddropout import (
     Cut,
-    FedDropout,
-    Units,
-    Unsent,
+    DrawnUnits,
+    UnsentParts,
     draw,
     move_,
     shrink,
 )
+from secure_fl.algorithms.baselines.settings import FedDropout
 from secure_fl.config import load as config
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.events import Event
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.learning.anatomy import encoder_layers, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
@@ -83,7 +83,7 @@ def test_the_mean_sub_model_is_the_whole_feed_forward_block() -> None:
         rows, columns = Cut(0, torch.tensor(kept)), Cut(1, torch.tensor(kept))
         made, used = f"{name}.intermediate.dense", f"{name}.output.dense"
         cuts = {f"{made}.weight": rows, f"{made}.bias": rows, f"{used}.weight": columns}
-        part: Any = encoder_layers(shrink(model, Units(cuts, {used: INNER / 4})))[0]
+        part: Any = encoder_layers(shrink(model, DrawnUnits(cuts, {used: INNER / 4})))[0]
         outputs.append(part.output.dense(part.intermediate(x)))
     whole = layer.output.dense(layer.intermediate(x))
     torch.testing.assert_close(torch.stack(outputs).mean(0), whole, atol=1e-6, rtol=1e-5)
@@ -168,7 +168,7 @@ def test_per_sample_gradients_see_the_scaling() -> None:
 def test_draws_depend_on_the_seed_only_and_differ() -> None:
     first, again, other = (draw(bert(3), 0.5, seed) for seed in (7, 7, 8))
 
-    def kept(units: Units) -> list[list[int]]:
+    def kept(units: DrawnUnits) -> list[list[int]]:
         return [cut.kept.tolist() for cut in units.cuts.values()]
 
     assert kept(first) == kept(again) != kept(other)
@@ -215,12 +215,12 @@ def test_nothing_is_lost_to_rounding(mode: Any) -> None:
         for r in range(rounds)
     }
 
-    def parts(units: Units, update: dict[str, Any]) -> dict[str, Any]:
+    def parts(units: DrawnUnits, update: dict[str, Any]) -> dict[str, Any]:
         return {n: units.cuts[n].of(u) for n, u in update.items() if n in units.cuts}
 
     def program(party: str) -> Any:
         async def run(cohort: Cohort) -> Any:
-            unsent, arrived, n = Unsent(), _zeros(whole), records[party]
+            unsent, arrived, n = UnsentParts(), _zeros(whole), records[party]
             for r in range(rounds):
                 units = draw(model, 0.5, r)
                 Δ = unsent.join(parts(units, updates[party, r]), units)
@@ -288,8 +288,8 @@ def test_it_learns() -> None:
     losses: dict[int, list[float]] = {}
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            losses.setdefault(event["round"], []).append(event["loss"])
+        if isinstance(event, TrainingProgress):
+            losses.setdefault(event.round, []).append(event.loss)
 
     parties = [Silo(s.name, s.train[:16]) for s in silos()]
     small(FedDropout(rounds=10, epochs=8), silos=parties, listener=listener).run()

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from secure_fl import corpora
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.baselines.mhat import MHAT
-from secure_fl.algorithms.fedid import FedID, fedid
-from secure_fl.algorithms.public_records import PublicRecords, lots
+from secure_fl.algorithms.baselines.settings import DSFL, MHAT
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedid.algorithm import fedid
+from secure_fl.algorithms.public_distillation import PublicRecords, groups
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, Disagreement, SecureFLError, SettingsError
-from secure_fl.events import Event
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
@@ -25,6 +24,7 @@ from secure_fl.settings import ModelSettings, TaskSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
 from tests.support.equality import equal, weights
+from tests.support.event_documents import into
 from tests.support.hands import LOCAL, NAMES, site_of
 from tests.support.killing import Killed
 from tests.support.raising import raises
@@ -36,7 +36,7 @@ SLOW = pytest.mark.slow
 # --- what is exchanged ----------------------------------------------------------------------------
 
 
-def sums_of(events: Sequence[Event], party: str = NAMES[0]) -> list[int]:
+def sums_of(events: Sequence[dict[str, Any]], party: str = NAMES[0]) -> list[int]:
     """The bytes of each host sum that a party took part in."""
     return [
         e["bulk_bytes"]
@@ -61,8 +61,8 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
         lambda site, *rest: steps.append((site.name, site.recorder.round)),
     )
     cfg = FedID(rounds=2, public_batch=4, batches_per_exchange=together, distill_epochs=2)
-    events: list[Event] = []
-    hosted(cfg, silos=members(size=8, shared=22), listener=events.append).run()
+    events: list[dict[str, Any]] = []
+    hosted(cfg, silos=members(size=8, shared=22), listener=into(events)).run()
     batches = exchanges * min(together, 5)
     found = sums_of(events)
     assert found == [4 * (batches // exchanges * 4 * len(LABELS) + 1)] * (2 * 2 * exchanges)
@@ -75,11 +75,11 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
 def test_members_learn_alone_before_they_teach(method: Any) -> None:
     """Half of the rounds by default: no sum, no noise and no step on public records in them."""
     assert [method(rounds=n).exchanging for n in (1, 3, 4, 5, 10)] == [1, 3, 2, 3, 5]
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     cfg = method(rounds=3, alone=2, epochs=1)
-    hosted(cfg, silos=members(), listener=events.append).run()
+    hosted(cfg, silos=members(), listener=into(events)).run()
     assert len(sums_of(events)) == cfg.exchanging == cfg.releases(22, 8)[1] == 1
-    assert {e["round"] for e in events if e["event"] == "metrics" and e["party"] == HOST} == {
+    assert {e["round"] for e in events if e["event"] == "scores" and e["party"] == HOST} == {
         1,
         2,
         3,
@@ -91,7 +91,7 @@ def test_members_learn_alone_before_they_teach(method: Any) -> None:
 def test_lots_are_of_one_size() -> None:
     batches = [torch.tensor([i]) for i in range(7)]
     for size, count in ((1, 7), (2, 3), (3, 2), (7, 1), (8, 1)):
-        found = list(lots(batches, size))
+        found = list(groups(batches, size))
         assert [len(lot) for lot in found] == [min(size, 7)] * count
         assert torch.cat([torch.cat(tuple(lot)) for lot in found]).tolist() == list(
             range(min(size, 7) * count)
@@ -288,8 +288,8 @@ def test_without_a_host_or_public_records_nothing_begins() -> None:
 
 
 def test_fewer_public_records_than_a_batch_are_one_batch() -> None:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     cfg = FedID(rounds=1, public_batch=50)
-    hosted(cfg, silos=members(size=8, shared=5), listener=events.append).run()
+    hosted(cfg, silos=members(size=8, shared=5), listener=into(events)).run()
     assert sums_of(events) == [4 * (5 * len(LABELS) + 1)]
     assert cfg.releases(5, 8) == (5, 1)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Silo
-from secure_fl.algorithms.factors import Way
-from secure_fl.algorithms.fedkd import Descent, losses
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.algorithm import Descent, losses
+from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.corpora import make
-from secure_fl.events import Event
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
@@ -56,7 +56,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     ("way", "mode"), [("joint", "he+secagg"), ("per_party", "he+secagg"), ("none", "none")]
 )
 def test_one_student_for_all_and_a_teacher_for_each(
-    way: Way, mode: Any, tmp_path: Path, sent: set[str]
+    way: FactorMode, mode: Any, tmp_path: Path, sent: set[str]
 ) -> None:
     result = run(kd(factors=way), mode, folder=tmp_path).run()
     assert set(result.models) == {"student", *(f"{name}/model" for name in NAMES)}
@@ -99,8 +99,8 @@ def test_mutual_distillation_learns() -> None:
     scores: dict[int, list[float]] = {}
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            scores.setdefault(event["round"], []).append(event["loss"])
+        if isinstance(event, TrainingProgress):
+            scores.setdefault(event.round, []).append(event.loss)
 
     model = ModelSettings(layers=2, pooling="attentive")
     run(kd(rounds=12), model=model, silos=silos(size=160), listener=listener).run()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.fedkd import losses
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import SettingsError

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from secure_fl import Silo
-from secure_fl.algorithms.factors import Way
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.errors import DataError, ModelError, SettingsError
 from secure_fl.learning.anatomy import trainable
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
@@ -111,7 +111,7 @@ def test_texts_with_other_labels_are_explained() -> None:
 
 
 @pytest.mark.parametrize("way", ["joint", *(pytest.param(w, marks=SLOW) for w in WAYS[1:])])
-def test_no_party_moves_when_nothing_can_be_learnt(way: Way) -> None:
+def test_no_party_moves_when_nothing_can_be_learnt(way: FactorMode) -> None:
     """An update of next to nothing, from everybody: no NaN, and the student as it was."""
     nothing = TrainingSettings(
         learning_rate=1e-30, weight_decay=0.0, optimizer="sgd", device="cpu", batch_size=16

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.distillation import Pair
-from secure_fl.algorithms.fedkd import losses
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
 from secure_fl.learning.anatomy import embeddings, encoder_layers, trainable
 from secure_fl.learning.dp.sound import sound
 from secure_fl.learning.site import Site

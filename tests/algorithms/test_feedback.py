@@ -13,11 +13,15 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from secure_fl.algorithms import feedback
-from secure_fl.algorithms.distilling import optimizer_of, rate_of
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.public_records import answers
-from secure_fl.algorithms.rectifying import Given, Rules, Watch, rectify, terms
+from secure_fl.algorithms.fedid.feedback import exact_feedback, scalar_feedback
+from secure_fl.algorithms.fedid.party_step import (
+    StepInputs,
+    StepMetrics,
+    party_step,
+    step_losses,
+)
+from secure_fl.algorithms.public_distillation import answers, public_optimizer, public_rate
 from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_model
@@ -83,11 +87,7 @@ def toys(seed: int = 0) -> tuple[nn.Linear, nn.Linear, Batch, Batch]:
 
 def loss_of(z: Tensor, y: Tensor, own: Tensor, h: Tensor, w: float, cfg: FedID) -> Tensor:
     """The loss of a party's step under these settings."""
-    return torch.stack(terms(z, Given(y, own, h), w, rules(cfg))).sum()
-
-
-def rules(cfg: FedID) -> Rules:
-    return Rules(cfg.distill, cfg.feedback, cfg.feedback_scale, cfg.feedback_weight)
+    return torch.stack(step_losses(z, StepInputs(y, own, h), w, cfg)).sum()
 
 
 def printed(**fields: Any) -> FedID:
@@ -109,7 +109,7 @@ def test_exact_feedback_is_the_derivative_through_the_hosts_step(w: float) -> No
     host, party, x, val = toys()
     others = torch.full((7, 3), 1 / 3, dtype=torch.float64)
     y, expected = through_the_step(Toy(), host, party, x, val, others, w)
-    h = feedback.exact(cast(Task, Toy()), host, RATE, x, y, val)
+    h = exact_feedback(cast(Task, Toy()), host, RATE, x, y, val)
     assert h.dtype == torch.float64 and h.shape == (7, 3)
     found = torch.autograd.grad(
         w * (h * party(x["input"]).softmax(-1)).sum(), list(party.parameters())
@@ -129,7 +129,7 @@ def test_exact_feedback_of_a_transformer_reaches_the_party_as_one_gradient(froze
     host, party, w = models[0].eval(), models[1].eval(), 0.3
     x, val = site.public.batch([0, 1, 2, 3]), site.train.batch([0, 1, 2, 3, 4])
     y, expected = through_the_step(site.task, host, party, x, val, torch.full((4, 2), 0.5), w)
-    h = feedback.exact(site.task, host, RATE, x, y, val)
+    h = exact_feedback(site.task, host, RATE, x, y, val)
     z = site.task.forward(party, x)
     loss = loss_of(z, y, z.softmax(-1).detach(), h, w, cfg)
     found = torch.autograd.grad(loss, list(trainable(party).values()))
@@ -148,7 +148,7 @@ def test_exact_feedback_makes_a_plain_step_without_dropout() -> None:
     for seed in (1, 2):
         model = deepcopy(start).train()
         torch.manual_seed(seed)
-        given.append(feedback.exact(site.task, model, RATE, x, y, val))
+        given.append(exact_feedback(site.task, model, RATE, x, y, val))
         for (name, after), d in zip(trainable(model).items(), g, strict=True):
             torch.testing.assert_close(after, trainable(start)[name] - RATE * d, rtol=0, atol=1e-7)
     assert torch.equal(*given) and given[0].abs().max() > 0
@@ -197,7 +197,7 @@ def test_the_scalar_says_by_how_much_the_step_helped_whatever_dropout_does(dropp
     for seed in (1, 2):
         model, mine = deepcopy(start), deepcopy(start)
         torch.manual_seed(seed)
-        h = feedback.scalar(site, model, optimizer_of(site, cfg, model), x, y, val)
+        h = scalar_feedback(site, model, public_optimizer(site, cfg, model), x, y, val)
         assert h.shape == () and not h.requires_grad
         before = judged(mine)
         torch.manual_seed(seed)  # the step itself drops units, as training does
@@ -230,9 +230,9 @@ def test_a_step_that_helped_strengthens_what_the_party_said_and_one_that_hurt_we
     found = []
     for h in (0.1, -0.1):
         model = deepcopy(start)
-        given = Given(torch.full((2, 2), 0.5), own, torch.tensor(h))
-        optimizer = optimizer_of(site, cfg, model)
-        rectify(site, model, optimizer, x, given, 1.0, rules(cfg), Watch())
+        inputs = StepInputs(torch.full((2, 2), 0.5), own, torch.tensor(h))
+        optimizer = public_optimizer(site, cfg, model)
+        party_step(site, cfg, model, optimizer, x, inputs, 1.0, StepMetrics())
         found.append(first(model) - first(start))
     assert found[0] > 1e-3 and found[1] < -1e-3
 
@@ -273,7 +273,7 @@ def test_the_host_may_learn_at_a_rate_of_its_own() -> None:
     silo = members()[0]
     party = Site(silo, party_task, ModelSettings(layers=1), SGD, 0, EventLog(silo.name))
     own, shared = FedID(host_learning_rate=0.7), FedID()
-    assert [rate_of(site, own) for site in (hospital(), party)] == [0.7, RATE]
-    assert [rate_of(site, shared) for site in (hospital(), party)] == [RATE, RATE]
-    groups = optimizer_of(hospital(), own, nn.Linear(1, 1)).param_groups
+    assert [public_rate(site, own) for site in (hospital(), party)] == [0.7, RATE]
+    assert [public_rate(site, shared) for site in (hospital(), party)] == [RATE, RATE]
+    groups = public_optimizer(hospital(), own, nn.Linear(1, 1)).param_groups
     assert [group["lr"] for group in groups] == [0.7]

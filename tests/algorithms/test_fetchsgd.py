@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secure_fl import FedAvg, Local, Silo
-from secure_fl.algorithms.baselines import sketch as sketch_module
-from secure_fl.algorithms.baselines.fetchsgd import Aggregator, FetchSGD
-from secure_fl.algorithms.baselines.sketch import CountSketch
+from secure_fl.algorithms.baselines import fetchsgd as fetchsgd_module
+from secure_fl.algorithms.baselines.fetchsgd import Aggregator, CountSketch
+from secure_fl.algorithms.baselines.settings import FetchSGD
 from secure_fl.algorithms.public_coins import choose, coins
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
-from secure_fl.events import Event
+from secure_fl.events import Event, TrainingProgress
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.seeds import seed_for
@@ -84,7 +84,7 @@ def test_sketches_are_linear(seed: int, a: float, b: float) -> None:
 def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vector = torch.from_numpy(np.random.default_rng(0).normal(size=SMALL.size))
     S = matrix(SMALL)
-    monkeypatch.setattr(sketch_module, "BLOCK", block)
+    monkeypatch.setattr(fetchsgd_module, "BLOCK", block)
     table = SMALL.of(vector)
     np.testing.assert_allclose(table, S @ vector.numpy(), atol=1e-12)
     estimates = np.median(np.einsum("rcd,rc->rd", S, table), axis=0)
@@ -198,8 +198,8 @@ def test_it_learns_at_a_quarter_of_the_bytes() -> None:
     losses: dict[int, list[float]] = {}
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            losses.setdefault(event["round"], []).append(event["loss"])
+        if isinstance(event, TrainingProgress):
+            losses.setdefault(event.round, []).append(event.loss)
 
     parties = [Silo(s.name, s.train[:16]) for s in silos()]
     cfg = FetchSGD(rounds=8, epochs=8)
@@ -216,8 +216,8 @@ def test_steps_train_on_that_many_batches() -> None:
     seen: list[int] = []
 
     def listener(event: Event) -> None:
-        if event["event"] == "train":
-            seen.append(event["steps"])
+        if isinstance(event, TrainingProgress):
+            seen.append(event.steps)
 
     small(FetchSGD(rounds=1, steps=2), listener=listener).run()
     assert set(seen) == {2}
@@ -261,4 +261,4 @@ def test_columns_follow_from_the_compression() -> None:
         (FetchSGD(columns=77), 77),
     ]
     for cfg, columns in sizes:
-        assert cfg.sketch(100_000, 0).columns == columns
+        assert cfg.columns_for(100_000) == columns

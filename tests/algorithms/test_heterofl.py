@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Silo
-from secure_fl.algorithms.baselines.heterofl.algorithm import HeteroFL, mean_by_owners
-from secure_fl.algorithms.baselines.heterofl.narrow import first, places, taken
-from secure_fl.algorithms.baselines.heterofl.regions import Regions
+from secure_fl.algorithms.baselines.heterofl import Regions, mean_by_owners
+from secure_fl.algorithms.baselines.narrow_models import first, places, select
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.corpora import make
 from secure_fl.errors import SettingsError, TooFewParties
+from secure_fl.events import Event, Scored
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.party.cohort import Cohort
@@ -36,7 +37,7 @@ def test_slices_by_hand() -> None:
     assert first(6, 4, 1).tolist() == [0, 1, 2, 3]
     assert first(8, 4, 2).tolist() == [0, 1, 4, 5]  # two heads of four, two places of each
     matrix = torch.arange(16).reshape(4, 4)
-    assert taken(matrix, (first(4, 2, 2), first(4, 3, 1))).tolist() == [[0, 1, 2], [8, 9, 10]]
+    assert select(matrix, (first(4, 2, 2), first(4, 3, 1))).tolist() == [[0, 1, 2], [8, 9, 10]]
 
 
 def nested(own: str) -> tuple[Regions, Mapping[str, Any]]:
@@ -57,7 +58,7 @@ def test_regions_by_hand() -> None:
     assert sorted(parts["medium"]["W#medium"].tolist()) == [2.0, 4.0, 5.0, 8.0, 10.0, 11.0]
     assert sorted(parts["strong"]["W#strong"].tolist()) == [3.0, 6.0, 9.0, 12.0]
     medium, _ = nested("medium")
-    own = medium.cut({"W": taken(W, at["medium"]["W"])})
+    own = medium.cut({"W": select(W, at["medium"]["W"])})
     assert set(own) == {"weak", "medium"}
     for tier in own:  # the same values, cut from the narrower matrix
         assert own[tier][f"W#{tier}"].tolist() == parts[tier][f"W#{tier}"].tolist()
@@ -88,7 +89,7 @@ def test_every_element_is_the_mean_of_those_who_have_it(mode: Any) -> None:
         async def run(cohort: Cohort) -> dict[str, Tensor]:
             regions, at = nested(tiers[name])
             mine = {
-                key: taken(torch.tensor(value, dtype=torch.float32), at[tiers[name]][key])
+                key: select(torch.tensor(value, dtype=torch.float32), at[tiers[name]][key])
                 for key, value in whole[name].items()
             }
             means = await mean_by_owners(cohort, regions.cut(mine), 1.0)
@@ -104,7 +105,7 @@ def test_every_element_is_the_mean_of_those_who_have_it(mode: Any) -> None:
         for key in ("W", "b"):
             mean = torch.tensor(total[key] / count[key], dtype=torch.float32)
             torch.testing.assert_close(
-                found.results[name][key], taken(mean, at[tier][key]), atol=1e-4, rtol=1e-4
+                found.results[name][key], select(mean, at[tier][key]), atol=1e-4, rtol=1e-4
             )
 
 
@@ -264,8 +265,8 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     whole = small(cfg, "he+secagg", folder=tmp_path / "whole").run()
     broken = small(cfg, "he+secagg", folder=tmp_path / "again")
 
-    def fail(event: dict[str, Any]) -> None:
-        if event["event"] == "metrics" and event["round"] == 2:
+    def fail(event: Event) -> None:
+        if isinstance(event, Scored) and event.round == 2:
             raise RuntimeError("the power fails")
 
     broken.listener = fail

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from secure_fl.algorithms.fedadam import ServerAdam
-from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
-from secure_fl.algorithms.inclusive.server import ServerSGD
-from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
+from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
+from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.settings import Protection
 from tests.support.toy_tiers import Reference, names_of, play
 

@@ -13,10 +13,10 @@ import torch
 
 from secure_fl import FedAvg, Federation, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.one_size import AllLarge, AllSmall, ExclusiveFL
-from secure_fl.algorithms.inclusive.server import ServerSGD
-from secure_fl.algorithms.inclusive.tier_sums import TierSums
+from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
+from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.algorithms.public_coins import sampled
 from secure_fl.algorithms.updates import agree_by_name
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from secure_fl.algorithms.exact import orthonormal
-from secure_fl.algorithms.lowrank import (
+from secure_fl.algorithms.fedkd.lowrank import (
     Subspace,
     energy_rank,
     energy_threshold,

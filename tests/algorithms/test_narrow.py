@@ -13,14 +13,17 @@ from pydantic import ValidationError
 from torch import nn
 
 from secure_fl import TaskSettings
-from secure_fl.algorithms.baselines.heterofl.algorithm import HeteroFL, head_sizes
-from secure_fl.algorithms.baselines.heterofl.narrow import narrow_model, places, shapes
-from secure_fl.algorithms.baselines.heterofl.widths import (
+from secure_fl.algorithms.baselines.heterofl import head_sizes
+from secure_fl.algorithms.baselines.narrow_models import (
     at_width,
     encoder_parameters,
+    narrow_model,
+    places,
+    shapes,
     size_for_depth,
     wide_config,
 )
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.events import EventLog
 from secure_fl.learning import builtin

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.distilling import class_shares, predicted
+from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.public_records import PublicRecords, logits
+from secure_fl.algorithms.public_distillation import (
+    PublicRecords,
+    class_shares,
+    logits,
+    party_logits,
+)
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.errors import SettingsError
@@ -43,12 +47,12 @@ def test_a_class_as_frequent_as_the_others_is_left_alone_and_a_frequent_one_is_s
     records, model = PublicRecords(site), site.model()
     rows, cfg = records.every(), FedID()
     kept = logits(site, model, records, rows).softmax(-1)
-    found = predicted(site, cfg, model, records, rows).softmax(-1)
+    found = party_logits(site, cfg, model, records, rows).softmax(-1)
     bayes = kept / class_shares(site)
     torch.testing.assert_close(found, bayes / bayes.sum(-1, keepdim=True))
     even = site_of(lopsided(members(size=8)[0], 4, 4))
-    torch.testing.assert_close(predicted(even, cfg, model, records, rows).softmax(-1), kept)
-    plain = predicted(site, FedID(own_shares="kept"), model, records, rows).softmax(-1)
+    torch.testing.assert_close(party_logits(even, cfg, model, records, rows).softmax(-1), kept)
+    plain = party_logits(site, FedID(own_shares="kept"), model, records, rows).softmax(-1)
     assert torch.equal(plain, kept)
 
 
@@ -73,7 +77,7 @@ def test_counts_are_kept_out_of_what_dp_sgd_covers() -> None:
     site: Site = site_of(silo, private())
     records, model = PublicRecords(site), site.model()
     kept = logits(site, model, records, records.every())
-    assert torch.equal(predicted(site, FedID(), model, records, records.every()), kept)
+    assert torch.equal(party_logits(site, FedID(), model, records, records.every()), kept)
     silos = [lopsided(s) if s.role == "party" else s for s in members(size=7)]
     with raises(SettingsError, field="algorithm.own_shares"):
         hosted(FedID(rounds=1, own_shares="divided"), silos=silos, training=private()).run()

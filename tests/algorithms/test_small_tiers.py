@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
-from secure_fl.algorithms.inclusive.server import ServerSGD
-from secure_fl.algorithms.inclusive.tier_sums import TierSums
+from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
+from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
+from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.party.cohort import Cohort
 from tests.support.toy_tiers import names_of, play
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secure_fl import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.algorithms.tiers import spread, tier_of
+from secure_fl.algorithms.inclusivefl.participants import spread, tier_of
 from secure_fl.data.silo import Silo
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog

@@ -11,13 +11,13 @@ import pytest
 
 from secure_fl import FedAvg, Federation
 from secure_fl.audits import suite
-from secure_fl.audits.attacks.lenses import with_factors
-from secure_fl.audits.attacks.rehearsals import best_case
+from secure_fl.audits.attacks.adapter_views import with_factors
+from secure_fl.audits.attacks.guess_scores import sequences
+from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check
 from secure_fl.audits.attacks.whole_texts import recovered, whole_texts
-from secure_fl.audits.attacks.words import sequences
-from secure_fl.audits.base import CoordinatorView, Prior, Reading, Trial, Verdict
 from secure_fl.audits.controls import unprotected
+from secure_fl.audits.findings import AuditTrial, CoordinatorView, Prior, Reading, Verdict
 from secure_fl.audits.session import Audit
 from secure_fl.config.load import dump, loads
 from secure_fl.learning.adapters import adapted
@@ -121,7 +121,7 @@ device = "cpu"
 """
 
 
-def trials(folder: Path, mode: str, kind: str, attack: str) -> dict[str, Trial]:
+def trials(folder: Path, mode: str, kind: str, attack: str) -> dict[str, AuditTrial]:
     """One attack on every role of hospitals with one record each, which make one step."""
     Federation.of(loads(STUDY.format(mode=mode, kind=kind)), folder).run()
     audit = Audit(folder, code=False)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from secure_fl.audits.base import Verdict
 from secure_fl.audits.document import AuditDocument, encode, read
-from secure_fl.audits.kept import KeptTrials
+from secure_fl.audits.findings import Verdict
 from secure_fl.audits.run import audit
+from secure_fl.audits.selftest import run_checks
+from secure_fl.audits.selftest.mask_trials import mask_trials
 from secure_fl.audits.session import Audit
-from secure_fl.audits.shipped import recorded
-from secure_fl.audits.shipped.mask_trials import mask_trials
+from secure_fl.audits.trial_cache import KeptTrials
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads
 from secure_fl.crypto.privacy.noise import SkellamNoise
@@ -207,7 +207,7 @@ def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
 
 
 def _reuse(made: Audit) -> Verdict:
-    inputs = recorded.masked_inputs(made.run)
+    inputs = run_checks.masked_inputs(made.run)
     (name,) = inputs
     found = {
         trial.verdict
@@ -239,7 +239,7 @@ def test_a_prediction_without_noise_is_found(tmp_path, monkeypatch):
 def _noise_trial(folder: Path):
     made = Audit(folder)
     std = made.result["noise"]["std_guaranteed"]
-    (trial,) = recorded.noise_trials(made.run, made.prior, std)
+    (trial,) = run_checks.noise_trials(made.run, made.prior, std)
     return trial
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from secure_fl import FedAvg, Federation, TaskSettings
 from secure_fl.audits import suite
-from secure_fl.audits.attacks.rehearsals import best_case
+from secure_fl.audits.attacks.guess_scores import sequences
+from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import guess_texts, span_check
-from secure_fl.audits.attacks.words import sequences
-from secure_fl.audits.base import Prior, Trial, Verdict
+from secure_fl.audits.findings import AuditTrial, Prior, Verdict
+from secure_fl.audits.selftest.canaries import canaries
 from secure_fl.audits.session import Audit
-from secure_fl.audits.shipped.canaries import canaries
 from secure_fl.config.load import loads
 from secure_fl.data.examples import Text
 from secure_fl.learning.models import load_model
@@ -60,7 +60,7 @@ def test_spans_tell_prompt_and_completion_word_for_word(adapter: Any) -> None:
     assert not span_check(permuted(view), prior).succeeded
 
 
-def trials(folder: Path, mode: str) -> dict[str, Trial]:
+def trials(folder: Path, mode: str) -> dict[str, AuditTrial]:
     Federation.of(loads(STUDY.format(mode=mode)), folder).run()
     audit = Audit(folder, code=False)
     entry = suite.RECONSTRUCTION["span check"]

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.distillation import Distillation, Pair
-from secure_fl.algorithms.fedkd import losses
-from secure_fl.audits.base import Prior, Verdict
-from secure_fl.audits.shipped.composition import (
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair
+from secure_fl.algorithms.fedkd.settings import Distillation
+from secure_fl.audits.findings import Prior, Verdict
+from secure_fl.audits.selftest.composition import (
     NOBODY,
     TOLERANCE,
     Neighbours,
@@ -22,7 +23,7 @@ from secure_fl.audits.shipped.composition import (
     without_clipping,
     worst,
 )
-from secure_fl.audits.shipped.composition_subjects import composition_trials, paired
+from secure_fl.audits.selftest.composition_subjects import composition_trials, paired
 from secure_fl.config import load as config
 from secure_fl.learning.dp.model import Bounds
 from secure_fl.learning.models import load_model, load_tokenizer

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from secure_fl.audits.attacks import reading
-from secure_fl.audits.base import Finding, Trial
 from secure_fl.audits.controls import recorded
 from secure_fl.audits.demonstration import ALONE, together
+from secure_fl.audits.findings import AuditFinding, AuditTrial
 from secure_fl.audits.report import render
 from secure_fl.audits.roles import COORDINATOR
 from secure_fl.audits.run import UPDATE, WORDS, _recovered
@@ -19,10 +19,10 @@ from tests.support.documents import three
 from tests.support.stories import STUDY, story
 
 
-def trial(attack: str, deployed: float) -> Trial:
+def trial(attack: str, deployed: float) -> AuditTrial:
     """One that works unprotected, and not on noise."""
-    found = Finding(attack, COORDINATOR, "north", "", deployed, 0.0, 0.5, 100)
-    return Trial(found.at(value=1.0), found, found.at(value=0.0))
+    found = AuditFinding(attack, COORDINATOR, "north", "", deployed, 0.0, 0.5, 100)
+    return AuditTrial(found.at(value=1.0), found, found.at(value=0.0))
 
 
 def test_who_reads_an_update_is_never_drawn_at_nothing() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secure_fl.audits.access_matrix import ident, matrix
 from secure_fl.audits.attacks import metadata
-from secure_fl.audits.base import Finding, Trial, Verdict
 from secure_fl.audits.document import PrivacyPart
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
 from secure_fl.audits.judging import judge
-from secure_fl.audits.matrix import ident, matrix
 from secure_fl.audits.roles import CODE, within_bound
 from secure_fl.settings import PolicySettings
 
@@ -20,8 +20,8 @@ COORDINATOR = "coordinator"
 WITHIN = within_bound(parties=3, bound=1)
 
 
-def finding(value: float | None, attack: str, role: str, target: str = "a") -> Finding:
-    return Finding(attack, role, target, "score", value, 0.1, 0.5, 10)
+def finding(value: float | None, attack: str, role: str, target: str = "a") -> AuditFinding:
+    return AuditFinding(attack, role, target, "score", value, 0.1, 0.5, 10)
 
 
 def trial(
@@ -32,9 +32,9 @@ def trial(
     control: float = 1.0,
     null: float = 0.0,
     target: str = "a",
-) -> Trial:
+) -> AuditTrial:
     with_value = partial(finding, attack=attack, role=role, target=target)
-    return Trial(with_value(control), with_value(deployed), with_value(null))
+    return AuditTrial(with_value(control), with_value(deployed), with_value(null))
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_verdicts(control, deployed, null, verdict):
 
 
 def test_a_missing_control_shows_nothing():
-    alone = Trial(None, finding(0.0, "token bag", COORDINATOR), None)
+    alone = AuditTrial(None, finding(0.0, "token bag", COORDINATOR), None)
     assert alone.verdict is Verdict.UNTESTED
     with pytest.raises(ValueError, match="at least one"):
-        Trial(None, None, None).attack  # noqa: B018
+        AuditTrial(None, None, None).attack  # noqa: B018
 
 
-def cell(trials: list[Trial], what: str) -> Any:
+def cell(trials: list[AuditTrial], what: str) -> Any:
     row = next(row for row in matrix(trials, [COORDINATOR]) if row.what.startswith(what))
     return row.cells[0]
 
@@ -86,7 +86,9 @@ def test_what_is_found_of_a_sum_says_whose_it_is_not():
     assert cell([trial(0.9, "token bag", target="the sum of 3")], "words").access == "of a sum"
 
 
-def judged(*trials: Trial, said: tuple[PrivacyPart, ...] = (), **policy: Any) -> tuple[str, str]:
+def judged(
+    *trials: AuditTrial, said: tuple[PrivacyPart, ...] = (), **policy: Any
+) -> tuple[str, str]:
     unread = trial(0.0, "reading one hospital")
     status, why = judge([unread, *trials], PolicySettings(**policy), WITHIN, said)
     return status, " ".join(why)
@@ -124,7 +126,7 @@ def test_open_questions_are_inconclusive():
 
 def test_membership_and_epsilon_are_judged_where_the_policy_says():
     found = finding(0.8, "membership (LiRA)", "the public").at(interval=(0.7, 0.9))
-    leak = Trial(found, found, found.at(value=0.1))
+    leak = AuditTrial(found, found, found.at(value=0.1))
     assert judged(leak)[0] == "within policy"
     assert judged(leak, membership=0.75)[0] == "within policy"
     assert judged(leak, membership=0.6)[0] == "beyond policy"

@@ -8,7 +8,7 @@ import torch
 
 from secure_fl.audits.attacks import gradient_matching as attack
 from secure_fl.audits.attacks.gradient_matching import gradient_matching, guess_words
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.findings import AuditTrial, Verdict
 from tests.support.readings import hospital, moved, permuted, prior_of, sgd, view_of
 
 RECORD = hospital()[3:4]  # five words
@@ -55,10 +55,10 @@ def test_the_gate_needs_a_working_attack_and_a_silent_null(step, control, monkey
     seen = view_of((["h"], step))
     null = gradient_matching(permuted(seen), PRIOR)
     assert null.value is not None and not null.succeeded
-    assert Trial(control, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(control, null, null).verdict is Verdict.HOLDS
     monkeypatch.setattr(attack, "guess_words", lambda values, prior: ())
     broken = gradient_matching(seen, PRIOR)
-    assert Trial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+    assert AuditTrial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
 
 
 def test_same_seed_same_words_and_the_process_is_left_alone(step, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from secure_fl.audits.attacks import label_counts as attack
 from secure_fl.audits.attacks.label_counts import _first_slope, _guess, _start, label_counts, shares
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.data.examples import Text
 from tests.support.readings import (
     adamw,
@@ -126,7 +126,7 @@ def test_the_gate_needs_a_working_attack_and_a_silent_null(step, monkeypatch):
     for seed in range(5):  # with two classes, shuffled biases are often the very same
         null = label_counts(permuted(seen, seed), PRIOR)
         assert null.value is not None and not null.succeeded
-    assert Trial(control, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(control, null, null).verdict is Verdict.HOLDS
     monkeypatch.setattr(attack, "_guess", lambda *given: np.array([0.5, 0.5]))
     broken = label_counts(seen, PRIOR)
-    assert Trial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+    assert AuditTrial(broken, broken, null).verdict is Verdict.INCONCLUSIVE

@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.base import Prior, Verdict
-from secure_fl.audits.shipped import mask_trials as trials
-from secure_fl.audits.shipped.mask_trials import Effort, numpy_stream, self_stream
-from secure_fl.audits.shipped.masks import guess_seed, repetition, reuse, uniform_inputs, uniformity
+from secure_fl.audits.findings import Prior, Verdict
+from secure_fl.audits.selftest import mask_trials as trials
+from secure_fl.audits.selftest.mask_trials import Effort, numpy_stream, self_stream
+from secure_fl.audits.selftest.masks import (
+    guess_seed,
+    repetition,
+    reuse,
+    uniform_inputs,
+    uniformity,
+)
 from secure_fl.crypto.sealing import masking, packing
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import Codec

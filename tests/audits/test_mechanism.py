@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.base import Prior, Verdict
-from secure_fl.audits.shipped import mechanism
-from secure_fl.audits.shipped.mechanism import DELTA, measure, mechanism_trials, reference, repeats
-from secure_fl.audits.shipped.planted_noise import PLANTED, Release, promised, seeded, shipped
-from secure_fl.audits.statistics import gdp_epsilon
+from secure_fl.audits.audit_statistics import gdp_epsilon
+from secure_fl.audits.findings import Prior, Verdict
+from secure_fl.audits.selftest import mechanism
+from secure_fl.audits.selftest.mechanism import DELTA, measure, mechanism_trials, reference, repeats
+from secure_fl.audits.selftest.planted_noise import PLANTED, Release, promised, seeded, shipped
 from secure_fl.crypto.privacy.noise import SkellamNoise
 
 NOISE = reference()

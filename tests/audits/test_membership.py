@@ -13,10 +13,10 @@ from torch import nn
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits import statistics
-from secure_fl.audits.attacks import membership, shadows
-from secure_fl.audits.attacks.shadows import Shadows
-from secure_fl.audits.base import Finding, Prior, PublicView, Trial, Truth, Verdict
+from secure_fl.audits import audit_statistics
+from secure_fl.audits.attacks import membership, shadow_models
+from secure_fl.audits.attacks.shadow_models import Shadows
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
 from secure_fl.corpora import NAMES
 from secure_fl.data.examples import Example
 from secure_fl.learning.models import load_model, load_tokenizer
@@ -52,19 +52,19 @@ def prior() -> Prior:
 def trained(on: str) -> nn.Module:
     records = {"members": prior().truth["north"].records, "others": corpus(77, COUNT)}[on]
     encoded = prior().task.encode(records, prior().tokenizer)
-    return shadows.imitate(prior(), shadows.site_of(prior(), encoded, "target", on))
+    return shadow_models.imitate(prior(), shadow_models.site_of(prior(), encoded, "target", on))
 
 
 @cache
 def made(models: int) -> Shadows:
-    return membership.shadows_for(prior(), shadows.pool_of(prior(), COUNT), models, "tests")
+    return membership.shadows_for(prior(), shadow_models.pool_of(prior(), COUNT), models, "tests")
 
 
 def view(on: str) -> PublicView:
     return PublicView("public", trained(on), ("model/1",))
 
 
-def attack(name: str, on: str) -> Finding:
+def attack(name: str, on: str) -> AuditFinding:
     run, models = {"lira": (membership.lira, MODELS), "rmia": (membership.rmia, 4)}[name]
     return run(view(on), prior(), shadows=made(models))
 
@@ -77,21 +77,23 @@ def test_an_overfit_model_tells_and_another_does_not(name):
     assert (
         found.threshold
         == null.threshold
-        == statistics.auc_threshold(COUNT, COUNT, level=membership.LEVEL, margin=membership.MARGIN)
+        == audit_statistics.auc_threshold(
+            COUNT, COUNT, level=membership.LEVEL, margin=membership.MARGIN
+        )
     )
     assert found.interval is not None
     assert found.interval[0] > 0.5
     assert found.evidence == ("model/1",)
-    assert Trial(found, null, null).verdict is Verdict.HOLDS
-    assert Trial(found, found, null).verdict is Verdict.LEAKS
+    assert AuditTrial(found, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(found, found, null).verdict is Verdict.LEAKS
 
 
 def test_a_broken_attack_is_inconclusive():
     guess = prior().rng("broken").normal(size=2 * COUNT)
-    members = shadows.pool_of(prior(), COUNT).members
+    members = shadow_models.pool_of(prior(), COUNT).members
     broken = membership.judged(membership.LIRA, view("members"), guess, members)
     assert not broken.succeeded
-    assert Trial(broken, broken, broken).verdict is Verdict.INCONCLUSIVE
+    assert AuditTrial(broken, broken, broken).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_finding_holds_what_the_report_shows():
@@ -115,19 +117,19 @@ def test_the_same_seed_gives_the_same_guess():
 
 
 def test_every_record_is_in_half_of_the_shadows():
-    inside = shadows.halves(6, 40, np.random.default_rng(0))
+    inside = shadow_models.halves(6, 40, np.random.default_rng(0))
     assert (inside.sum(0) == 3).all()
     assert 0 < inside.sum(1).min()
 
 
 def test_a_pool_is_balanced_and_shuffled():
-    pool = shadows.pool_of(prior(), 12)
+    pool = shadow_models.pool_of(prior(), 12)
     own = set(prior().truth["north"].records)
     assert pool.members.sum() == 12
     assert [record in own for record in pool.records] == pool.members.tolist()
     assert pool.members[:12].any()
     assert not pool.members[:12].all()
-    held = shadows.pool_of(prior(), COUNT, spare=20)
+    held = shadow_models.pool_of(prior(), COUNT, spare=20)
     assert not set(held.records) & set(prior().outsiders[-20:])
 
 
@@ -152,11 +154,13 @@ def test_rmia_orders_by_surplus_confidence():
 def test_confidences_are_logits_of_the_label():
     encoded = prior().task.encode(prior().outsiders[:5], prior().tokenizer)
     model = trained("others")
-    p = shadows.probabilities(prior().task, model, encoded)
+    p = shadow_models.probabilities(prior().task, model, encoded)
     label = encoded.batch(range(5))["labels"].numpy()
     chosen = p[np.arange(5), label]
     expected = np.log(chosen / (1 - chosen))
-    assert shadows.confidences(prior().task, model, encoded) == pytest.approx(expected, rel=1e-4)
+    assert shadow_models.confidences(prior().task, model, encoded) == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def other(name: str, **task: Any) -> Prior:

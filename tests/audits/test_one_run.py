@@ -13,10 +13,10 @@ from torch import nn
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits.base import Finding, Prior, PublicView, Trial, Truth, Verdict
+from secure_fl.audits.audit_statistics import one_run_epsilon
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
 from secure_fl.audits.gaussian import one_run_gaussian_epsilon
-from secure_fl.audits.shipped import canaries, one_run
-from secure_fl.audits.statistics import one_run_epsilon
+from secure_fl.audits.selftest import canaries, one_run
 from secure_fl.data.examples import Tagged, Text
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
@@ -46,7 +46,7 @@ def prior(epsilon: float | None = 1.0, **fields: Any) -> Prior:
 
 
 @cache
-def audit(build: one_run.Build) -> Finding:
+def audit(build: one_run.Build) -> AuditFinding:
     return one_run.one_run(VIEW, prior(), build)
 
 
@@ -57,14 +57,14 @@ def test_missing_noise_is_found_and_a_sound_build_holds():
     assert control.value > 2 * control.threshold
     assert not deployed.succeeded
     assert not null.succeeded
-    assert Trial(control, deployed, null).verdict is Verdict.HOLDS
+    assert AuditTrial(control, deployed, null).verdict is Verdict.HOLDS
     assert control.evidence == ("model/1",)
 
 
 def test_missing_clipping_is_found():
     unclipped = audit(one_run.UNCLIPPED)
     assert unclipped.succeeded
-    assert Trial(audit(one_run.LITTLE_NOISE), unclipped, audit(one_run.BLIND)).verdict is (
+    assert AuditTrial(audit(one_run.LITTLE_NOISE), unclipped, audit(one_run.BLIND)).verdict is (
         Verdict.LEAKS
     )
 
@@ -79,7 +79,7 @@ def test_the_claim_is_the_accountants():
 
 def test_a_broken_audit_is_inconclusive():
     blind = replace(one_run.LITTLE_NOISE, blind=True)
-    assert Trial(audit(blind), audit(one_run.SOUND), audit(one_run.BLIND)).verdict is (
+    assert AuditTrial(audit(blind), audit(one_run.SOUND), audit(one_run.BLIND)).verdict is (
         Verdict.INCONCLUSIVE
     )
 

@@ -10,12 +10,20 @@ import pytest
 from torch import nn
 
 from secure_fl import corpora
-from secure_fl.algorithms.baselines.dsfl import DSFL
+from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.public_records import PublicRecords
-from secure_fl.audits.attacks import predictions, shadows
-from secure_fl.audits.base import HostView, Prior, PublicView, Reading, Trial, Truth, Verdict
+from secure_fl.algorithms.public_distillation import PublicRecords
+from secure_fl.audits.attacks import predictions, shadow_models
+from secure_fl.audits.findings import (
+    AuditTrial,
+    HostView,
+    Prior,
+    PublicView,
+    Reading,
+    Truth,
+    Verdict,
+)
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -55,12 +63,14 @@ def prior() -> Prior:
 
 
 def trained(p: Prior, records: tuple[Example, ...], name: str) -> nn.Module:
-    return shadows.imitate(p, shadows.site_of(p, p.task.encode(records, p.tokenizer), name))
+    return shadow_models.imitate(
+        p, shadow_models.site_of(p, p.task.encode(records, p.tokenizer), name)
+    )
 
 
 def predicted(p: Prior, model: nn.Module, public: tuple[Example, ...]) -> np.ndarray:
     encoded = p.task.encode(public, p.tokenizer, labelled=False)
-    return shadows.probabilities(p.task, model, encoded)
+    return shadow_models.probabilities(p.task, model, encoded)
 
 
 def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> HostView:
@@ -87,7 +97,7 @@ def test_members_show_where_public_records_are_much_like_them():
     assert found.succeeded, found.value
     assert not null.succeeded
     assert not noised.succeeded
-    assert Trial(found, noised, null).verdict is Verdict.HOLDS
+    assert AuditTrial(found, noised, null).verdict is Verdict.HOLDS
     assert found.target == "north"
     assert found.evidence == ("wire/3",)
     assert found.details["public"] == 2 * COUNT
@@ -133,7 +143,7 @@ def test_skewed_labels_show_and_common_ones_do_not():
     assert found.succeeded
     assert not null.succeeded
     assert not flat.succeeded
-    assert Trial(found, flat, null).verdict is Verdict.HOLDS
+    assert AuditTrial(found, flat, null).verdict is Verdict.HOLDS
     assert found.details["truth"] == pytest.approx([4 / 84, 80 / 84])
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from secure_fl.audits.document import ENTITIES, AuditDocument, json_schema
 from secure_fl.audits.report import markdown, render
-from secure_fl.audits.report.matrix import compared
+from secure_fl.audits.report.matrix_cells import compared
 from secure_fl.audits.report.sentences import (
     NO_PRIVACY,
     NO_TRIALS,
@@ -22,7 +22,7 @@ from secure_fl.audits.report.sentences import (
     contradictions,
     standing,
 )
-from secure_fl.audits.report.words import ACCESS, STATUS, VERDICTS
+from secure_fl.audits.report.terms import ACCESS, STATUS, VERDICTS
 from tests.support.documents import document, finding, three, trial
 from tests.support.hostile import hostile
 from tests.support.pages import Page

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits.document import RocPart, SeriesPart
-from secure_fl.audits.report import comparison, curves, plots, tables, words
+from secure_fl.audits.report import comparison, curves, plots, report_tables, terms
 from secure_fl.audits.report.sentences import in_words
 from tests.support.documents import document, privacy, three
 
@@ -38,7 +38,7 @@ def test_a_rate_is_the_best_at_no_more_false_alarms() -> None:
 @pytest.mark.parametrize("strangers", [999, 1000])
 def test_small_rates_want_enough_strangers(strangers: int) -> None:
     made = document(roc=(roc(5, 10, strangers),))
-    assert (tables.roc(made).rows[0][-1] == "too few non-members") is (strangers < 1000)
+    assert (report_tables.roc(made).rows[0][-1] == "too few non-members") is (strangers < 1000)
 
 
 def test_needed_counts_to_the_first_that_holds_enough() -> None:
@@ -77,18 +77,18 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
     ],
 )
 def test_numbers(value: float | None, said: str) -> None:
-    assert words.number(value) == said
+    assert terms.number(value) == said
 
 
 def test_sizes_and_times() -> None:
-    assert [words.size(n) for n in (0, 999, 61_000, 4.92e6, 3e13)] == [
+    assert [terms.size(n) for n in (0, 999, 61_000, 4.92e6, 3e13)] == [
         "0 bytes",
         "999 bytes",
         "61 kB",
         "4.92 MB",
         "30 TB",
     ]
-    assert [words.duration(s) for s in (0.25, 99.0, 212.4, 7200.0)] == [
+    assert [terms.duration(s) for s in (0.25, 99.0, 212.4, 7200.0)] == [
         "0.250 s",
         "99 s",
         "3 min 32 s",
@@ -100,7 +100,7 @@ def test_an_unknown_leakage_is_not_zero() -> None:
     unknown = tuple(replace(p, leakage=None) for p in document().points)
     made = document(points=unknown)
     assert comparison.leakage(made) == "not measured"
-    assert {row[2] for row in tables.points(unknown).rows} == {"not measured"}
+    assert {row[2] for row in report_tables.points(unknown).rows} == {"not measured"}
     assert plots.accuracy_leakage(unknown, "x") is None
 
 
@@ -121,5 +121,5 @@ def test_labels_never_lie_on_each_other() -> None:
 
 def test_positions_are_drawn_together() -> None:
     frames = ("wire/12", "wire/13", "wire/14", "wire/31", "model/32", "a digest")
-    assert words.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
-    assert words.positions(()) == "none"
+    assert terms.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
+    assert terms.positions(()) == "none"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import span_check as attack
-from secure_fl.audits.attacks.geometry import Span, distances, span_of
-from secure_fl.audits.attacks.inputs import Inputs, attention_names, inputs_of
-from secure_fl.audits.attacks.rehearsals import best_case
+from secure_fl.audits.attacks.gradient_spans import InputSpan, distances, span_of
+from secure_fl.audits.attacks.guess_scores import sequences, tokens
+from secure_fl.audits.attacks.layer_inputs import Inputs, attention_names, inputs_of
+from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check, time_span_check
-from secure_fl.audits.attacks.words import sequences, tokens
-from secure_fl.audits.base import Trial, Verdict
+from secure_fl.audits.findings import AuditTrial, Verdict
 from tests.support.readings import (
     adamw,
     hospital,
@@ -117,7 +117,7 @@ def test_distances_equal_those_of_inputs_written_out():
     assert inputs is not None
     for width in (5, 50):  # the two ways of computing them
         basis = np.linalg.qr(np.random.default_rng(width).normal(size=(64, width)))[0]
-        fast = distances(inputs, Span(basis), range(3, 6))
+        fast = distances(inputs, InputSpan(basis), range(3, 6))
         for place in range(3):
             x = inputs.rows(np.arange(len(inputs.words)), place + 3)
             outside = x - x @ basis @ basis.T
@@ -141,11 +141,11 @@ def test_the_gate_needs_a_working_attack_and_a_silent_null(step, monkeypatch):
     seen = view_of((["h"], step))
     control, null = span_check(seen, PRIOR), span_check(permuted(seen), PRIOR)
     assert control.succeeded and null.value == 0.0
-    assert Trial(control, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(control, null, null).verdict is Verdict.HOLDS
     nothing = attack.Guess((), (), 0)
     monkeypatch.setattr(attack, "guess_texts", lambda values, prior: nothing)
     broken = span_check(seen, PRIOR)
-    assert Trial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+    assert AuditTrial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
 
 
 def test_the_best_case_is_a_control_where_training_itself_is_beyond_the_attack():

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, binomtest, mannwhitneyu, norm, spearmanr
 
-from secure_fl.audits import statistics as st
+from secure_fl.audits import audit_statistics as st
 
 NULLS = 500
 ALLOWED = int(binom.ppf(0.999, NULLS, 0.05))  # 5 %, and what chance adds to it once in 1,000 tests

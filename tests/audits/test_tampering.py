@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from secure_fl.audits.base import Trial, Verdict
-from secure_fl.audits.shipped.lying import PARTIES, Setting, Trick, play, right
-from secure_fl.audits.shipped.tampering import (
+from secure_fl.audits.findings import AuditTrial, Verdict
+from secure_fl.audits.selftest.malicious_coordinators import MISSING, TRICKS, VICTIM, LeftOut
+from secure_fl.audits.selftest.malicious_federation import PARTIES, Setting, Trick, play, right
+from secure_fl.audits.selftest.tampering import (
     KEYS,
     OnTrust,
     Uncounted,
@@ -17,7 +18,6 @@ from secure_fl.audits.shipped.tampering import (
     played,
     tampering_trials,
 )
-from secure_fl.audits.shipped.tricks import MISSING, TRICKS, VICTIM, LeftOut
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Seen
 from secure_fl.settings import Protection
@@ -43,7 +43,7 @@ def setting(mode: Protection) -> Setting:
 
 
 @cache
-def judged(mode: Protection) -> dict[str, Trial]:
+def judged(mode: Protection) -> dict[str, AuditTrial]:
     return {t.attack: t for t in tampering_trials(mode=mode)}
 
 

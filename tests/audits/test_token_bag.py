@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.lowrank import factorise
+from secure_fl.algorithms.fedkd.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
 from secure_fl.audits.attacks.entities import entity_words, shares
+from secure_fl.audits.attacks.guess_scores import tokens
 from secure_fl.audits.attacks.token_bag import guess_tokens, token_bag
-from secure_fl.audits.attacks.words import tokens
-from secure_fl.audits.base import Trial, Verdict
 from secure_fl.audits.document import ENTITIES
+from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.data.examples import Tagged
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import TaskSettings
@@ -119,12 +119,12 @@ def test_the_gate_needs_a_working_attack_and_a_silent_null(moves, monkeypatch):
     control, null = token_bag(seen, PRIOR), token_bag(permuted(seen), PRIOR)
     assert control.succeeded and null.value is not None and not null.succeeded
     assert null.value <= null.chance < control.threshold
-    assert Trial(control, control, null).verdict is Verdict.LEAKS
-    assert Trial(control, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(control, control, null).verdict is Verdict.LEAKS
+    assert AuditTrial(control, null, null).verdict is Verdict.HOLDS
     monkeypatch.setattr(attack, "guess_tokens", lambda values, prior: frozenset())
     broken = token_bag(seen, PRIOR)
     assert broken.value == 0.0
-    assert Trial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+    assert AuditTrial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
 
 
 def test_the_words_of_entities_are_counted_by_type():

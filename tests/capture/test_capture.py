@@ -12,7 +12,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.audits import roles
 from secure_fl.audits.attacks import reading
-from secure_fl.audits.base import Reading
+from secure_fl.audits.findings import Reading
 from secure_fl.audits.session import sent_in
 from secure_fl.capture import readings
 from secure_fl.capture.blobs import Journal, lines

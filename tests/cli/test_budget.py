@@ -11,10 +11,16 @@ from click.testing import CliRunner, Result
 from scipy.stats import norm
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.privacy.accounting import epsilon
-from secure_fl.crypto.privacy.budget_table import PREDICTIONS, prediction_rows, table
-from secure_fl.crypto.privacy.events import DpSgdSteps
-from secure_fl.crypto.privacy.planning import USEFUL, Predictions, chance_correct, plan_predictions
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
+from secure_fl.crypto.privacy.planning import (
+    PREDICTIONS,
+    USEFUL,
+    Predictions,
+    chance_correct,
+    plan_predictions,
+    prediction_rows,
+    table,
+)
 
 
 def run(*arguments: str, code: int = 0) -> Result:

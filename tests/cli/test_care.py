@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from secure_fl.cli.main import main
 from secure_fl.cli.numbers import Real, Whole
 from secure_fl.pilot.plan import write_plan
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
 from tests.support.stories import STUDY, written
 
 
@@ -94,7 +94,11 @@ def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path:
 @pytest.mark.parametrize(
     ("module", "heavy", "loads"),
     [
-        ("secure_fl.pilot.lead", "transformers.modeling_utils", False),  # the coordinator's program
+        (
+            "secure_fl.pilot.coordinator_process",
+            "transformers.modeling_utils",
+            False,
+        ),  # the coordinator's program
         ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
         ("secure_fl.learning.tasks.attentive_pooling", "transformers.modeling_utils", True),
         ("secure_fl.pilot.hospital", "pandas", False),  # until a question is asked

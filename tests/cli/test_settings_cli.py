@@ -12,7 +12,7 @@ from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.cli.main import main
 from secure_fl.cli.settings import page, sections
 from secure_fl.config.fields import describe_fields
-from secure_fl.policy.file import SitePolicy
+from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.settings import DPSettings, Section, TrainingSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -13,7 +13,7 @@ import torch
 
 from secure_fl import FedAvg, Federation, Silo
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.inclusive.settings import Tiered
+from secure_fl.algorithms.inclusivefl.settings import Tiered
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.audits.run import audit
 from secure_fl.config.load import loads

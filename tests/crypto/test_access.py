@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.keys.access import (
+from secure_fl.crypto.keys.vault import (
     ACL,
-    ENTRY,
+    ACL_ENTRY,
+    ACL_HEAD,
+    ACL_VERSION,
     GROUP,
-    HEAD,
     MASK,
     USER,
-    VERSION,
+    check_private,
     open_to_others,
 )
-from secure_fl.crypto.keys.vault import check_private
 from secure_fl.errors import KeyringError
 from tests.support.raising import raises
 
@@ -30,7 +30,7 @@ def listed(file: Path, *entries: tuple[int, int, int]) -> Path:
     """Give a file an access list, as `setfacl` does."""
     file.write_text("secret")
     every = sorted([(OWNER, 0o6, NOBODY), (OTHER, NONE, NOBODY), *entries])
-    packed = HEAD.pack(VERSION) + b"".join(ENTRY.pack(*entry) for entry in every)
+    packed = ACL_HEAD.pack(ACL_VERSION) + b"".join(ACL_ENTRY.pack(*entry) for entry in every)
     try:
         os.setxattr(file, ACL, packed)
     except OSError as error:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.keys.ceremony import CohortKeys, deal, open_bundle, seal_bundles
 from secure_fl.crypto.keys.files import write_atomic
-from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.keyring import CohortKeys, KeyRing, deal, open_bundle, seal_bundles
 from secure_fl.crypto.keys.vault import HEADER, Kind, decrypt, encrypt
 from secure_fl.errors import KeyringError
 from tests.support.key_sites import CHEAP, fixed_roster, signed, site, unsigned

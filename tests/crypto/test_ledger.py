@@ -16,8 +16,7 @@ import pytest
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy import ledger_store
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, GaussianRelease, epsilon
-from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
-from secure_fl.crypto.privacy.ledger_view import export, totals
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, export, load_chain, totals
 from secure_fl.errors import BudgetError, TamperError
 from tests.support.key_sites import site
 from tests.support.raising import raises

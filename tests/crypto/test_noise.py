@@ -12,13 +12,16 @@ from scipy import stats
 from secure_fl.crypto.privacy.noise import (
     Gaussian,
     SkellamNoise,
+    Uniforms,
     calibrated_gaussian,
     calibrated_skellam,
     clip_norm,
+    poisson,
     prediction_sensitivity,
+    secure_uniforms,
+    skellam,
     to_grid,
 )
-from secure_fl.crypto.privacy.poisson import Uniforms, poisson, secure_uniforms, skellam
 from secure_fl.errors import BudgetError, CryptoError
 from tests.support.raising import raises
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tenseal import sealapi
 
-from secure_fl.audits.shipped.lying import ChangedSum
+from secure_fl.audits.selftest.malicious_federation import ChangedSum
 from secure_fl.crypto.sealing import public, secret
-from secure_fl.crypto.sealing.raw import CIPHERTEXT_HEAD, MemoryFile, moved
+from secure_fl.crypto.sealing.public import CIPHERTEXT_HEAD, MemoryFile, moved
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import SealedInts
-from secure_fl.crypto.sealing.public import MOST_SEEDS, SeededSum
-from secure_fl.crypto.sealing.raw import from_parts, to_parts
+from secure_fl.crypto.sealing.public import MOST_SEEDS, SeededSum, from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 

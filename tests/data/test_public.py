@@ -25,13 +25,14 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import load, write
 from secure_fl.display.watch import Watch
 from secure_fl.errors import DataError
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, Warned
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.ground_rules import rules_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import Kind, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
+from tests.support.event_documents import into
 from tests.support.raising import raises
 
 HOSTED = [name for name, entry in ALGORITHMS.items() if entry.has_host]
@@ -46,7 +47,7 @@ def public(size: int = 20) -> tuple[Example, ...]:
 
 def site(silo: Silo, events: list[Any] | None = None, kind: Kind = "classification") -> Site:
     settings = TaskSettings(kind=kind, labels=LABELS, max_length=32)
-    listener = None if events is None else events.append
+    listener = None if events is None else into(events)
     training = TrainingSettings(batch_size=8, device="cpu")
     model, recorder = ModelSettings(layers=1), EventLog(silo.name, listener)
     return Site(silo, make_task(settings, silo.train), model, training, 0, recorder)
@@ -143,20 +144,16 @@ def test_public_records_that_are_also_private_are_counted_where_they_are_private
     again = [replace(e, id=f"p{k}", text=f"{e.text.upper()} ") for k, e in enumerate(known)]
     there = site(replace(silo, public=(*records, *again)), events)
     _ = there.public, there.public
-    code = {"event": "warning", "party": silo.name, "code": "public overlap"}
-    assert events == [code | {"count": len(again)}]
+    (warned,) = events
+    assert warned["code"] == "public overlap" and warned["party"] == silo.name
+    assert warned["text"].startswith(f"{len(again)} public records are not only public")
 
 
 def test_whoever_watches_a_run_is_told() -> None:
     said = io.StringIO()
     with Watch(Console(file=said), "fedid", 3, "accuracy") as watch:
-        for count in (1, 2):
-            what = {"code": "public overlap", "count": count}
-            watch({"event": "warning", "party": f"hospital-{count}"} | what)
-        watch({"event": "warning", "party": "north", "code": "something else"})
-    assert "hospital-1: 1 public record is not only public" in said.getvalue()
-    assert "hospital-2: 2 public records are not" in said.getvalue()
-    assert "north: something else" in said.getvalue()
+        watch(Warned(party="north", code="public overlap", text="1 public record"))
+    assert "north: 1 public record" in said.getvalue()
 
 
 # --- in a federation ---------------------------------------------------------
@@ -196,11 +193,13 @@ def test_no_message_is_other_than_it_was_because_of_an_overlap() -> None:
     told = []
     for first in (one, known):
         events: list[dict[str, Any]] = []
-        small(FedID(rounds=1, epochs=1), silos=[first, *others, host], listener=events.append).run()
+        small(FedID(rounds=1, epochs=1), silos=[first, *others, host], listener=into(events)).run()
         sent = [[e[k] for k in CROSSING] for e in events if e["event"] == "crossing"]
         told.append(([e for e in events if e["event"] == "warning"], sorted(sent)))
     (before, usual), (after, sent) = told
-    assert before == [] and [(e["party"], e["count"]) for e in after] == [(one.name, 1)]
+    assert before == [] and [(e["party"], e["text"][:15]) for e in after] == [
+        (one.name, "1 public record")
+    ]
     assert sent == usual != []
 
 

@@ -16,8 +16,8 @@ from secure_fl.cli.join import MOST_REFUSALS, turned_away
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.engines.flare import diagnosis as flare_door
 from secure_fl.engines.flare.diagnosis import diagnose, explaining
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits

@@ -18,7 +18,7 @@ from secure_fl import (
     TrainingSettings,
     corpora,
 )
-from secure_fl.algorithms.baselines.unfederated import Centralized
+from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from secure_fl import Silo, TrainingSettings
-from secure_fl.crypto.privacy.accounting import epsilon
-from secure_fl.crypto.privacy.events import GaussianRelease, SkellamRelease, decode_event
+from secure_fl.crypto.privacy.accounting import (
+    GaussianRelease,
+    SkellamRelease,
+    decode_event,
+    epsilon,
+)
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
@@ -23,6 +27,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
 from secure_fl.settings import DPSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
+from tests.support.event_documents import into
 from tests.support.killing import Killed
 from tests.support.noised import (
     CLASSES,
@@ -161,7 +166,7 @@ def test_a_spent_budget_refuses_before_anything_is_sent(hooks: Any, tmp_path: Pa
     assert all(len(reserved(file)) == 2 for file in files.values())
     events: list[Any] = []
     with raises(BudgetError, "8 is spent", 4, reason="spent"):
-        federation(noise, listener=events.append).run()
+        federation(noise, listener=into(events)).run()
     assert "SumInput" not in [e.get("kind") for e in events]
     assert all(len(reserved(file)) == 2 for file in files.values())
 

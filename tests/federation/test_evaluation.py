@@ -13,7 +13,7 @@ from secure_fl import FedAvg, Silo, TaskSettings, evaluate
 from secure_fl.algorithms.evaluate import Evaluate, EvaluatedModel
 from secure_fl.config.load import load
 from secure_fl.data.splits import write
-from secure_fl.display.evaluation import evaluation_page, hospitals_of
+from secure_fl.display.evaluation_page import evaluation_page, hospitals_of
 from secure_fl.errors import CohortError, DataError, ModelError, SettingsError
 from secure_fl.federation.evaluation import Evaluation, evaluate_settings, named, pinned
 from secure_fl.federation.federation import Federation
@@ -21,11 +21,11 @@ from secure_fl.federation.result import Result
 from secure_fl.learning.exporting import CARD
 from secure_fl.learning.tasks.text import label_name
 from secure_fl.party.opened_questions import OpenedQuestions
-from secure_fl.policy.file import SitePolicy
+from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
 from secure_fl.settings import TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 TASK = TaskSettings(labels=LABELS, max_length=32)

@@ -23,12 +23,12 @@ from secure_fl.algorithms.base import Algorithm, Entry
 from secure_fl.algorithms.fedavg import fedavg
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.errors import DataError, SecureFLError, SettingsError
-from secure_fl.events import Event
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import GuardSettings
 from secure_fl.testing.hospitals import hosted, silos, small
 from tests.support.equality import equal, weights
+from tests.support.event_documents import into
 from tests.support.killing import Killed, after, kill_when, within
 from tests.support.raising import raises
 
@@ -70,7 +70,7 @@ class Liar:
         return await self._cohort.sum(values, **options)
 
 
-def told(events: list[Event], party: str = "hospital-1") -> dict[int, bool]:
+def told(events: list[dict[str, Any]], party: str = "hospital-1") -> dict[int, bool]:
     """Which rounds were refused."""
     return {
         e["round"]: e["refused"] for e in events if (e["event"], e["party"]) == ("guard", party)
@@ -83,9 +83,9 @@ def guarded(algorithm: Algorithm, mode: Any = "none", **options: Any) -> Federat
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 def test_a_spoilt_round_harms_without_a_guard_and_is_undone_with_it(mode: Any) -> None:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     harmed = guarded(Spoilt(rounds=2), mode, guard=None).run().pooled("test")["loss"]
-    result = guarded(Spoilt(rounds=2), mode, listener=events.append).run()
+    result = guarded(Spoilt(rounds=2), mode, listener=into(events)).run()
     assert told(events) == {1: False, 2: True, 3: False}
     assert result.pooled("test")["loss"] < harmed - 0.1
     rounds = {entry["round"] for entry in result.document["history"]}
@@ -104,9 +104,9 @@ def test_a_guarded_run_resumes_bit_for_bit(tmp_path: Path, moment: Any, mode: An
     whole = guarded(Spoilt(rounds=2), mode).run()
     with pytest.raises(Killed):
         guarded(Spoilt(rounds=2), mode, folder=tmp_path, listener=kill_when(moment)).run()
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     again = guarded(
-        Spoilt(rounds=2), mode, folder=tmp_path, resume=True, listener=events.append
+        Spoilt(rounds=2), mode, folder=tmp_path, resume=True, listener=into(events)
     ).run()
     assert again.document["guard"] == whole.document["guard"]
     assert again.document["history"] == whole.document["history"]
@@ -123,8 +123,8 @@ def test_a_guarded_run_resumes_bit_for_bit(tmp_path: Path, moment: Any, mode: An
     ],
 )
 def test_an_honest_run_is_what_it_is_without_a_guard(algorithm: Algorithm) -> None:
-    bare, events = guarded(algorithm, guard=None).run(), list[Event]()
-    result = guarded(algorithm, listener=events.append).run()
+    bare, events = guarded(algorithm, guard=None).run(), list[dict[str, Any]]()
+    result = guarded(algorithm, listener=into(events)).run()
     assert told(events) == {1: False, 2: False}
     assert all(equal(weights(result, name), weights(bare, name)) for name in bare.models)
 
@@ -146,8 +146,8 @@ def test_all_of_a_refused_round_is_undone(
         return 1.0 if len(seen) <= 3 else -1.0
 
     monkeypatch.setattr(guard, "harm", against_the_first)
-    events: list[Event] = []
-    result = guarded(algorithm, listener=events.append).run()
+    events: list[dict[str, Any]] = []
+    result = guarded(algorithm, listener=into(events)).run()
     assert told(events) == {1: True, 2: False, 3: False}
     assert seen[:3] == seen[3:6] != seen[6:]  # the state before round 2 is that before round 1
     assert {entry["round"] for entry in result.document["history"]} == {2, 3}

@@ -20,7 +20,6 @@ from secure_fl.config import load as config
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.data.examples import Text
 from secure_fl.errors import CohortError, Disagreement, RunError, TooFewParties
-from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.messages import HandedOver, Handover, SumInput
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
@@ -49,7 +48,7 @@ def resumed(
     return run.run(engine) if engine else run.run()
 
 
-def events(folder: Path, kind: str, party: str = "coordinator") -> list[Event]:
+def events(folder: Path, kind: str, party: str = "coordinator") -> list[dict[str, Any]]:
     lines = (folder / "events.jsonl").read_text().splitlines()
     return [e for e in map(json.loads, lines) if (e["event"], e["party"]) == (kind, party)]
 
@@ -65,7 +64,7 @@ def test_a_hospital_that_joins_late_gets_the_model_and_goes_on(tmp_path: Path, m
     assert all(equal(models[0], model) for model in models)
     assert not equal(models[0], before)
     assert [(e["round"], e["parties"]) for e in events(tmp_path, "joined")] == [(4, [LATE])]
-    assert [e["joined"] for e in events(tmp_path, "parties")] == [[LATE]]
+    assert [e["joined"] for e in events(tmp_path, "membership")] == [[LATE]]
     history = [(h["party"], h["round"]) for h in result.document["history"]]
     assert {r for p, r in history if p == LATE} == {4}
     assert {r for p, r in history if p == THREE[0].name} == {1, 2, 3, 4}
@@ -119,7 +118,7 @@ def test_joining_goes_on_improving(tmp_path: Path) -> None:
 def test_who_left_is_not_missed_and_keeps_its_folder(tmp_path: Path) -> None:
     stopped(tmp_path, after(3), FOUR, "he+secagg")
     resumed(tmp_path, THREE, "he+secagg")
-    assert [e["left"] for e in events(tmp_path, "parties")] == [[LATE]]
+    assert [e["left"] for e in events(tmp_path, "membership")] == [[LATE]]
     assert not events(tmp_path, "joined")
     assert (tmp_path / "parties" / LATE / "checkpoints").is_dir()
     assert equal(kept_model(tmp_path, THREE[0].name, 4), kept_model(tmp_path, THREE[2].name, 4))

@@ -19,6 +19,7 @@ from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.corpora.ner import OWN
 from secure_fl.errors import DataError
+from secure_fl.events import Event, Scored
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.party.cohort import Cohort
@@ -106,8 +107,8 @@ def test_resuming_gives_the_same_heads(tmp_path: Path) -> None:
     again = ner(FedAvg(rounds=2), folder=tmp_path / "again")
     stop = RuntimeError("the power fails")
 
-    def fail(event: dict[str, Any]) -> None:
-        if event["event"] == "metrics" and event["round"] == 2:
+    def fail(event: Event) -> None:
+        if isinstance(event, Scored) and event.round == 2:
             raise stop
 
     again.listener = fail

@@ -12,7 +12,6 @@ import pytest
 from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
-from secure_fl.events import Event
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.text import label_name
 from secure_fl.party import pooling
@@ -107,7 +106,7 @@ def test_nothing_is_summed_where_scores_stay_at_home() -> None:
         assert result.document["metrics"]["last"]["pooled"]  # of a simulation, from all counts
 
 
-def events(folder: Path) -> list[Event]:
+def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
@@ -148,7 +147,7 @@ def test_no_two_sums_of_scores_differ_by_one_hospital(
         truth = [sum(label_name(e) == label for e in late.test) for label in LABELS]
         at = [f"scores//test/0/0000/truly {label}" for label in LABELS]
         assert [(by_round[4][n] - by_round[3][n]).sum() for n in at] == truth
-    told = {(e["party"], e["round"]) for e in events(tmp_path) if e["event"] == "not pooled"}
+    told = {(e["party"], e["round"]) for e in events(tmp_path) if e["event"] == "scores_not_pooled"}
     assert told == ({(silo.name, 4) for silo in FOUR} if protected else set())
     assert result.document["metrics"]["last"]["round"] == 4
 
@@ -205,7 +204,7 @@ def test_who_joins_late_is_handed_the_best_round(tmp_path: Path) -> None:
     result = small(adam, silos=list(FOUR), training=wait, folder=tmp_path, resume=True).run()
     pooled = {e["round"] for e in result.document["history"] if e.get("pooled")}
     assert pooled == {1, 2, 3} and rounds_of(result)[-1] == 6
-    best = {e["party"]: e["round"] for e in events(tmp_path) if e["event"] == "best round"}
+    best = {e["party"]: e["round"] for e in events(tmp_path) if e["event"] == "best_round"}
     assert best.keys() == {silo.name for silo in FOUR} and len(set(best.values())) == 1
 
 

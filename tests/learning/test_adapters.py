@@ -19,7 +19,7 @@ from secure_fl.learning.adapter_files import merged
 from secure_fl.learning.adapters import adapt, adapted, peft, set_product
 from secure_fl.learning.dp.model import Bounds
 from secure_fl.learning.tasks import Task, make_task
-from secure_fl.policy.size import trained_values
+from secure_fl.policy.model_size import trained_values
 from secure_fl.settings import AdapterSettings, Kind, ModelSettings, TaskSettings
 from tests.support.clipped_sums import clipped_sum
 from tests.support.families import BY_KIND, save

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
-from secure_fl.display.watch import warning
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning import anatomy, models, training
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import AdapterSettings, DPSettings
 from secure_fl.testing.hospitals import LABELS, small
+from tests.support.event_documents import into
 from tests.support.raising import raises
 
 TASK = make_task(TaskSettings(labels=LABELS, max_length=32))
@@ -121,8 +121,8 @@ def test_a_processor_without_bfloat16_trains_in_float32_and_says_so(
     def trained(precision: str) -> tuple[dict[str, Tensor], list[Any]]:
         events: list[Any] = []
         asked = TrainingSettings.model_validate({"precision": precision, "batch_size": 8})
-        run = small(FedAvg(rounds=1), training=asked, listener=events.append).run()
-        warned = [warning(event) for event in events if event["event"] == "warning"]
+        run = small(FedAvg(rounds=1), training=asked, listener=into(events)).run()
+        warned = [event["text"] for event in events if event["event"] == "warning"]
         return run.model.state_dict(), warned
 
     full, silent = trained("float32")

@@ -23,8 +23,7 @@ from secure_fl import (
     TrainingSettings,
 )
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.baselines.mhat import MHAT
+from secure_fl.algorithms.baselines.settings import DSFL, MHAT
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
 from secure_fl.learning.anatomy import trainable

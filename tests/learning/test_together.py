@@ -11,13 +11,13 @@ import torch
 
 from secure_fl import FedAvg, ModelSettings, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.unfederated import Local
+from secure_fl.algorithms.baselines.reference_points import Local
 from secure_fl.corpora import make
-from secure_fl.events import Event
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.stacking import FAMILIES, stacked
 from secure_fl.testing.hospitals import small
+from tests.support.event_documents import into
 from tests.support.families import save
 from tests.support.saved_models import dropping
 from tests.support.token_hospitals import corpora, ner
@@ -54,9 +54,9 @@ def silos() -> list[Silo]:
 
 def trained(
     *, together: bool, algorithm: Algorithm | None = None, **options: Any
-) -> tuple[Result, list[Event]]:
-    told: list[Event] = []
-    given: dict[str, Any] = {"silos": silos(), "listener": told.append} | options
+) -> tuple[Result, list[dict[str, Any]]]:
+    told: list[dict[str, Any]] = []
+    given: dict[str, Any] = {"silos": silos(), "listener": into(told)} | options
     return small(algorithm or FedAvg(rounds=2, epochs=1), together=together, **given).run(), told
 
 
@@ -68,7 +68,7 @@ def require_close(one: Result, other: Result, *, exactly: bool = False) -> None:
             torch.testing.assert_close(values, theirs[weight], rtol=0.0, atol=atol)
 
 
-def losses(told: list[Event]) -> Mapping[tuple[Any, ...], float]:
+def losses(told: list[dict[str, Any]]) -> Mapping[tuple[Any, ...], float]:
     found = [e for e in told if e["event"] == "train"]
     return {(e["party"], e["round"], e["step"], e["steps"]): e["loss"] for e in found}
 

@@ -14,10 +14,9 @@ from transformers import (
 )
 
 from secure_fl import FedAvg, FedKD, TrainingSettings
-from secure_fl.algorithms.distillation import Pair
-from secure_fl.algorithms.distilling import Learner
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
+from secure_fl.algorithms.public_distillation import Learner
 from secure_fl.config.load import dump, loads
 from secure_fl.federation.tuning import RATE, around
 from secure_fl.learning.adapters import adapt

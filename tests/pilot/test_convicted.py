@@ -14,12 +14,12 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.main import main
 from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, Misconduct
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 LIAR = "hospital-3"
@@ -62,9 +62,11 @@ def test_the_others_go_on_without_who_spoiled_a_sum(
     assert {name for name, process in made.processes.items() if process.done} == set(honest)
     models = {(tmp_path / name / "run" / "model" / "model.safetensors") for name in honest}
     assert len({file.read_bytes() for file in models}) == 1
-    named = [event["parties"] for event in made.seen("named") if event["party"] == "coordinator"]
+    named = [
+        event["parties"] for event in made.seen("convicted") if event["party"] == "coordinator"
+    ]
     assert named == [[LIAR]]
-    last = [event for event in made.seen("round") if event["party"] == "coordinator"][-1]
+    last = [event for event in made.seen("round_started") if event["party"] == "coordinator"][-1]
     assert last["members"] == honest
     for name in honest:  # nobody's keys count as attacked, and all have the evidence
         notes = [line.keys() for line in made.processes[name]._memory._lines]
@@ -85,7 +87,7 @@ def test_whoever_reads_of_the_run_is_told_who_spoiled_it(
     for command in (["status"], ["runs", "show"]):
         told = CliRunner().invoke(main, [*command, str(run)])
         assert said in " ".join(told.output.split()), told.output
-    heard = [event for event in made.seen("named") if event["party"] == "hospital-1"]
+    heard = [event for event in made.seen("convicted") if event["party"] == "hospital-1"]
     assert len(heard) == 1  # and `join` says it once
 
 

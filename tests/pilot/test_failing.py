@@ -14,11 +14,11 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import PartyFailed
 from secure_fl.learning.site import Site
 from secure_fl.party.session import Session
-from secure_fl.pilot.toll import FAILED, MOST_FAILURES
+from secure_fl.pilot.member_faults import FAILED, MOST_FAILURES
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Boundary, Failed, SumInput
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 SICK = "hospital-2"

@@ -14,7 +14,7 @@ from secure_fl.party import guard
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.settings import GuardSettings
-from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.local_pilot import local_pilot, plan_of
 
 GUARD = GuardSettings(most=1)
 

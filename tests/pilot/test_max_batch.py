@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.public_records import PublicRecords, logits
+from secure_fl.algorithms.baselines.settings import DSFL
+from secure_fl.algorithms.public_distillation import PublicRecords, logits
 from secure_fl.corpora import make, public
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -19,8 +19,8 @@ from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.base import Task
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS
-from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import Clinic
+from tests.support.local_pilot import plan_of
 from tests.support.private import make_site
 
 MOST = 4

@@ -24,7 +24,7 @@ from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.pilot.kits import load_kit, require_host, require_own
-from secure_fl.policy.file import load_site
+from secure_fl.policy.policy_file import load_site
 from tests.support.raising import raises
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pilot.md").read_text(encoding="utf-8")

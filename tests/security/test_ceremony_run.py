@@ -13,7 +13,7 @@ from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import KeyringError, SecureFLError
 from secure_fl.party.cohort import Cohort
-from secure_fl.pilot.site import site_keys
+from secure_fl.pilot.site_memory import site_keys
 from secure_fl.protocol.messages import Audience
 from secure_fl.testing.harness import Program, federate
 from tests.support.key_sites import CHEAP, signed, site

@@ -12,16 +12,15 @@ from tenseal import sealapi
 
 from secure_fl.crypto.blame.inquiry import Case
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.sealing import masking, public, raw, secret
+from secure_fl.crypto.sealing import masking, public, secret
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import Codec
-from secure_fl.crypto.sealing.public import SeededSum
-from secure_fl.crypto.sealing.raw import from_parts, to_parts
+from secure_fl.crypto.sealing.public import SeededSum, from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.crypto.sealing.segments import Field, Layout
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
@@ -103,7 +102,7 @@ def test_who_tags_wrongly_is_named_by_everybody(
     out, kept = run(mode)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert convicted(out) == {LIAR} and out.results == {}
-    told = [event for event in out.events if event["event"] == "named"]
+    told = [event for event in out.events if event["event"] == "convicted"]
     assert {tuple(event["parties"]) for event in told} == {(LIAR,)} and len(told) == 5
     if mode == "he+secagg":
         for name in NAMES:
@@ -390,5 +389,5 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
 def _noisy(part: bytes) -> bytes:
     """The first half of a ciphertext with an error just below what an upload alone opens with."""
     (modulus, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
-    size = (len(part) - 1 - raw.SEED_BYTES) // raw.WORD_BYTES
-    return part[:1] + raw.moved(part[1:], size, 495, modulus.value())
+    size = (len(part) - 1 - public.SEED_BYTES) // public.WORD_BYTES
+    return part[:1] + public.moved(part[1:], size, 495, modulus.value())

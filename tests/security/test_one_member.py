@@ -14,9 +14,9 @@ from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 from secure_fl.crypto.sealing import blind_sum, packing, sharing, step_keys, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.crypto.sealing.segments import Layout
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
@@ -216,7 +216,7 @@ def test_who_reveals_a_false_share_is_named_and_the_others_go_on(
     for first, second in out.results.values():  # its input was in the first sum already
         np.testing.assert_allclose(first["x"], 4 * VALUES["x"], atol=1e-3)
         np.testing.assert_allclose(second["x"], 3 * VALUES["x"], atol=1e-3)
-    (told,) = [event for event in out.events if event["event"] == "named"]
+    (told,) = [event for event in out.events if event["event"] == "convicted"]
     assert told["parties"] == ["east"]
     found = FalseShare.read(told["evidence"])
     assert (found.accused, found.owner) == ("east", "north")
@@ -224,7 +224,7 @@ def test_who_reveals_a_false_share_is_named_and_the_others_go_on(
 
 
 def test_evidence_that_was_edited_convicts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    (told,) = [e for e in with_false_shares(monkeypatch).events if e["event"] == "named"]
+    (told,) = [e for e in with_false_shares(monkeypatch).events if e["event"] == "convicted"]
     found, other = FalseShare.read(told["evidence"]), Identity.generate("east").public
     for edited, cards in (
         (structs.replace(found, head=found.head[:-1] + bytes([found.head[-1] ^ 1])), CARDS),

@@ -15,7 +15,7 @@ import pytest
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
 from secure_fl.crypto.sealing.masking import Slots
-from secure_fl.crypto.sealing.raw import to_parts
+from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
@@ -32,7 +32,7 @@ BLIND = (
     "import secure_fl.crypto.sealing.blind_sum, secure_fl.crypto.sealing.public;"
     "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.sealing.secret', "
     "'secure_fl.crypto.keys.keyring', 'secure_fl.crypto.sealing.secure_sum', "
-    "'secure_fl.crypto.sealing.sum_under_way', 'secure_fl.federation.keys', "
+    "'secure_fl.federation.keys', "
     "'secure_fl.algorithms', 'secure_fl.learning.models'} & set(sys.modules)))"
 )
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.sealing.secure_sum import SecureSums
-from secure_fl.crypto.sealing.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSums, SumUnderWay
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Upload

@@ -22,7 +22,7 @@ from secure_fl.protocol import survivor_log as stories
 from secure_fl.protocol.messages import Offer, Told, Unmask
 from secure_fl.protocol.survivor_log import Story, TwoStories, found_in, of_offers
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 RUN, NAMES = b"r" * 16, ("east", "middle", "north", "south", "west")
@@ -149,7 +149,7 @@ def test_a_member_that_was_kept_apart_brings_the_evidence_with_its_keys(
         kept = TwoStories.from_bytes(file.read_bytes())
         assert kept is not None
         kept.check(made.coordinator.public)
-    named = {e["party"] for e in made.seen("named") if e["parties"] == ["coordinator"]}
+    named = {e["party"] for e in made.seen("convicted") if e["parties"] == ["coordinator"]}
     assert named >= set(others)
     file = evidence(made)["hospital-2"]
     whole = file.read_bytes()
@@ -218,7 +218,7 @@ def test_without_comparing_nobody_would_be_named(
     monkeypatch.setattr(stories, "found_in", lambda *_: None)
     assert led(made, monkeypatch) is None
     assert [e["parties"] for e in made.seen("lost")][:1] == [[VICTIM]]
-    assert not evidence(made) and not made.seen("named")
+    assert not evidence(made) and not made.seen("convicted")
 
 
 def test_a_coordinator_that_takes_the_evidence_out_of_the_keys_gets_no_sum(

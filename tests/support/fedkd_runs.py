@@ -6,15 +6,15 @@ from functools import partial
 from typing import Any, get_args
 
 from secure_fl import Federation, Silo
-from secure_fl.algorithms.factors import Way
 from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 
-WAYS: tuple[Way, ...] = get_args(Way)
+WAYS: tuple[FactorMode, ...] = get_args(FactorMode)
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
 SGD = TrainingSettings(
     optimizer="sgd",

@@ -12,7 +12,7 @@ from torch import nn
 
 from secure_fl import FedAvg, Silo, TaskSettings, TrainingSettings
 from secure_fl.algorithms.updates import local_update
-from secure_fl.audits.base import CoordinatorView, Prior, Reading, Truth
+from secure_fl.audits.findings import CoordinatorView, Prior, Reading, Truth
 from secure_fl.corpora import make, public
 from secure_fl.data.examples import Example
 from secure_fl.events import EventLog

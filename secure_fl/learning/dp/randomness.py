@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secure_fl.crypto.privacy.poisson import Uniforms, secure_uniforms
+from secure_fl.crypto.privacy.noise import Uniforms, secure_uniforms
 
 CHUNK = 1 << 21  # normals made at once, in float64
 

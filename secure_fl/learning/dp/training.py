@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
 from secure_fl.learning.dp.kept import Training
 from secure_fl.learning.dp.model import Bounds, Clipping, PrivateModel, privately
 from secure_fl.learning.dp.randomness import Coins, PoissonBatches, secret_dropout
@@ -59,7 +60,7 @@ def fit_privately(
     number = site.recorder.round
     training = Training.of(privacy, model, epochs, number)
     if training is not None and training.taken(model, optimizer, epochs):
-        site.recorder.event("resent", round=number)
+        site.recorder.event(UpdateResent(round=number))
         return math.nan
     lasting = optimizer
     coins = Coins.secret() if generator is None else Coins.of(generator)
@@ -108,20 +109,22 @@ def _sound(site: Site, model: nn.Module, loss: Objective, clipping: Clipping) ->
         model, loss, site.train.batch([0, -1][: site.at_once(2)], None, site.device), clipping
     )
     if found != clipping:
-        site.recorder.event("warning", code="one by one", model=type(model).__name__)
+        text = f"DP-SGD takes records one by one, which is slower: {type(model).__name__} needs it"
+        site.recorder.event(Warned(code="one by one", text=text))
     return found
 
 
 def _announce(site: Site, spending: Spending, delta: float) -> None:
     site.recorder.event(
-        "privacy",
-        round=site.recorder.round,
-        noise_multiplier=spending.event.noise_multiplier,
-        sample_rate=spending.event.sample_rate,
-        steps=spending.event.steps,
-        epsilon=spending.epsilon,
-        epsilon_planned=spending.planned,
-        delta=delta,
+        PrivacySpent(
+            round=site.recorder.round,
+            noise_multiplier=spending.event.noise_multiplier,
+            sample_rate=spending.event.sample_rate,
+            steps=spending.event.steps,
+            epsilon=spending.epsilon,
+            epsilon_planned=spending.planned,
+            delta=delta,
+        )
     )
 
 
@@ -138,9 +141,9 @@ def _run(site: Site, private: PrivateModel, epochs: int, round: Round, privacy: 
                 loss = float(total) / max(seen, 1)
                 if not math.isfinite(loss):
                     raise _diverged(site, f"the training loss is {loss}").at(step=done)
-                site.recorder.event(
-                    "train", round=site.recorder.round, step=done, steps=steps, loss=loss
-                )
+                number = site.recorder.round
+                progress = TrainingProgress(round=number, step=done, steps=steps, loss=loss)
+                site.recorder.event(progress)
 
 
 def _step(site: Site, private: PrivateModel, drawn: Sequence[int], privacy: DpAccount) -> Tensor:

@@ -15,9 +15,9 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.site import Site
-from secure_fl.runs.trainings import KeptTrainings
+from secure_fl.runs.saved_trainings import SavedTrainings
 from secure_fl.settings import DPSettings, ProtectionSettings, TrainingSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.private import make_site
 from tests.support.raising import raises
 
@@ -28,7 +28,7 @@ def begun(folder: Path, kept: bool = True) -> Site:
     """A process of a hospital that begins: all that it knows is on the disk."""
     site = make_site(ledger=open_ledger(folder, "north"), epsilon=30.0, delta=1e-3, passes=3)
     assert site.privacy is not None
-    site.privacy.trainings = KeptTrainings(folder / "trainings") if kept else None
+    site.privacy.trainings = SavedTrainings(folder / "trainings") if kept else None
     return site
 
 
@@ -115,6 +115,6 @@ def test_hospitals_that_repeat_a_round_pay_for_it_once(tmp_path: Path) -> None:
     made.after = after
     made.lead(patience=50).run()
     assert killed and len(made.seen("gathered")) == 2
-    assert {told["party"] for told in made.seen("resent")} == set(made.members)
+    assert {told["party"] for told in made.seen("update_resent")} == set(made.members)
     for name in made.members:
         assert reserved(tmp_path / name / "ledger" / name) == 2

@@ -1,0 +1,182 @@
+"""Shadow models: what a model looks like that has seen a record, and one that has not.
+
+A shadow imitates the released model: the same initial weights, the run's own training settings and
+as many passes, on a random half of a pool of candidates. It differs in that it is trained in one
+place, by plain training: no averaging, no noise, and on fewer records than a whole federation has.
+So it errs towards an attacker who knows less of the release than there was to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from secure_fl.audits.findings import Prior
+from secure_fl.data.examples import Example
+from secure_fl.data.silo import Silo
+from secure_fl.events import EventLog
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Encoded, Task
+from secure_fl.learning.tasks.base import device_of, inference
+from secure_fl.learning.training import Objective, fit
+from secure_fl.party.rounds import Round
+from secure_fl.settings import ModelSettings, TrainingSettings
+
+AT_ONCE = 64  # records that are looked at together
+
+Floats: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+Look: TypeAlias = Callable[[Site, nn.Module], Floats]  # one value for each record of the pool
+Progress: TypeAlias = Callable[[int, int], None]  # shadows done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Candidates in an order that tells nothing, and (for scoring only) who was a member."""
+
+    records: tuple[Example, ...]
+    members: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Shadows:
+    """What each shadow says about each record of the pool, and which ones it was trained on."""
+
+    scores: Floats  # shadows x records
+    inside: Mask  # shadows x records
+
+
+def pool_of(prior: Prior, most: int, *, spare: int = 0) -> Pool:
+    """As many members as outsiders, `most` of each at most, the last `spare` outsiders left out.
+
+    With more of one kind than of the other, shadows would learn which kind a record is.
+    """
+    rng = prior.rng("pool")
+    inside = [record for name in sorted(prior.truth) for record in prior.truth[name].records]
+    outside = list(prior.outsiders[: len(prior.outsiders) - spare])
+    count = min(len(inside), len(outside), most)
+    chosen = [
+        *(inside[i] for i in rng.permutation(len(inside))[:count]),
+        *(outside[i] for i in rng.permutation(len(outside))[:count]),
+    ]
+    order = rng.permutation(len(chosen))
+    return Pool(tuple(chosen[i] for i in order), order < count)
+
+
+def halves(models: int, records: int, rng: np.random.Generator) -> Mask:
+    """Who is trained on what: every record is in exactly half of the shadows (rounded down)."""
+    places = np.stack([rng.permutation(models) for _ in range(records)], axis=1)
+    inside: Mask = places < models // 2
+    return inside
+
+
+def train_shadows(
+    prior: Prior,
+    pool: Encoded,
+    models: int,
+    look: Look,
+    *purpose: object,
+    progress: Progress | None = None,
+) -> Shadows:
+    """Train shadows one after the other; only what `look` says of each is kept."""
+    inside = halves(models, len(pool), prior.rng(*purpose, "halves"))
+    found = []
+    for number, mask in enumerate(inside):
+        site = site_of(prior, pool.subset(np.flatnonzero(mask).tolist()), *purpose, number)
+        model = imitate(prior, site)
+        with site.surroundings():
+            found.append(look(site, model))
+        if progress is not None:
+            progress(number + 1, models)
+    return Shadows(np.stack(found), inside)
+
+
+def site_of(prior: Prior, records: Encoded, *purpose: object) -> Site:
+    """A place to train in, with randomness of its own for this purpose; nothing is protected."""
+    name = "/".join(map(str, purpose))
+    seed = int(prior.rng(*purpose, "site").integers(2**53))
+    return made_site(prior, prior.training.model_copy(update={"dp": None}), records, name, seed)
+
+
+def made_site(
+    prior: Prior, training: TrainingSettings, records: Encoded, name: str, seed: int
+) -> Site:
+    """A site that works on records that are tokenised already, with what everybody knows."""
+    stand_in: Sequence[Example] = prior.outsiders[:1] or _any_record(prior)
+    silo = Silo(name, stand_in)
+    site = Site(silo, prior.task, ModelSettings(), training, seed, EventLog(name))
+    site.balances = prior.algorithm.balances and prior.training.dp is None  # as in the run
+    site.tokenizer, site.train = prior.tokenizer, site.weighed(records)
+    return site
+
+
+def imitate(prior: Prior, site: Site) -> nn.Module:
+    """Train a fresh model as the run does: as many rounds, a fresh optimiser in each."""
+    model = prior.model().to(site.device)
+    with site.surroundings():
+        rounds = prior.algorithm.rounds
+        for number in range(1, rounds + 1):
+            fit(site, model, prior.algorithm.epochs, Round(number, rounds))
+    return model
+
+
+def learn(site: Site, model: nn.Module, passes: int, objective: Objective) -> nn.Module:
+    """Train for some passes towards something else than the labels."""
+    fit(site, model, passes, objective=objective)
+    return model
+
+
+def confidences(task: Task, model: nn.Module, records: Encoded) -> Floats:
+    """How sure a model is of each record's label, on a scale on which it is about Gaussian.
+
+    log p/(1 - p) of the label's probability p (Carlini et al., arXiv 2112.03570, Sec. IV-C). Where
+    a record has many labels or none, p is e to minus its mean loss.
+    """
+    found = []
+    with inference(model):
+        for batch in records.batches(AT_ONCE, device=device_of(model)):
+            z = task.forward(model, batch)
+            found.append(_logits(task, z.double(), batch).cpu())
+    values: Floats = torch.cat(found).numpy()
+    return values
+
+
+def losses(task: Task, model: nn.Module, records: Encoded) -> Floats:
+    """What a model's task charges it for each record."""
+    with inference(model):
+        parts = [
+            task.loss(task.forward(model, batch), batch, reduction="none").double().cpu()
+            for batch in records.batches(AT_ONCE, device=device_of(model))
+        ]
+    values: Floats = torch.cat(parts).numpy()
+    return values
+
+
+def probabilities(task: Task, model: nn.Module, records: Encoded) -> Floats:
+    """What a classifier says of each record: a probability of every class."""
+    with inference(model):
+        parts = [
+            task.forward(model, batch).double().softmax(-1).cpu()
+            for batch in records.batches(AT_ONCE, device=device_of(model))
+        ]
+    values: Floats = torch.cat(parts).numpy()
+    return values
+
+
+def _logits(task: Task, z: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    if task.kind in ("classification", "pair"):
+        label = batch["labels"].unsqueeze(-1)
+        others = z.scatter(-1, label, -torch.inf).logsumexp(-1)
+        return z.gather(-1, label).squeeze(-1) - others
+    loss = task.loss(z, batch, reduction="none").double().clamp(min=1e-12)
+    return -loss - torch.log(-torch.expm1(-loss))
+
+
+def _any_record(prior: Prior) -> Sequence[Example]:
+    return next(iter(prior.truth.values())).records[:1]

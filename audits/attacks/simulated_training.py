@@ -1,0 +1,79 @@
+"""Training as a party does, on public records: what an attacker can try out beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from secure_fl.audits.attacks.layer_inputs import Array, array
+from secure_fl.audits.findings import Arrays, CoordinatorView, Prior, Reading, Truth
+from secure_fl.data.examples import Example
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.fetching import seeded
+from secure_fl.learning.schedule import pace
+from secure_fl.learning.tasks import Encoded
+from secure_fl.learning.tasks.text import label_name
+from secure_fl.learning.training import make_optimizer
+from secure_fl.party.rounds import Round
+
+CALIBRATION = "a public record"  # whom a control on public records is about
+MOST = 256  # records of a rehearsal
+
+
+def drawn(prior: Prior, weight: Array, *purpose: object) -> list[Example]:
+    """Public records, drawn so that labels have these shares (sentences with tags: just drawn)."""
+    rng, records = prior.rng("rehearsal", *purpose), prior.outsiders[:MOST]
+    if not records:
+        return []
+    kinds = [label_name(record) for record in records]
+    share = dict(zip(prior.task.labels, weight, strict=True))
+    p = np.array([share.get(kind, 1.0) / kinds.count(kind) for kind in kinds])
+    p = p if p.sum() > 0 else np.ones(len(records))
+    return [records[i] for i in rng.choice(len(records), len(records), p=p / p.sum())]
+
+
+def rehearse(prior: Prior, records: Sequence[Example], at: int, *, dropout: bool = True) -> Arrays:
+    """Train as a party does in the first round, on these records; return how all weights moved."""
+    model = prior.model().train(dropout)
+    before = {name: array(weight) for name, weight in trainable(model).items()}
+    encoded: Encoded = prior.task.encode(records, prior.tokenizer)
+    optimizer = make_optimizer(model, prior.training)
+    order = torch.Generator().manual_seed(at)
+    with seeded(prior.seed + at):
+        passes = range(prior.algorithm.epochs)
+        batches = [b for _ in passes for b in encoded.batches(prior.training.batch_size, order)]
+        for done, batch in enumerate(batches):
+            optimizer.zero_grad(set_to_none=True)
+            loss = prior.task.loss(prior.task.forward(model, batch), batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if (bound := prior.training.max_grad_norm) is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), bound)
+            pace(optimizer, prior.training, Round(1, prior.algorithm.rounds).at(done, len(batches)))
+            optimizer.step()
+    return {name: array(weight) - before[name] for name, weight in trainable(model).items()}
+
+
+def best_case(prior: Prior, records: int = 1) -> tuple[CoordinatorView, Prior]:
+    """What attacks on gradients are made for: one step of plain SGD on few records, read whole.
+
+    A control where a run's own training (AdamW, epochs) is beyond these attacks without any
+    protection. The records are public ones; the prior that comes along has them as its truth.
+    """
+    fields = {"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0, "max_grad_norm": None}
+    fields |= {"schedule": "constant", "warmup": None, "accumulate": 1, "class_weights": "none"}
+    fields |= {"batch_size": records, "dp": None}
+    known, held = prior.outsiders[records:], prior.outsiders[:records]
+    changed = replace(
+        prior,
+        training=prior.training.model_copy(update=fields),
+        algorithm=prior.algorithm.model_copy(update={"epochs": 1}),
+        truth={CALIBRATION: Truth(CALIBRATION, held)},
+        outsiders=known,
+    )
+    moved = rehearse(changed, held, 0, dropout=False)
+    reading = Reading((CALIBRATION,), 1, moved)
+    return CoordinatorView("coordinator", (reading,)), changed

@@ -1,0 +1,149 @@
+"""An evaluation as tables and as a page: models side by side over all hospitals' test records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from secure_fl.display.charts import Bar, bar_chart, figure
+from secure_fl.display.figures import number
+from secure_fl.display.grid import Grid, grid
+from secure_fl.display.html import page, paragraph, section, table
+
+SPLIT = "/test"
+OPEN = 0.02  # that bins may leave open without a word
+EXACT = "These scores are exact sums without noise: they are not differentially private."
+
+
+def models_of(document: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """What is known of each model: "pooled", "intervals", "bounds" or "counts"."""
+    last = document["metrics"]["last"].get(kind, {})
+    labels = [one["label"] for one in document["evaluation"]["models"]]
+    return {label: dict(last.get(label + SPLIT, {})) for label in labels}
+
+
+def score_table(document: Mapping[str, Any]) -> Grid:
+    """A line for each metric, the main one first: each model's value and interval."""
+    pooled, intervals = (models_of(document, kind) for kind in ("pooled", "intervals"))
+    main = document["main_metric"]
+    names = dict.fromkeys([main, *(name for one in pooled.values() for name in one)])
+    rows = [
+        [name, *(_with(one.get(name), intervals[label].get(name)) for label, one in pooled.items())]
+        for name in names
+    ]
+    records = next(iter(models_of(document, "counts").values()))["loss"][0]
+    title = f"{records:.0f} test records of {len(document['parties'])} hospitals"
+    if document.get("records") is None:
+        title = f"{records:.0f} test records of all hospitals"
+    return grid(title, ["95 % interval in brackets", *pooled], rows)
+
+
+def difference_table(document: Mapping[str, Any]) -> Grid | None:
+    """How much better each other model is than the first, with paired intervals; None: one model.
+
+    A star: 0 is outside of the interval.
+    """
+    compared = document["evaluation"].get("compared")
+    if not compared:
+        return None
+    names = dict.fromkeys([document["main_metric"], *(n for c in compared for n in c["metrics"])])
+    rows = [[name, *(_apart(c["metrics"].get(name)) for c in compared)] for name in names]
+    first = compared[0]["to"]
+    heads = [f"less {first}; * is sure", *(c["model"] for c in compared)]
+    return grid("differences, record by record", heads, rows)
+
+
+def hospitals_of(document: Mapping[str, Any], *, own: bool = True) -> dict[str, dict[str, float]]:
+    """Each model's main metric at the hospitals that share it, and where this result was made.
+
+    `own`: with what is this result's own; without, it may be handed on.
+    """
+    main = document["main_metric"]
+    found = {name: dict(one) for name, one in document["evaluation"].get("shared", {}).items()}
+    for name, splits in document["metrics"]["last"].get("party", {}).items() if own else ():
+        values = {
+            label: splits.get(label + SPLIT, {}).get(main)
+            for label in models_of(document, "pooled")
+        }
+        found[name] = {label: value for label, value in values.items() if value is not None}
+    return dict(sorted(found.items()))
+
+
+def hospital_table(document: Mapping[str, Any], *, own: bool = True) -> Grid | None:
+    """The main metric at each hospital that it is known of."""
+    main, labels = document["main_metric"], list(models_of(document, "pooled"))
+    rows = [
+        [name, *(number(values.get(label)) for label in labels)]
+        for name, values in hospitals_of(document, own=own).items()
+    ]
+    return grid(f"{main} at each hospital", ["hospital", *labels], rows) if rows else None
+
+
+def bin_lines(document: Mapping[str, Any]) -> list[str]:
+    """What bins leave open, where it shows: between which two a metric would be without them."""
+    found = []
+    for label, bounds in models_of(document, "bounds").items():
+        wide = {n: pair for n, pair in bounds.items() if pair[1] - pair[0] > OPEN}
+        said = ", ".join(f"{n} {number(low)} to {number(high)}" for n, (low, high) in wide.items())
+        found += [f"{label}, without bins of scores: {said}"] if said else []
+    return found
+
+
+def model_lines(document: Mapping[str, Any]) -> list[str]:
+    """Which models these are; where a folder lies on this machine is nobody else's business."""
+    found = []
+    for one in document["evaluation"]["models"]:
+        place = PurePath(one["name"])
+        said = "" if place.is_absolute() or place.name == one["label"] else f": {place}"
+        found.append(f"{one['label']}{said} (sha256 {one['digest'][:16]}...)")
+    return found
+
+
+def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str:
+    """An evaluation as a page; `shared` leaves out what is a hospital's own."""
+    scores, apart = score_table(document), difference_table(document)
+    body = "".join(map(paragraph, model_lines(document)))
+    body += _bars(document, shared)
+    body += table(scores.title, scores.columns, scores.rows)
+    body += "".join(map(paragraph, bin_lines(document)))
+    if apart is not None:
+        body += table(apart.title, apart.columns, apart.rows)
+    for label, counts in models_of(document, "counts").items():
+        rows = {n.removeprefix("truly "): r for n, r in counts.items() if n.startswith("truly ")}
+        cells = [[f"truly {name}", *map(str, row)] for name, row in rows.items()]
+        body += table(f"{label}: confusion", ["", *(f"taken for {n}" for n in rows)], cells)
+    own = hospital_table(document, own=not shared)
+    if own is not None:
+        body += table(own.title, own.columns, own.rows)
+    body += paragraph(document["protection"]["statement"]) + paragraph(EXACT)
+    whole = section("scores", "Scores over all hospitals", body, 2)
+    return page("Evaluation", "Models on hospitals' test records", {"scores": "Scores"}, whole)
+
+
+def _bars(document: Mapping[str, Any], shared: bool) -> str:
+    """Draw the main metric of each model as a bar with its interval, and of each hospital below."""
+    main = document["main_metric"]
+    pooled, intervals = (models_of(document, kind) for kind in ("pooled", "intervals"))
+    own = hospitals_of(document, own=not shared)
+    bars: list[Bar] = []
+    for label, scores in pooled.items():
+        if main in scores:
+            bars.append(Bar(label, scores[main], intervals[label].get(main)))
+        bars += [Bar(f"at {n}", v[label], faint=True) for n, v in own.items() if label in v]
+    title = f"Test {main} over all records; a line across a bar is its 95 % interval"
+    return figure("bars", bar_chart("bars", bars, title, number, top=1.0))
+
+
+def _with(value: float | None, interval: Any) -> str:
+    if value is None or interval is None:
+        return number(value)
+    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
+
+
+def _apart(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    low, high = found["interval"]
+    star = " *" if low > 0 or high < 0 else ""
+    return f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]{star}"
