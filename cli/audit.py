@@ -76,8 +76,8 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
         _audited_pages(runs, folder, shared=shared)
         return
     from secure_fl.display.compare_page import comparison_page
-    from secure_fl.display.run_page import PAGE, run_page
     from secure_fl.display.run_history import read_run_history
+    from secure_fl.display.run_page import PAGE, run_page
     from secure_fl.files import write_whole
 
     stories = [read_run_history(run) for run in runs]

@@ -118,7 +118,7 @@ A record's part depends only on its id and the seed: it stays the same if the fi
               help="Minimum records per hospital.")  # fmt: skip
 @click.option("--public", type=FRACTION, help="Fraction shared with every hospital.")
 @click.option("--labelled", type=FRACTION,
-              help="Fraction of the public records that a host holds with labels. [0.1]")  # fmt: skip
+              help="Fraction of the public records with labels, at a host. [0.1]")  # fmt: skip
 @force_option
 def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""

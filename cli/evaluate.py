@@ -55,7 +55,9 @@ def evaluate(
         _write_invitation(models, plan, invite)
         return
     if _is_pilot(plan):
-        raise click.UsageError("this is a pilot's plan: add --invite FILE, and coordinate that file")
+        raise click.UsageError(
+            "this is a pilot's plan: add --invite FILE, and coordinate that file"
+        )
     settings = load(plan, overrides)
     folder = out or Path("runs") / f"{settings.run.name}-evaluation"
     show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
+from typing import Literal, get_origin
 
 import click
 
@@ -38,7 +39,7 @@ seed = 0                       # equal seeds give equal results, bit for bit
 [task]
 {kind:<31}# or {kinds}
 max_length = 64                # tokens; longer texts are truncated
-{labels:<30} # for all hospitals; default: read from their records
+{labels:<30} # default: read from all hospitals' records
 # positive = "yes"             # the positive class: its F1 score is reported, and its weight in
                                # the loss equals that of the other classes
 """
@@ -111,7 +112,7 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
-    from secure_fl.cli.catalogue import listed
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.errors import RunError
 
     require_classes(task, algorithm)
@@ -127,25 +128,25 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
         what = f"cannot be written: {error.strerror}"
         raise RunError(what, file=file, reason="unwritable") from None
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
-    if parties < SUMMED and not listed(algorithm).sums_nothing:
+    if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
         click.echo(f"note: in a sum over {parties}, members can see each other's part", err=True)
 
 
 def require_classes(task: str, algorithm: str) -> None:
     """Refuse an algorithm that needs classes for a task that has none."""
-    from secure_fl.cli.catalogue import listed
+    from secure_fl.algorithms.registry import ALGORITHMS
 
-    if listed(algorithm).has_host and task not in ("classification", "pair"):
+    if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
         what = f"{algorithm} sums predictions per class, and a task of {task} has no classes"
         raise click.UsageError(f"{what}: use --task classification or pair")
 
 
 def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Return the text of a settings file with comments."""
-    from secure_fl.cli.catalogue import listed
+    from secure_fl.algorithms.registry import ALGORITHMS
 
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
-    unused = "" if listed(algorithm).has_host else "# "
+    unused = "" if ALGORITHMS[algorithm].has_host else "# "
     values = {
         "labels": labels,
         "kind": f'kind = "{task}"',
@@ -163,16 +164,23 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
 
 def _algorithm(name: str, parties: int) -> str:
     """Return an algorithm's section with its defaults."""
-    from secure_fl.cli.catalogue import listed, names
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config.toml import write
 
-    entry = listed(name)
-    values = dict(entry.values) | {k: v for k, v in SHORT.items() if k not in entry.fixed}
+    entry = ALGORITHMS[name]
+    defaults = entry.settings.model_construct(name=name).model_dump(mode="json")
+    fixed = {
+        field
+        for field, info in entry.settings.model_fields.items()
+        if get_origin(info.annotation) is Literal
+    }
+    values = {field: value for field, value in defaults.items() if value is not None}
+    values |= {field: value for field, value in SHORT.items() if field not in fixed}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small for separate sums
     if name == "inclusivefl":  # it has no such mix: use as many tiers as can be summed separately
         values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
-    others = ", ".join(other for other in names() if other not in (name, "evaluate"))
+    others = ", ".join(other for other in ALGORITHMS if other not in (name, "evaluate"))
     lines = write(values, "algorithm.")
     comment = fill(f"# others: {others}", 90, subsequent_indent="#   ")
     return f"\n[algorithm]\n# {entry.summary}\n{comment}\n{lines}"

@@ -17,9 +17,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 PORT = click.IntRange(1, 65535)
 RECORDS = click.IntRange(0, MOST_RECORDS)
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, and nothing else."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 no_progress_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 set_option = click.option(
     "--set",
@@ -41,9 +39,7 @@ class Names(click.Choice[str]):
 class FiniteRange(click.FloatRange):
     """A finite number in a range; click's own type accepts NaN and infinity."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert a number, and refuse NaN and infinity."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
@@ -77,6 +73,6 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 
 def _training_algorithms() -> list[str]:
     """Return the algorithms that train; `secure-fl evaluate` runs the one that does not."""
-    from secure_fl.cli.catalogue import listed, names
+    from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN
 
-    return [name for name in names() if not listed(name).trains_nothing]
+    return [n for n in ALGORITHMS if n not in BUILT_IN or not BUILT_IN[n].trains_nothing]

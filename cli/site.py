@@ -96,9 +96,7 @@ def init(
 
     last = until or datetime.now(UTC) + timedelta(days=DAYS)
     file = Path("site.toml")
-    write_site(
-        file, Rules(name=name, until=last.date(), rounds=rounds, made_up=made_up, **allowed)
-    )
+    write_site(file, Rules(name=name, until=last.date(), rounds=rounds, made_up=made_up, **allowed))
     try:
         load_site(file)
         me = Identity.generate(name)
@@ -237,8 +235,8 @@ def approve(
     from secure_fl.pilot.approvals import FOLDER, Approval, Papers, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.policy.policy_file import load_site
     from secure_fl.policy.describe import describe
+    from secure_fl.policy.policy_file import load_site
 
     rules, proposal = load_site(file), load_proposal(plan)
     me = open_ring(folder, passphrase_file).identity()

@@ -104,7 +104,9 @@ def decode_keys(data: bytes) -> CohortKeys:
         ) from None
     if k.format != FORMAT or {len(k.tag_key), len(k.channel_key)} != {KEY_BYTES} or not k.secret:
         raise KeyringError(
-            "cohort keys of an unknown form", fix="install the dealer's version", reason="other-format"
+            "cohort keys of an unknown form",
+            fix="install the dealer's version",
+            reason="other-format",
         )
     return CohortKeys(k.roster, k.version, k.expires, k.dealer, k.secret, k.tag_key, k.channel_key)
 
@@ -158,7 +160,9 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
     keys = _open(identity, roster.member(read.dealer).identity, roster, read.sealed)
     keys.check(roster)
     if keys.dealer != read.dealer:
-        raise KeyringError("the bundle was dealt by somebody else than its sender", reason="other-dealer")
+        raise KeyringError(
+            "the bundle was dealt by somebody else than its sender", reason="other-dealer"
+        )
     return keys
 
 
