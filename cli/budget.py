@@ -218,7 +218,7 @@ def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.crypto.privacy.planning import planned, sized
     from secure_fl.errors import SettingsError
-    from secure_fl.federation.ground_rules import tasks_of
+    from secure_fl.federation.validation import tasks_of
     from secure_fl.learning.dp.scope import require_predictions
 
     noise, algorithm = settings.protection.noise, settings.algorithm

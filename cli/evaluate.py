@@ -13,7 +13,7 @@ from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option,
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secure_fl.federation.evaluation import Evaluation
+    from secure_fl.features.evaluation.evaluation import Evaluation
 
 
 @click.command(
@@ -62,7 +62,7 @@ def evaluate(
     folder = out or Path("runs") / f"{settings.run.name}-evaluation"
     show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")
     with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
-        from secure_fl.federation.evaluation import evaluate_settings
+        from secure_fl.features.evaluation.evaluation import evaluate_settings
 
         result = evaluate_settings(models, settings, folder, lambda event: None)
     if as_json:
@@ -100,7 +100,8 @@ def _is_pilot(plan: Path) -> bool:
 
 
 def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
-    from secure_fl.federation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.features.evaluation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.federation.run_spec import feature_sections
     from secure_fl.files import write_whole
     from secure_fl.pilot.plan import load_plan, write_plan
 
@@ -116,7 +117,7 @@ def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
             "task": with_labels(asked.task, cfg),
             "training": looking(asked.training),
             "protection": without_noise(asked.protection),
-            "guard": None,
+            **dict.fromkeys(feature_sections(asked)),
         }
     )
     write_whole(file, write_plan(made))

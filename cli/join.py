@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
     from secure_fl.events import Event
+    from secure_fl.federation.run_feature import SiteLimits
     from secure_fl.pilot.hospital import Asked, HospitalProcess
     from secure_fl.pilot.kits import Kit
-    from secure_fl.policy.policy_file import SiteFile
+    from secure_fl.policy.policy_file import SiteFile, SitePolicy
     from secure_fl.policy.rules import Plan
     from secure_fl.statistics.site import StatisticsSite
 
@@ -147,19 +148,25 @@ def hospital_of(
         out,
         listen,
         rules.ledger,
-        rules.policy.max_batch,
-        rules.policy.max_growth,
+        limits_of(rules.policy),
         goes_back=goes_back,
         asked=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
-        share_scores=rules.policy.share_scores,
     )
+
+
+def limits_of(policy: SitePolicy) -> SiteLimits:
+    """The limits of a site's policy that apply inside a run."""
+    from secure_fl.federation.run_feature import SiteLimits
+
+    options = {"max_growth": policy.max_growth, "share_scores": policy.share_scores}
+    return SiteLimits(policy.max_batch, options)
 
 
 def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
     """Return the check that refuses plans against this site's rules."""
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.federation.validation import require_masks
     from secure_fl.policy.model_size import check_size
     from secure_fl.policy.rules import Company, check
 

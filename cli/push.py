@@ -17,8 +17,6 @@ Examples:
       to the hub you are logged in to
   secure-fl push runs/first https://hub.example/a/ade    to your own hub
   secure-fl push runs/study /srv/models/student --name student
-  secure-fl push runs/first /srv/models/ade --onnx
-      with model.onnx, which needs no PyTorch
 
 The command rewrites the card (README.md), with the run's audit if there is one. Audit a model
 before you publish it: secure-fl audit RUN."""
@@ -28,11 +26,8 @@ before you publish it: secure-fl audit RUN."""
 @click.option("--name", default="model", show_default=True, help="Name of a shared model.")
 @click.option("--party", metavar="NAME", help="Publish this hospital's own model.")
 @click.option("--public", is_flag=True, help="Make it public on the hub.")
-@click.option("--onnx", is_flag=True, help="Add model.onnx, with the same predictions.")
 @click.option("--replace", is_flag=True, help="Replace an existing folder.")
-def push(
-    run: Path, target: str, name: str, party: str | None, public: bool, onnx: bool, replace: bool
-) -> None:
+def push(run: Path, target: str, name: str, party: str | None, public: bool, replace: bool) -> None:
     """Publish the model of RUN to TARGET: a folder, hf:ORGANISATION/NAME, or a hub's URL."""
     from secure_fl.cli import show
     from secure_fl.cli.group import require_folder
@@ -44,10 +39,6 @@ def push(
 
     shared = run / name
     model = shared if party is None and (shared / CARD).is_file() else model_folder(run, party)
-    if onnx:
-        from secure_fl.learning import onnx_file
-
-        onnx_file.write(model)
     write_card(run, model)
     where = pushing.push(model, target, public=public, replace=replace)
     show.out().print(f"published {model} to {where}; its card is README.md there")

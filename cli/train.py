@@ -143,7 +143,7 @@ def run(
 def _warn_of_copies(silos: Sequence[Silo], settings: Settings, console: Console) -> None:
     """Warn if two hospitals have the same file, which only a run on one machine can detect."""
     from secure_fl.config.data import PartyData
-    from secure_fl.data.preflight import alike
+    from secure_fl.data.record_problems import alike
     from secure_fl.data.splits import Splits
 
     if isinstance(settings.data, PartyData):

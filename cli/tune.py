@@ -14,7 +14,7 @@ from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option,
 
 if TYPE_CHECKING:
     from secure_fl.display.grid import Grid
-    from secure_fl.federation.tuning import Trial, Tuning
+    from secure_fl.features.tuning.tuning import Trial, Tuning
 
 SCHEMA = "secure-fl/tuning/1"
 TRIALS, TUNED, PAGE = "trials.json", "tuned.toml", "tuning.html"
@@ -62,7 +62,7 @@ def tune(
 
     console, out = show.err(quiet or as_json), out or config.with_name(f"{config.stem}-tuning")
     settings = load(config, overrides)
-    from secure_fl.federation import tuning
+    from secure_fl.features.tuning import tuning
     from secure_fl.runs.folder import write_json
 
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)

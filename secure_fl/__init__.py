@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from secure_fl.features import FEATURES
+
 if TYPE_CHECKING:
     from secure_fl.algorithms.baselines.reference_points import AllLarge as AllLarge
     from secure_fl.algorithms.baselines.reference_points import AllSmall as AllSmall
@@ -34,13 +36,14 @@ if TYPE_CHECKING:
     from secure_fl.data.rows import Columns as Columns
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
-    from secure_fl.federation.evaluation import Evaluation as Evaluation
-    from secure_fl.federation.evaluation import evaluate as evaluate
+    from secure_fl.features.batched_simulation.trainer import BatchedTraining as BatchedTraining
+    from secure_fl.features.evaluation.evaluation import Evaluation as Evaluation
+    from secure_fl.features.evaluation.evaluation import evaluate as evaluate
+    from secure_fl.features.tuning.tuning import tune as tune
     from secure_fl.federation.federation import Federation as Federation
     from secure_fl.federation.result import Result as Result
-    from secure_fl.federation.tuning import tune as tune
     from secure_fl.learning.site import Site as Site
-    from secure_fl.learning.tasks.base import Task as Task
+    from secure_fl.learning.tasks.task import Task as Task
     from secure_fl.party.cohort import Cohort as Cohort
     from secure_fl.settings import AdapterSettings as AdapterSettings
     from secure_fl.settings import DPSettings as DPSettings
@@ -59,8 +62,6 @@ _HOMES = {
     "Columns": "secure_fl.data.rows",
     "DPSettings": "secure_fl.settings",
     "DSFL": "secure_fl.algorithms.baselines.settings",
-    "Evaluation": "secure_fl.federation.evaluation",
-    "evaluate": "secure_fl.federation.evaluation",
     "ExclusiveFL": "secure_fl.algorithms.baselines.reference_points",
     "FedAdam": "secure_fl.algorithms.settings",
     "FedAvg": "secure_fl.algorithms.settings",
@@ -85,11 +86,11 @@ _HOMES = {
     "Silo": "secure_fl.data.silo",
     "Site": "secure_fl.learning.site",
     "Tagged": "secure_fl.data.examples",
-    "Task": "secure_fl.learning.tasks.base",
+    "Task": "secure_fl.learning.tasks.task",
     "TaskSettings": "secure_fl.settings",
     "Text": "secure_fl.data.examples",
     "TrainingSettings": "secure_fl.settings",
-    "tune": "secure_fl.federation.tuning",
+    **{name: home for feature in FEATURES.values() for name, home in feature.exports.items()},
 }
 
 __all__ = sorted(_HOMES)

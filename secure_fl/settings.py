@@ -104,9 +104,8 @@ class AdapterSettings(Section):
     """Linear layers that get an adapter."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate on an adapter's input."""
-    base: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Type of the frozen weights in memory. int8: linear layers only, with one scale per output
-    channel."""
+    base: Literal["float32", "bfloat16"] = "float32"
+    """Type of the frozen weights in memory."""
     merge: bool = False
     """Also write the complete model to the result's merged/ folder."""
 
@@ -116,11 +115,6 @@ class AdapterSettings(Section):
             raise ValueError(
                 'base "float32" if kind is "exact": sums are added to the frozen weights, and '
                 f"{self.base} would round them to zero"
-            )
-        if (self.kind, self.base) == ("dora", "int8"):
-            raise ValueError(
-                'base "float32" or "bfloat16" if kind is "dora": it uses the magnitudes of the '
-                "frozen weights"
             )
         return self
 

@@ -19,7 +19,7 @@ import msgspec
 from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity, open_sealed, seal_to
 from secure_fl.crypto.keys.roster import Roster
-from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, Kind, check_private, load, save
+from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, KeyFileKind, check_private, load, save
 from secure_fl.crypto.primitives import KEY_BYTES, digest_of, spoken
 from secure_fl.errors import CryptoError, KeyringError
 
@@ -203,12 +203,12 @@ class KeyRing:
                 reason="exists",
             )
         self._private_folder(self.folder)
-        save(path, Kind.IDENTITY, identity.to_private_bytes(), self.passphrase, self.cost)
+        save(path, KeyFileKind.IDENTITY, identity.to_private_bytes(), self.passphrase, self.cost)
 
     def identity(self) -> Identity:
         """Open this site's private identity."""
         path = self._file("identity.key")
-        return Identity.from_private_bytes(load(path, Kind.IDENTITY, self.passphrase))
+        return Identity.from_private_bytes(load(path, KeyFileKind.IDENTITY, self.passphrase))
 
     def cohort(self, roster: Roster, *, now: datetime | None = None) -> CohortKeys:
         """Open the cohort's keys for a run under this roster, which is verified first."""
@@ -267,7 +267,7 @@ class KeyRing:
             if roster.version <= old.version:
                 raise _not_newer(roster, old, path)
             self._archive(path, f"cohort-{old.version}.key")
-        save(path, Kind.COHORT, encode_keys(keys), self.passphrase, self.cost)
+        save(path, KeyFileKind.COHORT, encode_keys(keys), self.passphrase, self.cost)
 
     def require_newer(self, roster: Roster) -> None:
         """Refuse a roster that neither is the one of the keys here, nor follows it."""
@@ -283,7 +283,7 @@ class KeyRing:
 
     def _cohort(self, path: Path) -> CohortKeys:
         try:
-            return decode_keys(load(path, Kind.COHORT, self.passphrase))
+            return decode_keys(load(path, KeyFileKind.COHORT, self.passphrase))
         except CryptoError as error:
             raise error.at(file=path) from None
 

@@ -44,7 +44,7 @@ SCHEMA = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerRow:
     """One row without its hash and signature."""
 
     sequence: int
@@ -70,7 +70,7 @@ class Entry:
 class Chain:
     """A ledger's rows with their hashes and signatures, and its anchor, as read."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerRow, ...]
     hashes: tuple[bytes, ...]
     signatures: tuple[bytes, ...]
     anchor: tuple[int, bytes, bytes] | None  # sequence, hash, signature
@@ -176,7 +176,7 @@ def read_chain(db: sqlite3.Connection) -> Chain | None:
     rows = db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
     anchor = db.execute("SELECT sequence, hash, signature FROM anchor").fetchone()
     return Chain(
-        tuple(Entry(*row[:12]) for row in rows),
+        tuple(LedgerRow(*row[:12]) for row in rows),
         tuple(row[12] for row in rows),
         tuple(row[13] for row in rows),
         anchor,
@@ -184,7 +184,7 @@ def read_chain(db: sqlite3.Connection) -> Chain | None:
 
 
 def append(
-    db: sqlite3.Connection, entry: Entry, row_hash: bytes, signature: bytes, anchor: bytes
+    db: sqlite3.Connection, entry: LedgerRow, row_hash: bytes, signature: bytes, anchor: bytes
 ) -> None:
     """Write one row and move the anchor to it; the caller holds the transaction."""
     row = (*astuple(entry), row_hash, signature)

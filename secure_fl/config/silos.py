@@ -21,9 +21,9 @@ from secure_fl.config.data import (
 )
 from secure_fl.data.examples import Example
 from secure_fl.data.partition import partition
-from secure_fl.data.public import without_labels
+from secure_fl.data.public_set import without_labels
 from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Columns, Splits, load, split, whose
+from secure_fl.data.splits import Columns, Splits, load, patient, split
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind, TaskSettings
@@ -106,7 +106,7 @@ def columns(settings: ColumnSettings) -> Columns:
 
 def grouped(settings: ColumnSettings) -> Callable[[Example], str] | None:
     """Return the key that keeps records of one split together: the patient, if a column has it."""
-    return None if settings.patient is None else whose
+    return None if settings.patient is None else patient
 
 
 def _cut(

@@ -7,22 +7,20 @@ coroutine over a `Cohort`, an algorithm's (`federation.prepared`) or one written
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.noise_account import NoiseAccount
-from secure_fl.party.opened_questions import OpenedQuestions
-from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
@@ -36,16 +34,14 @@ def join_run(
     program: Program,
     keys: PartyKeys,
     link: Link,
-    rules: Rules,
+    rules: CoordinatorRules,
     protection: ProtectionSettings,
     *,
     seed: int = 0,
     recorder: EventLog | None = None,
     checkpoints: Checkpoints | None = None,
     noise: NoiseAccount | None = None,
-    pooling: Pooling | None = None,
-    guard: Guard | None = None,
-    questions: OpenedQuestions | None = None,
+    hooks: Sequence[RoundHook] = (),
     surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
     until: int | None = None,
     capture: Capture | None = None,
@@ -53,9 +49,8 @@ def join_run(
     """Make what answers the coordinator for one party, ready for its first frame.
 
     `link`: this party's end; its run binds all masks. `checkpoints`: None keeps none.
-    `noise`: the budget that its predictions may spend. `pooling`: of its scores with the others';
-    None keeps them at home. `guard`: of its rounds, by all parties' votes. `questions`: its notes
-    of what was opened in all runs. `surroundings`: entered for every step.
+    `noise`: the budget that its predictions may spend. `hooks`: optional parts of the run, in their
+    order. `surroundings`: entered for every step.
     `until`: the round to end with, if not the last. `capture`: who may watch its sums.
     """
     recorder = recorder or EventLog(keys.identity.name)
@@ -71,9 +66,7 @@ def join_run(
         checkpoints=checkpoints,
         recorder=recorder,
         noise=noise,
-        pooling=pooling,
-        guard=guard,
-        questions=questions,
+        hooks=hooks,
     )
     cohort.until = until
     return Session(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,29 @@ from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
 from secure_fl.federation.assembly import COORDINATOR
-from secure_fl.federation.ground_rules import (
+from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
+from secure_fl.federation.prepared import Prepared, prepare
+from secure_fl.federation.result import Result
+from secure_fl.federation.run_spec import RunSpec, algorithm_of
+from secure_fl.federation.stretch import MakeEngine, Stretch
+from secure_fl.federation.validation import (
     local_heads,
     pooled,
     require_silos,
     require_trainable,
-    require_votes,
     rules_of,
     tasks_of,
 )
-from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
-from secure_fl.federation.prepared import Prepared, prepare
-from secure_fl.federation.result import Result
-from secure_fl.federation.stretch import MakeEngine, Stretch
-from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
-from secure_fl.learning.shelf import Shelf
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
-from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result_document import crossed, spent
@@ -72,12 +70,12 @@ class Federation:
         keep_checkpoints: bool = True,
         progress: bool | None = None,
         metrics: Mapping[str, Metric] | None = None,
-        together: bool = False,
+        trainer: Callable[[], BatchedTrainer] | None = None,
     ) -> None:
-        """`together`: train sites as one batch: quicker where many are small, equal to rounding."""
+        """`trainer`: trains many small sites as one batch: `features.batched_simulation`."""
         require_silos(silos)
         own = task if isinstance(task, Task) else None  # a task of the program's own
-        self.terms = Terms(
+        self.spec = RunSpec(
             algorithm_of(algorithm),
             settings_of(task) if isinstance(task, Task) else task or TaskSettings(),
             model or ModelSettings(),
@@ -85,9 +83,9 @@ class Federation:
             protection or ProtectionSettings(),
             seed,
             metrics or {},
-            guard,
+            {} if guard is None else {"guard": guard},
         )
-        entry = self.terms.entry
+        entry = self.spec.entry
         require_trainable(silos, entry)
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
         self.silos = (pooled(self.hospitals),) if entry.pools_data else self.hospitals
@@ -96,19 +94,18 @@ class Federation:
         self.until: int | None = None  # the round to end with, if not the last
         self._record = record  # every role's view, for an audit: needs a folder
         self._keep_checkpoints = keep_checkpoints  # when the run is finished
-        self._together = together
+        self._trainer = trainer
         self._progress = progress  # None: shown to whoever looks, unless a listener is there
-        self._settings = settings or self.terms.describe()
-        self.rules = rules_of(self.silos, self.terms.protection, entry)
+        self._settings = settings or self.spec.describe()
+        self.rules = rules_of(self.silos, self.spec.protection, entry)
         self.tasks = (
             dict.fromkeys((silo.name for silo in self.silos), own)
             if own is not None
-            else tasks_of(self.terms.task, self.silos, entry)
+            else tasks_of(self.spec.task, self.silos, entry)
         )
         self.local_heads = local_heads(self.tasks)
-        self.terms.require_sound()
-        if guard is not None:
-            require_votes(guard, len(self.silos), self.rules.min_cohort)
+        self.spec.check()
+        self.spec.check_members(len(self.silos), self.rules.min_cohort)
 
     @classmethod
     def of(
@@ -172,7 +169,7 @@ class Federation:
     def outline(self) -> Outline:
         """What its result says of the run beside what was measured."""
         return Outline(
-            self.terms,
+            self.spec,
             self.rules,
             self.tasks,
             tuple(silo.name for silo in self.hospitals),
@@ -195,29 +192,30 @@ class Federation:
     def _stretch(
         self,
         silos: Sequence[Silo],
-        rules: Rules,
+        rules: CoordinatorRules,
         until: int | None,
         folder: RunFolder | None,
         listen: Listener,
     ) -> Stretch:
         """Prepare these parties."""
-        shelf, together = Shelf(len(silos)), Together() if self._together else None
+        cache = ModelCache(len(silos))
+        trainer = None if self._trainer is None else self._trainer()
         parties = {
             silo.name: prepare(
-                self.terms,
+                self.spec,
                 silo,
                 self.tasks[silo.name],
                 rules.threshold,
                 folder=folder,
                 listen=listen,
-                hospitals=self.hospitals if self.terms.entry.pools_data else None,
+                hospitals=self.hospitals if self.spec.entry.pools_data else None,
                 local_head=self.local_heads,
-                shelf=shelf,
-                together=together,
+                cache=cache,
+                trainer=trainer,
             )
             for silo in silos
         }
-        return Stretch(self.terms, parties, rules, until)
+        return Stretch(self.spec, parties, rules, until)
 
     def _begun(self, whole: Stretch, folder: RunFolder, listen: Listener) -> Stretch | None:
         """The end of a round for those who began it, where others can join only after it."""
@@ -226,7 +224,7 @@ class Federation:
             return None
         until, who = begun
         silos = tuple(silo for silo in self.silos if silo.name in who)
-        rules = rules_of(silos, self.terms.protection, self.terms.entry)
+        rules = rules_of(silos, self.spec.protection, self.spec.entry)
         return self._stretch(silos, rules, until, folder, listen)
 
     def _note_parties(self, before: frozenset[str], log: EventLog) -> None:
@@ -249,9 +247,8 @@ class Federation:
         recorders = [log, *(site.recorder for site in sites)]
         seconds = spent(recorders, time.perf_counter() - started, before.get("seconds"))
         accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-        guards = [party.guard for party in parties if party.guard is not None]
         document = document_of(
-            self.outline, sites, seconds, accounts, before.get("bytes"), guards=guards
+            self.outline, sites, seconds, accounts, before.get("bytes"), hooks=parties[0].hooks
         )
         result = deliver(sites, document)
         if folder is not None:
@@ -268,7 +265,7 @@ class Federation:
         own = () if self.listener is None else (self.listener,)
         shown = self._progress if self._progress is not None or not own else False
         metric = next(iter(self.tasks.values())).metric
-        name, rounds = self.terms.algorithm.name, self.terms.algorithm.rounds
+        name, rounds = self.spec.algorithm.name, self.spec.algorithm.rounds
         watch = stack.enter_context(watching(name, rounds, metric, shown))
         kept: list[Listener] = [] if folder is None else [folder.record, PageWriter(folder.path)]
         told = [*kept, *([watch] if watch else []), *own]

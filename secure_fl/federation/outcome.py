@@ -12,25 +12,26 @@ from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.noise_ledger import document as noise_document
 from secure_fl.crypto.privacy.training_account import document as privacy_document
 from secure_fl.crypto.sealing.blind_sum import MASKED
-from secure_fl.federation.ground_rules import statement, statement_of_some, unshared
 from secure_fl.federation.result import Result
+from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.validation import statement, statement_of_some, unshared
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
 from secure_fl.runs.result_document import SCHEMA, crossed, machine, summarise, to_use, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
 
 if TYPE_CHECKING:
-    from secure_fl.coordinator.sum_steps import Rules
-    from secure_fl.federation.terms import Terms
+    from secure_fl.coordinator.sum_steps import CoordinatorRules
+    from secure_fl.federation.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
     """What a result says of a run beside what its sites measured."""
 
-    terms: Terms
-    rules: Rules
+    spec: RunSpec
+    rules: CoordinatorRules
     tasks: Mapping[str, Task]
     parties: tuple[str, ...]  # whose results these are
     members: int  # that sums are over, the host not counted
@@ -46,35 +47,35 @@ def document_of(
     accounts: Mapping[str, NoiseLedger],
     bytes_before: Mapping[str, Any] | None = None,
     *,
-    guards: Sequence[Guard] = (),
+    hooks: Sequence[RoundHook] = (),
 ) -> dict[str, Any]:
     """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
     recorders = [site.recorder for site in sites]
     task = next(iter(run.tasks.values()))
-    noise = run.terms.protection.noise
-    dp = run.terms.training.dp
+    noise = run.spec.protection.noise
+    dp = run.spec.training.dp
     releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
     metrics = summarise(recorders, task.metric, task.pooled if run.whole else None, task)
     # Where a run waits for better scores, its models are those of the best round.
-    delivered = metrics.get("last" if run.terms.training.patience is None else "best", {})
+    delivered = metrics.get("last" if run.spec.training.patience is None else "best", {})
     spending = {site.name: site.privacy for site in sites if site.privacy is not None}
     return {
         "schema": SCHEMA,
         "status": "finished",
-        "algorithm": run.terms.algorithm.name,
-        "algorithm_settings": run.terms.algorithm.model_dump(mode="json"),
+        "algorithm": run.spec.algorithm.name,
+        "algorithm_settings": run.spec.algorithm.model_dump(mode="json"),
         "protection": protection_of(run),
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
-        "guard": guard_of(run, guards),
-        "evaluation": sites[0].findings or None,
-        "task": run.terms.task.model_dump(mode="json"),
-        "model": run.terms.model.model_dump(mode="json"),
+        **{feature.section: None for feature in run_features() if feature.section},
+        **{title: part for hook in hooks for title, part in hook.report().items()},
+        "task": run.spec.task.model_dump(mode="json"),
+        "model": run.spec.model.model_dump(mode="json"),
         "parties": list(run.parties),
         "records": records_of(sites) if run.whole else None,
         "roster": run.roster or None,
-        "seed": run.terms.seed,
-        "rounds": run.terms.algorithm.rounds,
+        "seed": run.spec.seed,
+        "rounds": run.spec.algorithm.rounds,
         "main_metric": task.metric,
         "local_heads": run.local_heads,
         "metrics": metrics,
@@ -99,17 +100,6 @@ def _values(sites: Sequence[Site]) -> int | None:
     return max(counts, default=None)
 
 
-def guard_of(run: Outline, guards: Sequence[Guard]) -> dict[str, Any] | None:
-    """Which rounds were refused, and who was left out for it: equal at all parties."""
-    if run.terms.guard is None or not guards:
-        return None
-    return {
-        "settings": run.terms.guard.model_dump(mode="json"),
-        "refused": list(guards[0].refused),
-        "left_out": list(guards[0].left_out),
-    }
-
-
 def records_of(sites: Sequence[Site]) -> dict[str, int]:
     """How many records all parties have together, in each split."""
     silos = [site.silo for site in sites]
@@ -120,16 +110,17 @@ def protection_of(run: Outline) -> dict[str, Any]:
     """Against whom the run was protected, in figures and in a sentence."""
     parties = run.members
     bound = collusion_bound(parties, run.rules.threshold)
-    mode, some = run.terms.protection.mode, run.terms.entry.partial_sums
+    mode, some = run.spec.protection.mode, run.spec.entry.partial_sums
     honest, lying, of_drawn = among_drawn(run, parties, bound)
+    masked = run_features() if mode in MASKED else ()
     said = [
-        unshared(run.terms.entry) or statement(mode, bound.sentence()),
+        unshared(run.spec.entry) or statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
         of_drawn if mode in MASKED else "",
-        of_halves(run, parties) if mode in MASKED else "",
-        run.terms.algorithm.caveat,
+        *(feature.statement(run.spec, run.rules, parties) for feature in masked),
+        run.spec.algorithm.caveat,
     ]
-    return run.terms.protection.model_dump(mode="json") | {
+    return run.spec.protection.model_dump(mode="json") | {
         "parties": parties,
         "threshold": run.rules.threshold,
         "collusion_bound": {
@@ -140,25 +131,12 @@ def protection_of(run: Outline) -> dict[str, Any]:
     }
 
 
-def of_halves(run: Outline, parties: int) -> str:
-    """What a search after a refused round tells, where the guard may make one."""
-    if run.terms.guard is None or not run.terms.guard.search:
-        return ""
-    half, spare = (parties - 1) // 2, parties - run.rules.threshold
-    return (
-        f"After a refused round sums may be over {half} of the {parties} parties: they hold "
-        f"against {max(0, half - 2)} colluders, and {max(0, half - spare - 2)} if the coordinator "
-        "lies about who dropped out; over many of them members can learn each other's counts of "
-        "records."
-    )
-
-
 def among_drawn(run: Outline, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
     """The bound where a round's sums are over some that are drawn, and what else draws tell.
 
     All know who is drawn, and that the others add zeros: colluders need only the drawn ones' parts.
     """
-    share = run.terms.algorithm.demands(run.terms.training, 0).drawn
+    share = run.spec.algorithm.demands(run.spec.training, 0).drawn
     spare = parties - run.rules.threshold
     drawn = min(parties, max(round_up(share * parties), run.rules.min_cohort + spare))
     honest, lying = min(bound.honest, drawn - 2), min(bound.lying, drawn - spare - 2)
@@ -188,8 +166,8 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write every model once: the shared ones, and each party's own into its folder."""
-    from secure_fl.learning.adapter_files import merged
     from secure_fl.learning.exporting import export
+    from secure_fl.learning.models import model_parts
 
     shared: set[str] = set()
     for site in sites:
@@ -200,4 +178,9 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
             folder = run / name if delivery.shared else run / "parties" / site.name / name
             export(delivery.model, site.tokenizer, folder, site.task)
             if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
-                export(merged(delivery.model), site.tokenizer, folder / "merged", site.task)
+                export(
+                    model_parts()["adapter"].merged(delivery.model),
+                    site.tokenizer,
+                    folder / "merged",
+                    site.task,
+                )

@@ -11,45 +11,43 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.capture.capture import Capture
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import join_run
-from secure_fl.federation.ground_rules import require_adapters
-from secure_fl.federation.terms import Terms
+from secure_fl.federation.run_feature import SiteLimits, run_features
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.federation.validation import require_adapters
 from secure_fl.learning.dp.scope import noise_of, privacy_of
-from secure_fl.learning.judging import DevRecords
-from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task
-from secure_fl.learning.together import Together
-from secure_fl.party.guard import Guard
-from secure_fl.party.opened_questions import OpenedQuestions
-from secure_fl.party.pooling import Pooling
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.party_checkpoints import NoCheckpoints
 
+NO_LIMITS = SiteLimits()
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A party that could begin."""
 
-    terms: Terms
+    spec: RunSpec
     site: Site
     checkpoints: Checkpoints
     noise: NoiseLedger | None
-    guard: Guard | None
-    questions: OpenedQuestions | None = None
+    hooks: tuple[RoundHook, ...] = ()
 
     def join(
         self,
-        rules: Rules,
+        rules: CoordinatorRules,
         keys: PartyKeys,
         link: Link,
         *,
@@ -57,30 +55,22 @@ class Prepared:
         capture: Capture | None = None,
     ) -> Session:
         """What answers the coordinator for this party, by its algorithm's program."""
-        terms, site = self.terms, self.site
+        spec, site = self.spec, self.site
         return join_run(
-            lambda cohort: terms.entry.program(cohort, site, terms.algorithm),
+            lambda cohort: spec.entry.program(cohort, site, spec.algorithm),
             keys,
             link,
             rules,
-            terms.protection,
-            seed=terms.seed,
+            spec.protection,
+            seed=spec.seed,
             recorder=site.recorder,
             checkpoints=self.checkpoints,
             noise=self.noise,
-            pooling=self._pooling(),
-            guard=self.guard,
-            questions=self.questions,
+            hooks=self.hooks,
             surroundings=site.surroundings,
             until=until,
             capture=capture,
         )
-
-    def _pooling(self) -> Pooling | None:
-        """Sums this site's scores with the others', where its run may."""
-        if not self.terms.pools_scores:
-            return None
-        return Pooling(self.site.scores, self.site.recorder, self.terms.training.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,7 @@ class Own:
 
 
 def prepare(
-    terms: Terms,
+    spec: RunSpec,
     silo: Silo,
     task: Task,
     threshold: int,
@@ -111,51 +101,45 @@ def prepare(
     hospitals: Sequence[Silo] | None = None,
     local_head: bool = False,
     identity: Identity | None = None,
-    max_batch: int | None = None,
-    max_growth: float | None = None,
-    questions: OpenedQuestions | None = None,
+    limits: SiteLimits = NO_LIMITS,
+    hooks: Sequence[RoundHook] = (),
     opened: Path | None = None,
-    shelf: Shelf | None = None,
-    together: Together | None = None,
-    share_scores: bool = False,
+    cache: ModelCache | None = None,
+    trainer: BatchedTrainer | None = None,
 ) -> Prepared:
     """Make one party's site, with what it kept of earlier rounds and of its budget.
 
-    `identity`: who signs its ledger; None: a key that lies beside it. `max_batch`: how many
-    records its policy allows in memory at once; None: as many as the algorithm takes. `max_growth`:
-    how much its policy lets grids grow, where the plan is guarded. `questions`: its notes of what
-    was opened in all runs; None: in one process no site is apart from the others. `opened`: where
-    it notes over whom this run's sums are opened; None: in its folder. `share_scores`:
-    whether other members of an evaluation learn its own.
+    `identity`: signs the ledger; None: a key that is kept with the ledger. `hooks`: hooks that the
+    site adds to every run. `opened`: the file that records over whom the run's sums are opened;
+    None: in the run's folder.
     """
-    name, model = terms.algorithm.name, silo.model or terms.model
-    require_adapters(terms.entry, name, model, terms.training)
+    name, model = spec.algorithm.name, silo.model or spec.model
+    require_adapters(spec.entry, name, model, spec.training)
     place: Path | None = None if folder is None else folder.path
-    privacy = privacy_of(silo, terms.training, terms.passes, place, identity)
+    privacy = privacy_of(silo, spec.training, spec.passes, place, identity)
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
-    site = Site(
-        silo,
+    site_spec = SiteSpec(
         task,
-        terms.model,
-        terms.training,
-        terms.seed,
-        EventLog(silo.name, listen),
-        hospitals,
-        privacy,
+        spec.model,
+        spec.training,
+        spec.seed,
         local_head=local_head,
-        max_batch=max_batch,
-        metrics=terms.metrics,
-        shelf=shelf,
-        together=together,
-        share_scores=share_scores,
-        balances=terms.algorithm.balances,
+        balances=spec.algorithm.balances,
+        metrics=spec.metrics,
+        measured=None if hospitals is None else tuple(hospitals),
     )
-    noise = noise_of(silo, terms.protection.noise, threshold, place, identity)
+    context = SiteContext(
+        EventLog(silo.name, listen),
+        privacy,
+        max_batch=limits.max_batch,
+        cache=cache or ModelCache(),
+        trainer=trainer,
+    )
+    site = Site(silo, site_spec, context)
+    noise = noise_of(silo, spec.protection.noise, threshold, place, identity)
     own = site if noise is None else Own(site, noise)
     kept = folder.party(silo.name, own, opened) if folder else NoCheckpoints()
-    guard = None
-    if terms.guard is not None and terms.entry.guarded is not None:
-        judge = DevRecords(site, terms.entry.guarded)
-        guard = Guard(terms.guard, judge, site.recorder, terms.seed, max_growth)
-    return Prepared(terms, site, kept, noise, guard, questions)
+    optional = (feature.hook(spec, site, limits) for feature in run_features())
+    parts = (*hooks, *(hook for hook in optional if hook is not None))
+    return Prepared(spec, site, kept, noise, parts)

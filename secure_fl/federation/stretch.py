@@ -9,13 +9,13 @@ from secure_fl.capture.capture import Capture
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Engine
 from secure_fl.coordinator.resume import unfinished
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.errors import SecureFLError
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import connect
 from secure_fl.federation.keys import make_keys
 from secure_fl.federation.prepared import Prepared
-from secure_fl.federation.terms import Terms
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.session import Session
 from secure_fl.protocol.messages import Ready
 
@@ -26,9 +26,9 @@ MakeEngine = Callable[[Mapping[str, Session]], Engine]
 class Stretch:
     """A whole run, or the end of a round that only some had begun."""
 
-    terms: Terms
+    spec: RunSpec
     parties: Mapping[str, Prepared]
-    rules: Rules
+    rules: CoordinatorRules
     until: int | None = None  # the round to end with, if not the last
 
     def begun(self) -> tuple[int, frozenset[str]] | None:
@@ -41,7 +41,7 @@ class Stretch:
 
     def train(self, engine: MakeEngine, capture: Capture, log: EventLog) -> None:
         """Lead these parties to the end, with keys and a run id of their own."""
-        mode, names = self.terms.protection.mode, tuple(self.parties)
+        mode, names = self.spec.protection.mode, tuple(self.parties)
         keys = make_keys(mode, names, self.rules.host)
         wires = connect(keys)
         capture.begin(mode, self.rules.host, names, wires.run)
@@ -55,7 +55,7 @@ class Stretch:
             wires.coordinator,
             capture.engine(engine(sessions)),
             self.rules,
-            self.terms.protection,
+            self.spec.protection,
             recorder=log,
         )
         try:

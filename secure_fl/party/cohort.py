@@ -14,94 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import DISTRUST, CohortError, TooFewParties
 from secure_fl.events import EventLog, PredictionNoise
-from secure_fl.party.boundaries import Boundaries
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
+from secure_fl.party.members import Members
 from secure_fl.party.noise_account import NoiseAccount, Reserved
-from secure_fl.party.opened_questions import OpenedQuestions
-from secure_fl.party.pooling import Pooling
 from secure_fl.party.relays import Relays
-from secure_fl.party.rounds import Checkpoints, Rounds, Stateful
-from secure_fl.party.summing import Arrays, Summing
+from secure_fl.party.round_loop import Boundaries, Rounds
+from secure_fl.party.rounds import Checkpoints, Stateful
+from secure_fl.party.sum_request import Arrays, SumRequest
+from secure_fl.party.summing import Summing
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Noise, PrivacyLayer, Rule, Transcript
+from secure_fl.protocol.ports import Noise, PrivacyLayer, Rule
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
-
-
-class Members:
-    """The members of a run as one of them sees them, and how few it goes on with."""
-
-    def __init__(
-        self, me: str, host: str | None, min_cohort: int, threshold: int, transcript: Transcript
-    ) -> None:
-        self.me, self.host, self._transcript = me, host, transcript
-        self.min_cohort, self.threshold = min_cohort, threshold
-        self.roster: tuple[str, ...] = ()  # all that the run began with, here or lost since
-        self.here: tuple[str, ...] = ()
-        self.parties: tuple[str, ...] = ()  # all that are here but the host
-        self.is_host = me == host
-
-    def begin(self, names: tuple[str, ...]) -> None:
-        """Take part in a run of these."""
-        self.roster = names
-        self._replace_members(names)
-
-    def confirm_members(self, names: Sequence[str]) -> None:
-        """Go on with these: the coordinator may lose some, never add any."""
-        known = set(self.here)
-        if self.me not in names or not set(names) <= known or len(set(names)) < len(names):
-            raise CohortError(
-                "the coordinator goes on with members that this party did not begin with, or "
-                "without this party",
-                party=self.me,
-                fix=DISTRUST,
-            )
-        self._replace_members(tuple(names))
-        if len(self.parties) < self.threshold:
-            raise TooFewParties(
-                f"only {len(self.parties)} parties are left; the threshold is {self.threshold}",
-                fix="bring the others back and resume the run; nothing was sent",
-                party=self.me,
-            )
-
-    def keep_only(self, survivors: tuple[str, ...]) -> None:
-        """Go on with those whose inputs are in a sum, before anything of it is revealed."""
-        alive = set(survivors)
-        parties = alive - {self.host}
-        if self.me not in alive:
-            raise CohortError(
-                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
-            )
-        if not alive <= set(self.here) or len(parties) < self.threshold:
-            raise TooFewParties(
-                f"only {len(parties)} of {len(self.parties)} parties took part in a sum; "
-                f"the threshold is {self.threshold}; nothing was revealed",
-                fix=DISTRUST,  # one that follows the protocol does not ask for such a sum
-                party=self.me,
-            )
-        self._replace_members(survivors)
-
-    def _replace_members(self, names: tuple[str, ...]) -> None:
-        """Bind later sums to who is here: a party that is told otherwise gives and reads others."""
-        self._transcript.saw("\n".join(names).encode(), b"members", host=True)
-        self.here, self.parties = names, tuple(m for m in names if m != self.host)
-
-    def require_cohort(self, groups: Sequence[Group]) -> None:
-        """Refuse a sum over too few: each would learn what the others hold."""
-        for group in groups:
-            owners = set(group.owners) & set(self.parties)  # the host masks with nobody
-            if len(owners) < self.min_cohort:
-                first, more = next(iter(group.vectors)), len(group.vectors) - 1
-                raise TooFewParties(
-                    f"the sum of {first!r}{f' and {more} more' if more else ''} would be over "
-                    f"{len(owners)} part{'y' if len(owners) == 1 else 'ies'} "
-                    f"({', '.join(sorted(owners))}); min_cohort is {self.min_cohort}",
-                    fix="a sum over one hospital IS that hospital: let more parties contribute "
-                    "this name, or lower protection.min_cohort knowingly",
-                    party=self.me,
-                )
 
 
 class Cohort:
@@ -118,9 +43,7 @@ class Cohort:
         checkpoints: Checkpoints,
         recorder: EventLog,
         noise: NoiseAccount | None = None,
-        pooling: Pooling | None = None,
-        guard: Guard | None = None,
-        questions: OpenedQuestions | None = None,
+        hooks: Sequence[RoundHook] = (),
     ) -> None:
         self.me = me
         self.host = host
@@ -130,12 +53,11 @@ class Cohort:
         self.newcomers: tuple[str, ...] = ()  # members that do not have that round
         self.until: int | None = None  # the round that the program ends with, if not its last
         self._who = Members(me, host, min_cohort, threshold, layer.transcript)
-        self._summing = Summing(self._who, layer, checkpoints, recorder, questions)
+        self._summing = Summing(self._who, layer, checkpoints, recorder, hooks)
         self._relays = Relays(self._who, layer.envelopes, layer.transcript)
         self._reserved, self._noised = Reserved(me, noise), noise is not None
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
-        self._pooling = pooling  # of scores; None: they stay at home
-        self._guard = guard  # of rounds; None: what was summed is what counts
+        self._hooks = hooks
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -205,9 +127,9 @@ class Cohort:
         if (self._noised or noise is not None) and not self._who.is_host:  # the host adds none
             self._reserved.spend(rule)
         only = frozenset(self.survivors) if together else None
-        among = None if partial or self._guard is None else self._guard.among(self.parties)
-        options: dict[str, Any] = {"only": only, "among": among, "questions": questions}
-        return await self._summing.sum(values, read or {}, rule, partial=partial, **options)
+        return await self._summing.sum(
+            SumRequest(values, rule, read or {}, partial, only, questions)
+        )
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
         """What rounding and clipping left over of the value of this name that was summed last.
@@ -275,33 +197,29 @@ class Cohort:
         keep, shared = keep or {}, shared or {}
         if both := keep.keys() & shared.keys():
             raise ValueError(f"either this party's own or shared, not both: {sorted(both)}")
-        things = {**keep, **shared}
-        if self._pooling is not None:
-            keep, shared = self._pooling.watch(keep, shared)
-        if self._guard is not None:
-            keep, shared = self._guard.watch(things, keep, shared, self._layer.transcript)
+        own, common = dict(keep), dict(shared)
+        for hook in self._hooks:
+            more_own, more_common = hook.watch(keep, shared, self._layer.transcript)
+            own, common = {**own, **more_own}, {**common, **more_common}
         between = Boundaries(
             self._who,
             self._layer,
             self._checkpoints,
             self._recorder,
             self._begin,
-            whole={**keep, **shared},
-            shared=shared,
+            whole={**own, **common},
+            shared=common,
         )
         first = bind(between.first, self.resume_after, self.newcomers)
-        undone = (lambda: 0) if self._guard is None else self._guard.undone
-        return Rounds(total, first, bind(self._end, between), self.until, self._pooling, undone)
+        return Rounds(total, first, bind(self._end, between), self.until, self._hooks)
 
     def _begin(self, number: int) -> None:
         self._summing.begin_round(number)
-        if self._guard is not None:
-            self._guard.begin()
+        for hook in self._hooks:
+            hook.begin()
 
     async def _end(self, between: Boundaries, number: int) -> None:
-        """Let all test the round, pool its scores, and save it."""
-        if self._guard is not None:
-            await self._guard.end(number, self._summing, self.parties)
-        if self._pooling is not None:
-            await self._pooling.end(number, self._summing, self.members)
+        """Let every hook have the round, and save it."""
+        for hook in self._hooks:
+            await hook.end(number, self._summing, self._who)
         await between.end(number)

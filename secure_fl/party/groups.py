@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from secure_fl.errors import DISTRUST, CohortError
-from secure_fl.party.session import ask
+from secure_fl.party.exchange import ask
+from secure_fl.party.members import Members
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience, Name
 from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, Vector
-
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
 
 Vectors = Mapping[str, Vector]
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from secure_fl.errors import CohortError, Disagreement
-from secure_fl.party.session import ask
+from secure_fl.party.exchange import ask
+from secure_fl.party.members import Members
 from secure_fl.protocol import messages
 from secure_fl.protocol.arrays import pack, unpack
 from secure_fl.protocol.frames import cut
-from secure_fl.protocol.ports import Envelopes, Transcript
-
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
+from secure_fl.protocol.ports import EnvelopeLayer, TranscriptLayer
 
 Told = dict[str, NDArray[Any]]
 
@@ -24,7 +22,7 @@ Told = dict[str, NDArray[Any]]
 class Relays:
     """Values in envelopes, and proofs of equal state; each is bound to its place in the run."""
 
-    def __init__(self, who: Members, envelopes: Envelopes, transcript: Transcript) -> None:
+    def __init__(self, who: Members, envelopes: EnvelopeLayer, transcript: TranscriptLayer) -> None:
         self._who, self._envelopes, self._transcript = who, envelopes, transcript
         self._relayed = 0  # values passed on in this run: no old one can be passed on again
         self._agreed = 0  # proofs asked for: an old one proves nothing

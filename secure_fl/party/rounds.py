@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from secure_fl.protocol.messages import Told
+from secure_fl.protocol.messages import SurvivorStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,55 +78,8 @@ class Checkpoints(Protocol):
     def convict(self, party: str, evidence: bytes) -> None:
         """Keep what convicts a member, or the coordinator: its input counts for nothing."""
 
-    def heard(self, told: Told) -> None:
+    def heard(self, told: SurvivorStatement) -> None:
         """Keep what the coordinator signed of who is in a sum."""
 
-    def told(self) -> Sequence[Told]:
+    def told(self) -> Sequence[SurvivorStatement]:
         """All of that, the last at the end."""
-
-
-class Judge(Protocol):
-    """Who knows how good each round was."""
-
-    @property
-    def stops(self) -> bool:
-        """Whether there should be no more rounds."""
-
-    def close(self) -> None:
-        """There are none: leave what the run delivers as it should be."""
-
-
-class Rounds:
-    """Restores, or is given, the state before the first round; saves and meets after each."""
-
-    def __init__(
-        self,
-        total: int,
-        first: Callable[[], Awaitable[int]],
-        end: Callable[[int], Awaitable[None]],
-        until: int | None = None,  # stop early, where others join
-        judge: Judge | None = None,
-        undone: Callable[[], int] = lambda: 0,  # rounds so far that others make up for
-    ) -> None:
-        self._total, self._first, self._end, self._judge = total, first, end, judge
-        self._until, self._undone = until, undone
-        self._number: int | None = None
-
-    def __aiter__(self) -> Rounds:
-        return self
-
-    async def __anext__(self) -> Round:
-        if self._number is None:
-            self._number = await self._first()
-        else:
-            await self._end(self._number)
-            self._number += 1
-        undone = self._undone()
-        last = self._total + undone
-        if self._until is not None:
-            last = min(self._until, last)
-        if self._number > last or (self._judge is not None and self._judge.stops):
-            if self._judge is not None:
-                self._judge.close()
-            raise StopAsyncIteration
-        return Round(self._number, self._total, undone)

@@ -1,57 +1,28 @@
-"""Drives one party program: a frame in, a frame out.
+"""The engine's end of an exchange: a `Session` drives one party program, frame by frame.
 
-`ask` is the program's end: it hands over a message, and waits for the coordinator's answer.
-`Session.step` is the engine's end: the engine gives it a frame from the coordinator and carries
-back what it returns. A repeated frame gets the same answer again, so an engine may deliver twice.
+The engine gives `Session.step` a frame from the coordinator and carries back the answer. A repeated
+frame gets the same answer again, so an engine may deliver it twice. `party.exchange` is the
+program's end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
 from secure_fl.events import Convicted, Crossing, EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.exchange import Sending
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages
-from secure_fl.protocol import survivor_log as stories
+from secure_fl.protocol import frames, messages, survivor_log
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
-from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
-from secure_fl.protocol.ports import Inquiry, Sums
+from secure_fl.protocol.messages import FromCoordinator, FromParty
+from secure_fl.protocol.ports import SumInquiry, SumLayer
 
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Cohort
-
-Asked: TypeAlias = tuple[FromParty, bytes]  # what a program hands over while it waits
-Program: TypeAlias = "Callable[[Cohort], Coroutine[Asked, Any, None]]"
+Program: TypeAlias = Callable[[Cohort], Coroutine[Sending, Any, None]]
 MOST_LOOKS = 256  # more than a complaint and the uploads of a sum: each costs the work of a sum
-M = TypeVar("M", bound=Message)
-
-
-@coroutine
-def exchange(
-    message: FromParty, bulk: bytes = b""
-) -> Generator[Asked, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
-    """Give the session a message, and come back with the answer."""
-    return (yield message, bulk)
-
-
-async def ask(message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M, bytes]:
-    """Send a message; return its answer, which must be of this kind, and the answer's bulk."""
-    answer, data = await exchange(message, bulk)
-    if not isinstance(answer, expect):
-        raise unexpected(answer, expect)
-    return answer, data
-
-
-def unexpected(answer: object, expect: type[Message]) -> CohortError:
-    """The error of an answer that is not of the kind that belongs here."""
-    return CohortError(
-        f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
-        fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
-    )
 
 
 class Session:
@@ -63,7 +34,7 @@ class Session:
         cohort: Cohort,
         link: Link,
         *,
-        sums: Sums,
+        sums: SumLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
         surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -78,13 +49,13 @@ class Session:
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
         self._surroundings, self._goes_back = surroundings, goes_back
-        self._running: Coroutine[Asked, Any, None] | None = None
+        self._running: Coroutine[Sending, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
         self.convicted = ""  # who spoiled a sum, as this party found itself
-        self._inquiry: Inquiry | None = None  # into the last sum
+        self._inquiry: SumInquiry | None = None  # into the last sum
         self._complained = self._over = False
         self._looks = 0  # at frames of inquiries
-        self._story = stories.Story(link.run)
+        self._survivor_log = survivor_log.SurvivorLog(link.run)
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
@@ -153,10 +124,10 @@ class Session:
         """Begin the program or let it go on, up to what it asks next."""
         answer: tuple[FromCoordinator, bytes] | None = (message, data)
         match message:
-            case messages.Stop(code=code, party=party, told=told):
+            case messages.Stop(code=code, party=party, statements=statements):
                 self._close()
                 self._over = True
-                self._require_one_story(told)
+                self._require_one_story(statements)
                 self.stopped = self.error is None
                 raise CohortError(
                     f"the coordinator stopped the run ({code})", party=party or self.party
@@ -173,10 +144,10 @@ class Session:
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
-                self._require_one_story(stories.of_offers(message.offers.values()))
+                self._require_one_story(survivor_log.statements_of(message.offers.values()))
                 self._running, answer = self._program(self._cohort), None
             case messages.Unmask():
-                self._checkpoints.heard(self._story.hear(self._link.peer, message))
+                self._checkpoints.heard(self._survivor_log.verify(self._link.peer, message))
         if self._running is None:
             raise CohortError("a message came before the run began or after it ended")
         try:
@@ -200,9 +171,9 @@ class Session:
                 field="after_round",
             )
 
-    def _require_one_story(self, others: Sequence[messages.Told]) -> None:
+    def _require_one_story(self, others: Sequence[messages.SurvivorStatement]) -> None:
         """Refuse a coordinator that told another member something else, and keep what it signed."""
-        found = stories.found_in(self._checkpoints.told(), others, self._link.peer)
+        found = survivor_log.find_equivocation(self._checkpoints.told(), others, self._link.peer)
         if found is None:
             return
         self.convicted = found.accused

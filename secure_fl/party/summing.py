@@ -7,19 +7,19 @@ Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
        vector, norms are summed first: a sum of its own. What is large is then
        summed part by part (`party.parts`): 2 to 9 for each.
     2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.sealing.secure_sum`). Its upload
+       exchanged before: a `SumInProgress` (`crypto.sealing.secure_sum`). Its upload
        leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2
        refuses sums over too few, or over others than before a crash (`_admit`).
-    5  `SumUnderWay.settle` checks the lists. If anybody is gone, it signs        row 2b
+    5  `SumInProgress.settle` checks the lists. If anybody is gone, it signs        row 2b
        them (`Confirm`), and the coordinator shows all the signatures.
-    6  `SumUnderWay.shares` reveals what removes the masks of this sum, once;     row 2b
+    6  `SumInProgress.shares` reveals what removes the masks of this sum, once;     row 2b
        the keys of the next sum travel with it (`UnmaskShares`), row 0 of that.
     7  The coordinator recovers the seeds, and subtracts what is left of the      `RevealStep`
        masks, under the encryption.
     8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
-    9  `SumUnderWay.open` decrypts it, checks its tag against the survivors and   here
+    9  `SumInProgress.open` decrypts it, checks its tag against the survivors and   here
        decodes it; `Sums.accept` takes the keys.
 
 A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 where somebody is gone.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -37,11 +37,13 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog, Warned
+from secure_fl.party.exchange import ask, exchange, unexpected
 from secure_fl.party.groups import declare
-from secure_fl.party.opened_questions import OpenedQuestions
+from secure_fl.party.hooks import RoundHook
+from secure_fl.party.members import Members
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.party.session import ask, exchange, unexpected
+from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -52,12 +54,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
-
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
-
-Arrays = dict[str, NDArray[np.float64]]
+from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumInProgress, Vector
 
 
 class Summing:
@@ -69,11 +66,11 @@ class Summing:
         layer: PrivacyLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
-        questions: OpenedQuestions | None = None,
+        hooks: Sequence[RoundHook] = (),
     ) -> None:
         self._who, self._layer, self._sums = who, layer, layer.sums
         self._checkpoints, self._recorder = checkpoints, recorder
-        self._questions = questions  # of all runs; None: nobody keeps notes
+        self._hooks = hooks
         self._asked: tuple[str, ...] = ()  # questions that this sum answers
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
@@ -88,21 +85,12 @@ class Summing:
 
     async def sum(
         self,
-        values: Mapping[str, Any],
-        read: Mapping[str, Any],
-        rule: Rule,
-        *,
-        partial: bool,
-        only: frozenset[str] | None = None,
-        among: tuple[str, ...] | None = None,
-        questions: tuple[str, ...] = (),
+        request: SumRequest,
     ) -> Arrays:
-        """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all.
-
-        `among`: whose values a whole sum is over, if not all parties'; the others read it.
-        """
-        who = self._who
-        self._only, self._asked = only, questions
+        """See `Cohort.sum`."""
+        who, values, read, rule = self._who, request.values, request.read, request.rule
+        only = self._only = request.only
+        self._asked, partial = request.questions, request.partial
         if only is not None and only != frozenset(who.here):
             return {}  # somebody left since: all know it, and nobody sends anything
         if bool(values or read) == (who.is_host and rule.audience == Audience.PARTIES):
@@ -113,9 +101,10 @@ class Summing:
         gives = _flat(values, who.me)
         reads = _flat({name: np.zeros(np.shape(value)) for name, value in read.items()}, who.me)
         groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
-        if gives and among is not None:
-            others = tuple(party for party in who.parties if party not in among)
-            groups = (Group(among, gives, others),)
+        for hook in () if request.ignore_hooks or partial or not gives else self._hooks:
+            if (among := hook.contributors(who.parties)) is not None:
+                others = tuple(party for party in who.parties if party not in among)
+                groups = (Group(tuple(among), gives, others),)
         lacking = False
         if partial:
             at = (self.round, self._opened + 1)
@@ -205,7 +194,7 @@ class Summing:
             self._sums.accept(total.offers, total.members)
         return opened
 
-    async def _unmask(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+    async def _unmask(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
         """Help to remove the masks of those who are in the sum: steps 5 and 6."""
         with self._recorder.phase("unmask"):
             claim, confirmed = under_way.settle(lists), None
@@ -216,7 +205,7 @@ class Summing:
             keys = self._sums.next_keys(lists.survivors)
         return await exchange(structs.replace(shares, offer=keys))
 
-    async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+    async def _withhold(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
         """Reveal nothing: the sum stays masked for good. Keys for the next one are needed still."""
         return await exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
 
@@ -230,9 +219,8 @@ class Summing:
         self._opened += 1
         what = _digest(groups, survivors)
         self._checkpoints.admit(self.round, self._opened, survivors, what)
-        if self._questions is not None:
-            for question in self._asked:
-                self._questions.admit(question, survivors)
+        for hook in self._hooks:
+            hook.admit(self._asked, survivors)
         return True
 
 

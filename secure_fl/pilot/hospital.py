@@ -18,6 +18,7 @@ from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
 from secure_fl.events import Listener, PlanAccepted, Refused, Waiting
+from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
 from secure_fl.pilot.site_memory import SiteMemory
@@ -69,21 +70,16 @@ class HospitalProcess:
         folder: Path,
         listen: Listener = lambda event: None,
         ledger: Path | None = None,
-        max_batch: int | None = None,
-        max_growth: float | None = None,
+        limits: SiteLimits | None = None,
         *,
         goes_back: bool = False,
         asked: Asked | None = None,
         approvals: Callable[[Proposal], list[Approved]] = lambda plan: [],
-        share_scores: bool = False,
     ) -> None:
         """`ledger`: where this site's budget is kept, over all runs; None: beside them.
 
-        `max_batch`: how many records its policy allows in memory at once. `max_growth`: how much
-        it lets grids grow in guarded runs. `goes_back`: whether finished rounds may be repeated.
-        `asked`: what it does with questions; None: none is answered. `approvals`: of a plan by
-        people at this site; raises where one is missing. `share_scores`: whether other members of
-        an evaluation learn its own scores.
+        `goes_back`: whether finished rounds may be repeated. `asked`: answers questions; None: none
+        is answered. `approvals`: of a plan by people at this site; raises if one is missing.
         """
         self.name = keys.identity.name
         self._roster, self._approve, self._listen = roster, approve, listen
@@ -98,10 +94,8 @@ class HospitalProcess:
             listen,
             ledger,
             self._memory,
-            max_batch,
-            max_growth,
+            limits or SiteLimits(),
             goes_back,
-            share_scores,
         )
         self._invited: Invited | None = None
         self._under_way: Run | None = None

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from secure_fl.crypto.blame.inquiry import Case
+from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener, PlanApproved
-from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
 from secure_fl.federation.outcome import Outline, document_of, export_to
 from secure_fl.federation.prepared import prepare
-from secure_fl.party.opened_questions import OpenedQuestions
+from secure_fl.federation.run_feature import SiteLimits
+from secure_fl.federation.validation import require_ready, tasks_of
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.pilot.plan import terms_of
+from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.protocol.survivor_log import TwoStories
+from secure_fl.protocol.survivor_log import EquivocationProof
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
+from secure_fl.statistics.opened_questions import OpenedQuestions
 
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
 
@@ -42,10 +43,8 @@ class Home:
     listen: Listener
     ledger: Path
     memory: SiteMemory
-    max_batch: int | None = None  # records that its policy allows in memory at once
-    max_growth: float | None = None  # that its policy lets grids grow, in guarded runs
+    limits: SiteLimits = field(default_factory=SiteLimits)  # that its policy sets
     goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
-    share_scores: bool = False  # whether other members of an evaluation learn its own
 
     @property
     def cards(self) -> dict[str, str]:
@@ -64,15 +63,13 @@ class SiteRun:
         self.told = False  # why its session ended
         self.cleared = False  # whether a sum failed, and a member was convicted of it
         self._approvals: list[dict[str, str]] = []
-        terms = terms_of(plan, home.ledger)
-        terms.require_sound()
+        spec = spec_of(plan, home.ledger)
+        spec.check()
         rules = rules_of_roster(home.roster, plan, members)
-        self._terms, self._rules = terms, replace(rules, goes_back=home.goes_back)
+        self._spec, self._rules = spec, replace(rules, goes_back=home.goes_back)
         self._silo = home.records(plan)
-        if terms.guard is not None:
-            parties = sum(name != rules.host for name in members)
-            require_votes(terms.guard, parties, rules.min_cohort)
-        require_ready(self._silo, terms.entry, terms.task)
+        spec.check_members(sum(name != rules.host for name in members), rules.min_cohort)
+        require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
         home.memory.begin(*self._inputs)
         home.memory.require_same_sites(plan.run.name, home.roster)
@@ -87,26 +84,24 @@ class SiteRun:
             raise
 
     def _begin(self) -> None:
-        home, terms, rules, silo = self._home, self._terms, self._rules, self._silo
-        task = tasks_of(terms.task, [silo], terms.entry)[silo.name]
+        home, spec, rules, silo = self._home, self._spec, self._rules, self._silo
+        task = tasks_of(spec.task, [silo], spec.entry)[silo.name]
         self._prepared = prepare(
-            terms,
+            spec,
             silo,
             task,
             rules.threshold,
             folder=self._folder,
             listen=self._record,
             identity=home.keys.identity,
-            max_batch=home.max_batch,
-            max_growth=home.max_growth,
-            questions=OpenedQuestions(home.ledger, home.cards),
+            limits=home.limits,
+            hooks=[OpenedQuestions(home.ledger, home.cards)],
             opened=home.memory.opened(*self._inputs),
-            share_scores=home.share_scores,
         )
         parties = sum(name != rules.host for name in home.roster.names)
         roster = home.roster.fingerprint()
         self._outline = Outline(
-            terms, rules, {silo.name: task}, (silo.name,), parties, roster=roster
+            spec, rules, {silo.name: task}, (silo.name,), parties, roster=roster
         )
         self._judge(self._prepared.checkpoints)
         self.session = self._prepared.join(rules, home.keys, self.link)
@@ -119,8 +114,8 @@ class SiteRun:
         for name, file in kept.evidence().items():
             try:
                 data = file.read_bytes()
-                case = TwoStories.from_bytes(data) or Case.from_bytes(data)
-                if isinstance(case, TwoStories):
+                case = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
+                if isinstance(case, EquivocationProof):
                     case.check(coordinator)
                 else:
                     case.check(home.keys, coordinator)
@@ -158,10 +153,10 @@ class SiteRun:
         recorder = site.recorder
         seconds = {"total": sum(recorder.seconds.values()), "party": {party: recorder.seconds}}
         accounts = {} if noise is None else {party: noise}
-        guards = [] if self._prepared.guard is None else [self._prepared.guard]
+        hooks = self._prepared.hooks
         try:
             export_to(self._folder.path, [site])
-            document = document_of(self._outline, [site], seconds, accounts, guards=guards)
+            document = document_of(self._outline, [site], seconds, accounts, hooks=hooks)
             approved = {"approvals": self._approvals} if self._approvals else {}
             kept = self._prepared.checkpoints
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []

@@ -18,7 +18,7 @@ from secure_fl.config.load import Settings
 from secure_fl.config.silos import columns, generated, spread
 from secure_fl.data.examples import Example
 from secure_fl.data.loaders import rows_of
-from secure_fl.data.rows import USUAL, Columns
+from secure_fl.data.rows import DEFAULT_NAMES, Columns
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import PARTS
 from secure_fl.errors import DataError
@@ -68,7 +68,7 @@ def finished(rows: pd.DataFrame, how: Columns) -> pd.DataFrame:
     table = rows.copy()
     for field in fields(how):
         chosen = getattr(how, field.name)
-        names = USUAL[field.name] if chosen is None else (chosen,)  # type: ignore[index]
+        names = DEFAULT_NAMES[field.name] if chosen is None else (chosen,)  # type: ignore[index]
         found = next((name for name in names if name in rows), None)
         if found is not None:
             table[field.name] = rows[found]

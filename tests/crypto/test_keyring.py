@@ -12,7 +12,7 @@ import pytest
 
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.crypto.keys.keyring import CohortKeys, KeyRing, deal, open_bundle, seal_bundles
-from secure_fl.crypto.keys.vault import HEADER, Kind, decrypt, encrypt
+from secure_fl.crypto.keys.vault import HEADER, KeyFileKind, decrypt, encrypt
 from secure_fl.errors import KeyringError
 from tests.support.key_sites import CHEAP, fixed_roster, signed, site, unsigned
 from tests.support.raising import raises
@@ -35,7 +35,9 @@ def rings(tmp_path: Path) -> dict[str, KeyRing]:
 
 def test_known_answer() -> None:
     """The format of today: a change of this digest is a new version byte."""
-    data = encrypt(Kind.IDENTITY, b"secret", "pass", CHEAP, _salt=bytes(16), _nonce=bytes(12))
+    data = encrypt(
+        KeyFileKind.IDENTITY, b"secret", "pass", CHEAP, _salt=bytes(16), _nonce=bytes(12)
+    )
     assert data[:5] == bytes((1, 1, 10, 8, 1))
     assert len(data) == HEADER.size + 6 + 16
     assert hashlib.sha256(data).hexdigest() == KNOWN
@@ -44,24 +46,24 @@ def test_known_answer() -> None:
 
 
 def test_a_file_opens_with_its_passphrase_only() -> None:
-    data = encrypt(Kind.IDENTITY, b"secret", "right", CHEAP)
-    assert decrypt(Kind.IDENTITY, data, "right") == b"secret"
+    data = encrypt(KeyFileKind.IDENTITY, b"secret", "right", CHEAP)
+    assert decrypt(KeyFileKind.IDENTITY, data, "right") == b"secret"
     assert b"secret" not in data
     with raises(KeyringError, reason="passphrase"):
-        decrypt(Kind.IDENTITY, data, "wrong")
+        decrypt(KeyFileKind.IDENTITY, data, "wrong")
     with raises(KeyringError, reason="passphrase"):
-        encrypt(Kind.IDENTITY, b"secret", "", CHEAP)
+        encrypt(KeyFileKind.IDENTITY, b"secret", "", CHEAP)
 
 
 def test_every_changed_byte_is_found() -> None:
-    data = encrypt(Kind.COHORT, b"secret", "right", CHEAP)
+    data = encrypt(KeyFileKind.COHORT, b"secret", "right", CHEAP)
     for i in range(len(data)):
         changed = data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :]
         with pytest.raises(KeyringError):
-            decrypt(Kind.COHORT, changed, "right")
+            decrypt(KeyFileKind.COHORT, changed, "right")
     body = data[:-1] + bytes([data[-1] ^ 1])
     with raises(KeyringError, reason="changed"):
-        decrypt(Kind.COHORT, body, "right")
+        decrypt(KeyFileKind.COHORT, body, "right")
 
 
 BROKEN: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (

@@ -23,7 +23,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.data.examples import Example, Text
-from secure_fl.data.public import without_labels
+from secure_fl.data.public_set import without_labels
 from secure_fl.data.splits import write
 from secure_fl.errors import (
     DataError,
@@ -33,7 +33,7 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
-from secure_fl.federation.ground_rules import rules_of
+from secure_fl.federation.validation import rules_of
 from secure_fl.settings import ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require

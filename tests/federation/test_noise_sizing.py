@@ -11,7 +11,7 @@ import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSums
@@ -118,7 +118,7 @@ def test_host_sums_have_16_bits_and_fit_for_128_parties() -> None:
     cards = {name: keys["h000"].peers.get(name, keys["h000"].identity.public) for name in names}
     many = replace(keys["h000"], peers={**cards, HUB: keys[HUB].identity.public})
     protection = ProtectionSettings(bits=4)
-    sums = privacy_layer(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0).sums
+    sums = privacy_layer(protection, many, CoordinatorRules(HUB, 3, 86), run=bytes(16), seed=0).sums
     assert isinstance(sums, SecureSums)
     scales, parties = sums.context.transcript.scales, sums.context.parties
     group = Group(tuple(names), {"y": VOTE})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -14,7 +13,6 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
-from secure_fl.party.session import Session
 from secure_fl.pilot.member_faults import MOST_FAILURES
 from secure_fl.pilot.progress import saved_in
 from secure_fl.protocol.messages import Ready
@@ -79,21 +77,17 @@ def test_one_members_empty_disk_costs_the_others_no_round(tmp_path: Path) -> Non
     assert all(process.done for process in made.processes.values())
 
 
-def say_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def say_empty(made: LocalPilot) -> None:
     """Let the liar say at each gathering that it has saved nothing."""
-    answer = Session._answer
 
-    def empty(session: Session, message: Any, frame: Any) -> Any:
-        said, bulk = answer(session, message, frame)
-        if isinstance(said, Ready) and session.party == LIAR:
-            said = structs.replace(said, checkpoints=(), opened=())
-        return said, bulk
+    def empty(honest: Ready, bulk: bytes) -> tuple[Ready, bytes]:
+        return structs.replace(honest, checkpoints=(), opened=()), bulk
 
-    monkeypatch.setattr("secure_fl.party.session.Session._answer", empty)
+    made.faults[LIAR] = {Ready: empty}
 
 
 def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """One is lost in the first round, and comes back after it: all gather, and begin it again."""
     protection = ProtectionSettings(min_cohort=3)
@@ -106,7 +100,7 @@ def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever
             del kills[town.exchanges]
             town.kill(party)
 
-    say_empty(monkeypatch)
+    say_empty(made)
     made.after = after
     with raises(PartyFailed, party=LIAR):
         made.lead(patience=20).run()
@@ -117,20 +111,14 @@ def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever
     assert [told["parties"] for told in made.seen("rounds_missing")] == [[LIAR]] * 2
 
 
-def test_who_lacks_what_it_had_too_often_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_lacks_what_it_had_too_often_is_left_out(tmp_path: Path) -> None:
     """The others have the state, and need nobody's word for it."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=MOST_FAILURES + 3)), count=4)
-    answer = Session._answer
 
-    def empty(session: Session, message: Any, frame: Any) -> Any:
-        said, bulk = answer(session, message, frame)
-        if isinstance(said, Ready) and session.party == LIAR:
-            for round in (made.folder / LIAR).rglob("checkpoints/round-*"):
-                shutil.rmtree(round)
-            said = structs.replace(said, checkpoints=())
-        return said, bulk
+    def empty(honest: Ready, bulk: bytes) -> tuple[Ready, bytes]:
+        for round in (made.folder / LIAR).rglob("checkpoints/round-*"):
+            shutil.rmtree(round)
+        return structs.replace(honest, checkpoints=()), bulk
 
     def after(town: LocalPilot, party: str) -> None:
         round = len([told for told in town.seen("round_saved") if told["party"] == OTHERS[0]])
@@ -140,7 +128,7 @@ def test_who_lacks_what_it_had_too_often_is_left_out(
             town.start(party)
 
     begun = list[int]()
-    monkeypatch.setattr("secure_fl.party.session.Session._answer", empty)
+    made.faults[LIAR] = {Ready: empty}
     made.after = after
     made.lead(patience=20).run()
     made.kill(LIAR)
@@ -151,9 +139,7 @@ def test_who_lacks_what_it_had_too_often_is_left_out(
     assert [LIAR] in [told["parties"] for told in made.seen("excluded")]
 
 
-def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(tmp_path: Path) -> None:
     """Storm 189: by its word and another's absence too few held the last round; nobody was named.
 
     The coordinator that hears it is another process than the one that it told it had saved.
@@ -167,7 +153,7 @@ def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(
             del kills[town.exchanges]
             town.kill(party)
 
-    say_empty(monkeypatch)
+    say_empty(made)
     made.after = after
     made.lead(patience=20).run()
     assert not kills and made.down == {"hospital-5"}

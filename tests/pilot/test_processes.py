@@ -17,7 +17,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PlanRefused
-from secure_fl.federation.evaluation import Evaluation, pinned
+from secure_fl.features.evaluation.evaluation import Evaluation, pinned
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings

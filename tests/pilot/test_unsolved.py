@@ -4,46 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.blame import HIDDEN
-from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.secure_sum import SumUnderWay
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
-from secure_fl.party.session import Session
 from secure_fl.pilot.progress import unsolved_in
 from secure_fl.settings import ProtectionSettings
 from tests.support.event_documents import event_of
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
+from tests.support.spoiling import Spoiler
 
 LIAR = "hospital-3"
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot]:
+def made(tmp_path: Path) -> Iterator[LocalPilot]:
     """A pilot in which one tags wrongly each time, and never shows what it sent."""
-    masked, examine = SumUnderWay._masked, Session._examine
-
-    def spoiled(sum: SumUnderWay, *what: Any) -> Any:
-        slots = masked(sum, *what)
-        if sum._context.me == LIAR:
-            slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
-        return slots
-
-    def hiding(session: Session, message: Any, frame: Any) -> Any:
-        found, bulk = examine(session, message, frame)
-        return found, b"" if session.party == LIAR else bulk
-
-    monkeypatch.setattr(SumUnderWay, "_masked", spoiled)
-    monkeypatch.setattr("secure_fl.party.session.Session._examine", hiding)
     plan = plan_of(FedAvg(rounds=2), protection=ProtectionSettings(min_cohort=3))
     town = local_pilot(tmp_path, plan, 5)
+    town.faults[LIAR] = Spoiler(town.keys[LIAR], slot=-1, hides=True).faults
     yield town
     for process in town.processes.values():
         process.close()

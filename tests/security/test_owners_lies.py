@@ -16,7 +16,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.errors import CohortError, TooFewParties
-from secure_fl.federation.ground_rules import statement_of_some
+from secure_fl.federation.validation import statement_of_some
 from secure_fl.party import groups
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import SecureFLError
 from secure_fl.party.opened_sums import OpenedSumsLog
+from secure_fl.party.sum_request import SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.settings import ProtectionSettings
@@ -29,8 +29,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     seen: dict[str, list[dict[str, Any]]] = {VICTIM: [], CURIOUS: []}
     sum = Summing.sum
 
-    async def watching(self: Summing, values: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
-        found = await sum(self, values, *rest, **more)
+    async def watching(self: Summing, request: SumRequest) -> Any:
+        found, values = await sum(self, request), request.values
         me = self._who.me
         if me in seen and self.round:
             seen[me].append(dict(found if me == CURIOUS else values))

@@ -23,6 +23,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
+from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, Asked, HospitalProcess
 from secure_fl.pilot.site_run import Records
@@ -30,6 +31,7 @@ from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.harness import Faults, misbehave
 from secure_fl.testing.hospitals import LABELS, silos
 
 Approve = Callable[[Plan], None]
@@ -62,6 +64,7 @@ class LocalPilot:
     listeners: Mapping[str, Listener] = field(default_factory=dict)
     asked: Mapping[str, Asked] = field(default_factory=dict)
     approvals: dict[str, Approvals] = field(default_factory=dict)
+    faults: dict[str, Faults] = field(default_factory=dict)  # the steps at which parties misbehave
     threshold: int | None = None
     goes_back: bool = False  # what operators say
     sharing: frozenset[str] = frozenset()  # whose rules share their own scores
@@ -97,7 +100,7 @@ class LocalPilot:
             goes_back=self.goes_back,
             asked=self.asked.get(name),
             approvals=self.approvals.get(name, lambda plan: []),
-            share_scores=name in self.sharing,
+            limits=SiteLimits(options={"share_scores": name in self.sharing}),
         )
 
     def listener(self, name: str) -> Listener:
@@ -129,6 +132,8 @@ class LocalPilot:
             except SecureFLError as error:
                 self.events.append({"event": "unanswered", "party": party, "why": str(error)})
                 continue
+            if party in self.faults:
+                answer = misbehave(answer, self.keys[party].identity, self.faults[party])
             self.after(self, party)
             if party not in self.down:
                 yield party, answer

@@ -1,0 +1,240 @@
+"""What a federation must agree on before it starts: who, over how many, and which labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from secure_fl.algorithms.registry import Entry
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.data.public_set import HOW, first_unlabelled
+from secure_fl.data.rows import shown
+from secure_fl.data.silo import Silo
+from secure_fl.errors import DataError, SettingsError, TooFewParties
+from secure_fl.learning.tasks import Task, labels_of, make_task
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
+from secure_fl.thresholds import default_threshold, require_maskable
+
+
+def statement(mode: str, sentence: str) -> str:
+    """What a mode protects, in a sentence; `sentence` is the collusion bound's."""
+    if mode == "none":
+        return "UNPROTECTED: the coordinator can read every update."
+    if mode == "he":
+        return "Any party together with the coordinator can read every update."
+    return sentence
+
+
+def unshared(entry: Entry) -> str:
+    """What is to be said where no sum is ever formed; empty where there is one."""
+    if entry.pools_data:
+        return "All records lie in one place, and nothing is protected."
+    return "Nothing is shared, and no sum is formed." if entry.sums_nothing else ""
+
+
+def statement_of_some(mode: str, min_cohort: int) -> str:
+    """What is weaker about sums over some parties only: who contributes is not proved."""
+    if mode not in ("secagg", "he+secagg"):
+        return ""
+    return (
+        f"Sums over some of the parties only (tiers) hold against {max(0, min_cohort - 2)} of them "
+        f"if the coordinator lies about who contributes; what fewer than {min_cohort} of one tier "
+        "sum with other tiers holds against none."
+    )
+
+
+def pooled(silos: Sequence[Silo]) -> Silo:
+    """One silo with the training records of all; where one of them is a host, so is this."""
+    everything = tuple(example for silo in silos for example in silo.train)
+    first = next((silo for silo in silos if silo.role == "host"), silos[0])
+    return replace(first, name="all-records", train=everything, dev=(), test=())
+
+
+def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
+    """Refuse a hospital that has nothing to learn from, where something is to be learned."""
+    for silo in silos:
+        if not silo.train and not entry.trains_nothing:
+            raise DataError(
+                "the training split is empty",
+                fix="give training records; with test records alone it can be evaluated",
+                party=silo.name,
+                field="train",
+            )
+
+
+def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
+    """Refuse a host where nothing would keep its sums from the other parties."""
+    if entry.has_host and protection.mode == "he":
+        raise SettingsError(
+            "this algorithm sums for a host alone, which needs masks: in mode he every party holds "
+            "the key that opens all sums",
+            fix='set protection.mode = "he+secagg"',
+            field="protection.mode",
+        )
+
+
+def require_adapters(
+    entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
+) -> None:
+    """Refuse adapters that an algorithm cannot average or teach, or DP-SGD cannot bound."""
+    kind = None if model.adapter is None else model.adapter.kind
+    if kind is not None and kind not in entry.adapters:
+        able = ", ".join(entry.adapters) or "no adapters at all"
+        raise SettingsError(
+            f"{name} cannot train adapters of the kind {kind!r}; it takes {able}",
+            fix="choose another kind, remove [model.adapter], or use fedavg, which takes all kinds",
+            field="model.adapter.kind",
+        )
+    if kind == "dora" and training.dp is not None:
+        raise SettingsError(
+            "DP-SGD cannot bound what a record does to the magnitudes of dora",
+            fix='set model.adapter.kind = "lora", "ffa" or "exact", or remove training.dp',
+            field="model.adapter.kind",
+        )
+
+
+def require_silos(found: object) -> None:
+    """Refuse what are no hospitals, before anything else is said of them."""
+    listed = found if isinstance(found, list | tuple) else ()
+    odd = next((silo for silo in listed if not isinstance(silo, Silo)), None)
+    if odd is None and isinstance(found, list | tuple):
+        return
+    raise SettingsError(
+        f"found {type(found if odd is None else odd).__name__} in the place of hospitals",
+        fix="give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)",
+        field="silos",
+    )
+
+
+def rules_of(
+    silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
+) -> CoordinatorRules:
+    """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
+    names = [silo.name for silo in silos]
+    if len(set(names)) != len(names):
+        raise SettingsError(
+            f"two parties have the same name: {sorted(names)}", fix="give each a name of its own"
+        )
+    host = _host_of(silos, entry)
+    parties = len(silos) - (host is not None)
+    if parties < protection.min_cohort and not entry.sums_nothing:
+        raise TooFewParties(
+            f"{parties} parties can never form a sum over min_cohort = {protection.min_cohort}",
+            fix="add parties, or set protection.min_cohort lower knowingly: in a sum over two, "
+            "each sees the other",
+        )
+    if protection.mode != "none":
+        require_maskable(parties)
+    threshold = protection.threshold or default_threshold(parties)
+    if not parties / 2 < threshold <= parties:
+        raise SettingsError(
+            f"a threshold of {threshold} does not fit {parties} parties",
+            fix=f"take {parties // 2 + 1} to {parties}: with half or fewer, a coordinator that "
+            "lies about dropouts could unmask everybody",
+            field="protection.threshold",
+        )
+    return CoordinatorRules(None if host is None else host.name, protection.min_cohort, threshold)
+
+
+def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
+    """The host, where the algorithm has one, with labels and public records for all."""
+    hosts = [silo for silo in silos if silo.role == "host"]
+    if len(hosts) > 1:
+        names = ", ".join(host.name for host in hosts)
+        raise SettingsError(f"there can be one host, not {len(hosts)} ({names})")
+    if not entry.has_host:
+        if hosts:
+            raise SettingsError(
+                f"{hosts[0].name} is a host, and this algorithm has no use for one",
+                fix='give it the role "party"',
+                field="role",
+            )
+        return None
+    if not hosts:
+        raise SettingsError(
+            "this algorithm needs a host: a member with labelled records and the central model",
+            fix='in [data], give one [[data.party]] role = "host"; or with a corpus, public = 240 '
+            "and labelled = 60; or with a source, public = 0.5 and labelled = 0.1",
+            field="data",
+        )
+    _check_public(silos)
+    _check_labels(hosts[0])
+    return hosts[0]
+
+
+def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
+    """Refuse what one site can see alone, where it cannot look at the others' records."""
+    if settings.labels is None and settings.kind in ("classification", "pair", "ner"):
+        raise SettingsError(
+            "across hospitals all labels are declared: nobody can look at the others' records",
+            fix="list them in task.labels of the plan",
+            field="task.labels",
+        )
+    require_trainable([silo], entry)
+    if entry.pools_data:
+        raise SettingsError("this algorithm puts all records in one place", fix="take another")
+    if entry.has_host:
+        _check_public([silo])
+    if silo.role == "host":
+        _check_labels(silo)
+
+
+def _check_public(silos: Sequence[Silo]) -> None:
+    lacking = [silo.name for silo in silos if not silo.public]
+    if lacking:
+        whose = f"with {', '.join(lacking)}" if len(lacking) < len(silos) else "anywhere"
+        raise DataError(
+            f"there are no public records {whose}, and this algorithm distils over them",
+            fix=f"give all members the same: {HOW}",
+            field="data.public",
+        )
+
+
+def _check_labels(host: Silo) -> None:
+    """Nothing is learned from a host's record without a label, and nothing measured by it."""
+    for split in ("train", "dev", "test"):
+        row = first_unlabelled(getattr(host, split))
+        if row is not None:
+            raise DataError(
+                "the label is missing, and a host needs all",
+                fix="label its records; those without belong to the public ones",
+                party=host.name,
+                split=split,
+                row=row,
+            )
+
+
+def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:
+    """Each party's task: one label set for all, or each its own where heads may stay at home.
+
+    Entity types that a corpus does not annotate are another task, so NER parties that share a
+    model may differ. A class that a hospital merely has no record of is none: models of texts are
+    shared with one head, or not at all.
+    """
+    may_differ = entry.own_labels and (entry.sums_nothing or settings.kind == "ner")
+    if settings.labels is None and not may_differ:
+        found = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
+        if len(set(found.values())) > 1:
+            every = set().union(*found.values())
+            lacking = "; ".join(
+                f"{name} lacks {', '.join(map(shown, sorted(every - set(labels))))}"
+                for name, labels in found.items()
+                if set(labels) != every
+            )
+            raise DataError(
+                f"the parties have different label sets, and this algorithm needs one: {lacking}",
+                fix="declare all labels in task.labels; only NER has local heads, in algorithms "
+                "that allow them",
+                field="task.labels",
+            )
+    return {silo.name: make_task(settings, silo.train) for silo in silos}
+
+
+def local_heads(tasks: Mapping[str, Task]) -> bool:
+    """Whether the parties' label sets differ, so that every head stays with its party."""
+    return len({task.labels for task in tasks.values()}) > 1
