@@ -214,7 +214,7 @@ def test_a_file_without_privacy_can_be_asked_for_some(study: Path) -> None:
     study.write_text(
         STUDY.replace('"fedid"', '"fedavg"').replace("batches_per_exchange = 1\n", "") + NOISE
     )
-    assert "not only predictions" in run(str(study), code=2).stderr
+    assert "opens more than predictions" in run(str(study), code=2).stderr
     assert "there is no such file" in run(str(study.with_name("other.toml")), code=2).stderr
 
 

@@ -74,12 +74,12 @@ def stopped(folder: Path) -> LocalPilot:
     lead = made.lead(patience=0)
 
     def stop(town: LocalPilot, _: str) -> None:
-        lead.stopping = any(told["event"] == "named" for told in town.events)
+        lead.stopping = any(told["event"] == "convicted" for told in town.events)
 
     made.after = stop
     with pytest.raises(SecureFLError):
         lead.run()
-    assert made.seen("named")
+    assert made.seen("convicted")
     made.after = lambda town, party: None
     made.faults.clear()
     return made
