@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.choices import nearest
+from secure_fl.errors import nearest
 
 if TYPE_CHECKING:
-    from secure_fl.config.fields import FieldDescription
     from secure_fl.settings import Section
 
 POLICY = "site"  # sections from here on belong to a hospital's own file
@@ -38,23 +35,16 @@ A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)). The tables `[si
 ([pilot.md](pilot.md#approvals-on-record)) belong to `[site]`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SectionDescription:
-    """A section as it is printed: title and fields."""
-
-    title: str
-    fields: Sequence[FieldDescription]
-
-
-def sections() -> Mapping[str, Callable[[], SectionDescription]]:
+def sections() -> Mapping[str, type[Section]]:
     """Return the sections of all files by their printed names."""
     from secure_fl import settings
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
-    from secure_fl.policy import policy_file as site_policy
+    from secure_fl.policy import policy_file
     from secure_fl.statistics.rules import StatisticsRules
 
-    first: Mapping[str, type[Section]] = {
+    return {
         "run": RunSettings,
         "task": settings.TaskSettings,
         "data, a built-in corpus": config_data.CorpusData,
@@ -69,39 +59,15 @@ def sections() -> Mapping[str, Callable[[], SectionDescription]]:
         "protection.noise": settings.NoiseSettings,
         "guard": settings.GuardSettings,
         "policy": settings.PolicySettings,
-    }
-    last: Mapping[str, type[Section]] = {
-        POLICY: site_policy.SitePolicy,
-        "site.dp": site_policy.DPLimits,
-        "site.noise": site_policy.NoiseLimits,
+        **{f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()},
+        POLICY: policy_file.SitePolicy,
+        "site.dp": policy_file.DPLimits,
+        "site.noise": policy_file.NoiseLimits,
         "site.statistics": StatisticsRules,
-        "site.approval": site_policy.ApprovalRule,
-        "[data.set]": site_policy.DataSet,
-        "keys": site_policy.KeysSettings,
+        "site.approval": policy_file.ApprovalRule,
+        "[data.set]": policy_file.DataSet,
+        "keys": policy_file.KeysSettings,
     }
-    from secure_fl.cli.catalogue import names
-
-    return {
-        **{name: partial(_of_section, section) for name, section in first.items()},
-        **{f"algorithm, {name}": partial(_of_algorithm, name) for name in names()},
-        **{name: partial(_of_section, section) for name, section in last.items()},
-    }
-
-
-def _of_section(section: type[Section]) -> SectionDescription:
-    from secure_fl.config.fields import describe_fields
-
-    return SectionDescription(
-        (section.__doc__ or "").strip().splitlines()[0], tuple(describe_fields(section))
-    )
-
-
-def _of_algorithm(name: str) -> SectionDescription:
-    from secure_fl.cli.catalogue import listed
-    from secure_fl.config.fields import FieldDescription
-
-    found = listed(name)
-    return SectionDescription(found.title, [FieldDescription(**field) for field in found.fields])
 
 
 @click.command(
@@ -116,41 +82,40 @@ Examples:
 @click.option("--markdown", is_flag=True, help="Print all sections as a page.")
 def settings(name: str | None, markdown: bool) -> None:
     """Explain the fields of a section: type, default and meaning."""
-    from secure_fl.config.fields import NO_DEFAULT
+    from secure_fl.config.fields import NO_DEFAULT, describe_fields
 
     if markdown:
         click.echo(page(), nl=False)
         return
-    found = _named(name, sections())
-    if not found:
-        if name is not None:
-            known = list(dict.fromkeys(map(_typed, sections())))
-            raise click.UsageError(f"there is no section {name!r}: {nearest(name, known)}")
+    if name is None:
         click.echo("\n".join(sections()))
-    for title, section in found.items():
+        return
+    named = _named(name)
+    if not named:
+        known = list(dict.fromkeys(map(_typed, sections())))
+        raise click.UsageError(f"there is no section {name!r}: {nearest(name, known)}")
+    for title, section in named.items():
         click.echo(f"[{title}]")
-        for d in section().fields:
-            given = f"{d.name} = {d.default}" if d.default not in ("", NO_DEFAULT) else d.name
-            must = "" if d.default else "; required"
-            click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.help)}{d.help}")
+        for d in describe_fields(section):
+            field = f"{d.name} = {d.default}" if d.default not in ("", NO_DEFAULT) else d.name
+            required = "" if d.default else "; required"
+            click.echo(f"  {field:<34} {d.allowed}{required}{': ' * bool(d.help)}{d.help}")
 
 
-def _named(
-    name: str | None, among: Mapping[str, Callable[[], SectionDescription]]
-) -> Mapping[str, Callable[[], SectionDescription]]:
+def _named(name: str) -> Mapping[str, type[Section]]:
     """Return the sections with this name: "dp" is a table of "training" and of "site"."""
 
-    def called(title: str) -> tuple[str, ...]:
+    def names(title: str) -> tuple[str, ...]:
         typed = _typed(title)
         return title, title.split(",")[0], typed, typed.rpartition(".")[2]
 
-    return {title: section for title, section in among.items() if name in called(title)}
+    return {title: section for title, section in sections().items() if name in names(title)}
 
 
 def _typed(title: str) -> str:
     """Return what a user types for a section: no brackets, and an algorithm's bare name."""
-    kind, _, one = title.strip("[]").partition(", ")
-    return one if kind == "algorithm" else kind
+    kind, _, name = title.strip("[]").partition(", ")
+    return name if kind == "algorithm" else kind
 
 
 def page() -> str:
@@ -159,15 +124,16 @@ def page() -> str:
 
 
 def _parts() -> Iterator[str]:
+    from secure_fl.config.fields import describe_fields
+
     for title, section in sections().items():
         if title == POLICY:
             yield f"{SITE}\n"
         yield f"## `[{title}]`\n"
-        told = section()
-        yield f"{told.title}\n"
+        yield f"{(section.__doc__ or '').strip().splitlines()[0]}\n"
         yield "| field | type | default | |"
         yield "| --- | --- | --- | --- |"
-        for d in told.fields:
+        for d in describe_fields(section):
             cells = (f"`{d.name}`", d.allowed, d.default, d.help)
             yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
         yield ""

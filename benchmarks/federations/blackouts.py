@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from benchmarks.federations.network import NAMES, start
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import kill, killed_after
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.progress import progress
@@ -22,6 +21,7 @@ from secure_fl.settings import DPSettings
 from tests.support.local_pilot import plan_of
 from tests.support.network import HUB_NAME, Network, missing
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import kill, killed_after
 
 ROUNDS, SIZE = 6, 48
 INCIDENTS = ("north is dark", "west is dark", "the coordinator has moved")

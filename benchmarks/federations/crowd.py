@@ -18,10 +18,10 @@ from threading import Event, Thread
 
 from benchmarks.report import Report, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import SettingsError
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
 GRACE = "600"  # seconds: all start at once, and wait for two cores

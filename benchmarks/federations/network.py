@@ -21,7 +21,6 @@ from benchmarks.checkpoint import BUILT_IN, Checkpoint, find
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.processes import PROGRAM, killed_after, this_code
 from secure_fl.engines.flare import diagnosis
 from secure_fl.errors import SettingsError
 from secure_fl.policy.rules import Plan
@@ -29,6 +28,7 @@ from secure_fl.settings import ModelSettings
 from tests.support.local_pilot import plan_of
 from tests.support.network import ADDRESS, Network, NetworkLine, missing
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, killed_after, this_code
 
 NAMES = ("east", "north", "west")
 HOST = "south"  # of FedID

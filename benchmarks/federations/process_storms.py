@@ -21,12 +21,12 @@ from benchmarks.federations.machines import Machine
 from benchmarks.federations.storm_cells import BLAMING, ITSELF, NAMED, Storm, report, run
 from benchmarks.federations.storm_harm import lost_keys, models, overspent, rounds_lost
 from benchmarks.report import Report
-from secure_fl.cli.processes import free_port
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.kits import load_kit
 from secure_fl.runs.folder import EVENTS, RESULT
 from secure_fl.runs.party_checkpoints import EVIDENCE
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import free_port
 
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24

@@ -43,18 +43,23 @@ def test_the_designs_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "named"),
     [
-        ("--parties 5", "give one of --epsilon and --noise-std"),
-        ("--parties 5 --epsilon 8 --noise-std 1", "give one of --epsilon and --noise-std"),
-        ("--records 9 --batch 10 --epsilon 8", "--batch 10 is more than all, which are 9"),
-        ("--parties 5 --epsilon 1e300", "--epsilon: found 1e300; allowed: a number above 0"),
-        ("--parties 5 --noise-std -1", "--noise-std: found -1; allowed: a number above 0"),
-        ("--parties 5 --examples 0", "--examples: found 0; allowed: a whole number from 1"),
+        ("", 2, "--records"),
+        ("--parties 5", 2, "--noise-std"),
+        ("--parties 5 --records 9", 2, "--records"),
+        ("--parties 5 --epsilon 8 --noise-std 1", 2, "--noise-std"),
+        ("--parties 5 --epsilon 8 --noise-multiplier 1", 2, "--noise-multiplier"),
+        ("--records 50 --noise-std 1", 2, "--noise-std"),
+        ("--records 9 --batch 10 --epsilon 8", 2, "--batch 10"),
+        ("--parties 5 --epsilon 1e300", 2, "--epsilon: "),
+        ("--parties 5 --noise-std -1", 2, "--noise-std: "),
+        ("--parties 5 --examples 0", 2, "--examples: "),
+        ("--parties 2 --dropouts 1 --epsilon 8", 7, "dropouts"),
     ],
 )
-def test_a_plan_that_is_none_is_refused(arguments: str, said: str) -> None:
-    assert said in run(*arguments.split(), code=2).stderr
+def test_an_impossible_plan_is_refused(arguments: str, code: int, named: str) -> None:
+    assert named in run(*arguments.split(), code=code).stderr
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -108,20 +113,6 @@ def test_dp_sgd_both_ways() -> None:
     assert "per record" in run(*plan[:-1], "--noise-multiplier", "1.0").output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ((), 2, "give a settings file, --parties for predictions"),
-        (("--parties", "5", "--records", "9"), 2, "--parties for predictions"),
-        (("--parties", "5", "--epsilon", "8", "--noise-multiplier", "1"), 2, "is for --records"),
-        (("--records", "50", "--noise-std", "1"), 2, "--noise-std for --parties"),
-        (("--parties", "2", "--dropouts", "1", "--epsilon", "8"), 7, "nobody is left"),
-    ],
-)
-def test_impossible_plans(arguments: tuple[str, ...], code: int, said: str) -> None:
-    assert said in run(*arguments, code=code).output
-
-
 STUDY = """\
 [data]
 corpus = "ade"
@@ -165,7 +156,6 @@ def shown(plan: Predictions) -> str:
 def test_a_file_is_answered_with_the_table_of_its_plan(study: Path) -> None:
     found = run(str(study), code=7)  # as a run of it would end
     assert found.stdout == shown(FIFTH) + "\n"
-    assert "drowns" in found.stderr
     study.write_text(study.read_text() + "force = true\n")
     assert run(str(study)).stdout == shown(FIFTH) + "\n"
 
@@ -219,7 +209,7 @@ def test_dp_sgd_of_a_file_is_that_of_the_smallest_hospital(study: Path) -> None:
 
 def test_a_file_without_privacy_can_be_asked_for_some(study: Path) -> None:
     study.write_text(STUDY)
-    assert "asks for no differential privacy" in run(str(study), code=2).stderr
+    assert "--epsilon" in run(str(study), code=2).stderr
     assert run(str(study), "--epsilon", "8", code=7).stdout == shown(FIFTH) + "\n"
     study.write_text(
         STUDY.replace('"fedid"', '"fedavg"').replace("batches_per_exchange = 1\n", "") + NOISE

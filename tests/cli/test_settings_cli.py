@@ -25,8 +25,8 @@ def test_the_page_is_what_the_classes_say() -> None:
 
 
 def test_every_field_is_described_once() -> None:
-    for title, told in sections().items():
-        names = [d.name for d in told().fields]
+    for title, section in sections().items():
+        names = [d.name for d in describe_fields(section)]
         assert len(set(names)) == len(names) > 0, title
     classes: list[type[Section]] = [DPSettings, TrainingSettings, SitePolicy]
     for section in (*classes, *(entry.settings for entry in BUILT_IN.values())):

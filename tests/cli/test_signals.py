@@ -11,12 +11,12 @@ import time
 import pytest
 
 from secure_fl.cli.main import STATUSES
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
-from secure_fl.cli.signals import TELLING, Signals
+from secure_fl.cli.service import STOP_SIGNALS, StopSignals
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, this_code
 
 STOPPED = 130
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
@@ -24,11 +24,11 @@ HUBS = ["coordinate", "plan.toml", *COMMON, "--out", "run"]
 LONGEST = 120.0
 
 
-@pytest.mark.parametrize("number", TELLING)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_at_first_it_ends_and_then_it_is_asked(number: int) -> None:
     before = signal.getsignal(number)
     asked: list[int] = []
-    with Signals() as signals:
+    with StopSignals() as signals:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
             time.sleep(1)
@@ -73,7 +73,7 @@ def test_a_coordinator_is_stopped_while_it_waits_for_hospitals(trial: PilotFolde
             time.sleep(0.05)
         assert {one["state"] for one in progress(run)["members"].values()} == {"away"}
         said = told_to_stop(process)
-        assert "stopped, as the operator asked" in said and "error" not in said
+        assert "stopped by the operator" in said and "error" not in said
         assert progress(run)["state"] == "stopped (operator)"
 
 

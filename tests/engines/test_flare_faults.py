@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from secure_fl.cli.processes import killed_after
 from secure_fl.engines.flare.cell import CellEnd
 from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
@@ -31,6 +30,7 @@ from secure_fl.engines.transport_message import Kind, TransportMessage
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, federation, free_url, parties
+from tests.support.processes import killed_after
 
 SITES = ("east", "north")
 

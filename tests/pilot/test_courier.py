@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
 from tests.support.local_pilot import plan_of
 from tests.support.network import alone, not_alone
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, kill, killed_after, this_code
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")
@@ -122,7 +122,7 @@ def test_killed_in_turn_they_end_with_the_same_bits(
     model, trial = run(made, tmp_path / "trial", disturb)
     assert model == plain
     log = (trial.of("north") / "courier.log").read_text()
-    assert "waits for a trainer" in log and "the trainer is here" in log
+    assert "waits for a trainer" in log and "the trainer is running" in log
     assert os.listdir(trial.of("north") / LETTERS / "to-trainer") == ["beat"]
 
 

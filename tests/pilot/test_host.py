@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.pilot import coordinator_process
 from secure_fl.settings import ProtectionSettings, TrainingSettings
 from tests.support.clinic import HUB, Clinic
 from tests.support.local_pilot import plan_of
+from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 from tests.support.raising import raises
 
 MODES: list[dict[str, Any]] = [{}, {"mode": "secagg"}]  # {}: as it comes

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, kill, killed_after, this_code
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.pilot.progress import progress
@@ -24,6 +23,7 @@ from secure_fl.settings import DPSettings
 from tests.support.local_pilot import plan_of
 from tests.support.network import HUB_NAME, Network, missing
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, kill, killed_after, this_code
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := missing()), reason=why)]
 NAMES = ("east", "north", "west")

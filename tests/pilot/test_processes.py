@@ -15,7 +15,6 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PlanRefused
 from secure_fl.features.evaluation.evaluation import Evaluation, pinned
@@ -26,6 +25,7 @@ from secure_fl.statistics.questions import loads
 from secure_fl.testing.hospitals import LABELS, small
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, kill, killed_after, this_code
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")

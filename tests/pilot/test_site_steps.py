@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
-from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
@@ -25,6 +24,7 @@ from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.pilot.kits import load_kit, require_host, require_own
 from secure_fl.policy.policy_file import load_site
+from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 from tests.support.raising import raises
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pilot.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from secure_fl.cli.coordinator_log import log_line
+from secure_fl.cli.coordinate import log_line
 from secure_fl.cli.join import _show
 from secure_fl.cli.main import main
 from secure_fl.errors import TooFewParties

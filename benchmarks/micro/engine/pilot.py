@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.errors import RunError
 from secure_fl.runs.folder import EVENTS
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, this_code
 
 LONGEST = 300.0
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase", "--quiet")

@@ -1,4 +1,4 @@
-"""How this program starts itself again: processes of a pilot that is tried on one machine."""
+"""Processes of a pilot on one machine: starting the program, and killing it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = TypeVar("P", bound=subprocess.Popen[Any])
 
 
 def this_code() -> dict[str, str]:
-    """What makes a child process run the code that this one runs, wherever it lies."""
+    """Return the environment in which a child process imports the same code as this one."""
     import secure_fl
 
     here = str(Path(secure_fl.__file__).parent.parent)
@@ -24,14 +24,14 @@ def this_code() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def kill(*processes: subprocess.Popen[Any]) -> None:
-    """End these as a power cut would, if they still run; wait for them, and close their pipes."""
+    """Kill processes as a power cut would; wait for them, and close their pipes."""
     for process in processes:
         process.kill()
     for process in processes:
@@ -41,7 +41,7 @@ def kill(*processes: subprocess.Popen[Any]) -> None:
 
 @contextmanager
 def killed_after(processes: dict[str, P]) -> Iterator[dict[str, P]]:
-    """Let these run for so long and no longer; whoever is put in their places ends with them."""
+    """Kill the processes of a dictionary at the end, with those that replaced others."""
     try:
         yield processes
     finally:
