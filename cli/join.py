@@ -150,6 +150,7 @@ def hospital_of(
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site_memory import records_of, site_keys
+    from secure_fl.pilot.site_run import SiteContext
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
@@ -158,15 +159,17 @@ def hospital_of(
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
     return HospitalProcess(
-        keys,
-        roster,
+        SiteContext(
+            keys,
+            roster,
+            lambda plan: records_of(rules, roster.member(name), plan),
+            out,
+            heard,
+            rules.ledger,
+            limits_of(rules.policy),
+            goes_back=goes_back,
+        ),
         plan_rules(rules, kit),
-        lambda plan: records_of(rules, roster.member(name), plan),
-        out,
-        heard,
-        rules.ledger,
-        limits_of(rules.policy),
-        goes_back=goes_back,
         asked=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
     )

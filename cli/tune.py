@@ -82,7 +82,7 @@ def tune(
 
     try:
         with console.status("training one trial after the other; each is told as it ends"):
-            found = tuning.tune(settings, values, halving=not grid, tell=tell, progress=False)
+            found = tuning.tune(settings, values, halving=not grid, report=tell, progress=False)
     except KeyboardInterrupt:
         stop(INTERRUPTED, "interrupted; nothing was written, but what trials spent stays spent")
     out.mkdir(parents=True, exist_ok=True)

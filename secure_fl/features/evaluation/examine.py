@@ -1,4 +1,4 @@
-"""Models as they are: read from a folder or a hub, held against a task, and measured at a site."""
+"""Models from a folder or a hub, checked against a task and measured at a site."""
 
 from __future__ import annotations
 
@@ -23,55 +23,53 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Task
 
 SPLIT = "test"
-SQUARES = "squares"  # no metric follows from them
-UNNAMED = re.compile(r"LABEL_\d+")  # what transformers writes where nobody named a class
+SQUARES = "squares"  # counts from which no metric follows
+UNNAMED = re.compile(r"LABEL_\d+")  # the default names of transformers
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model with its tokenizer, and its classes in its own order."""
+    """A model with its tokenizer and its classes, in the model's order."""
 
     model: nn.Module
     tokenizer: Any
     labels: tuple[str, ...]
 
     def digest(self) -> str:
-        """What all of it comes to: weights, classes, tokens."""
-        found = hashlib.sha256("\n".join(self.labels).encode())
-        found.update(self.tokenizer.backend_tokenizer.to_str().encode())
+        """Digest weights, classes and tokens."""
+        digest = hashlib.sha256("\n".join(self.labels).encode())
+        digest.update(self.tokenizer.backend_tokenizer.to_str().encode())
         for name, weight in sorted(self.model.state_dict().items()):
-            found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
             flat = weight.detach().cpu().contiguous().flatten()
-            found.update(memoryview(flat.view(_bytes()).numpy()))
-        return found.hexdigest()
+            digest.update(memoryview(flat.view(_bytes()).numpy()))
+        return digest.hexdigest()
 
     def in_order(self, logits: Tensor, labels: tuple[str, ...]) -> Tensor:
-        """Logits with the classes in the task's order."""
+        """Reorder logits by the task's classes."""
         if self.labels == labels:
             return logits
         return logits[..., [self.labels.index(name) for name in labels]]
 
 
 def read(name: str, task: Task) -> Loaded:
-    """Read a model that fits a task, or refuse it; weights that it lacks are never drawn."""
+    """Read a model for a task, or raise if it does not fit or lacks weights."""
     from secure_fl.learning.exporting import CARD, load_exported
 
     folder = Path(name).expanduser()
     if (folder / CARD).is_file():
         model, tokenizer, own = load_exported(folder)
         if own.kind != task.kind:
-            raise _unfit(name, f"it is for the task {own.kind!r}, and this one is {task.kind!r}")
-        found = Loaded(model.eval(), tokenizer, own.labels)
+            raise _unfit(name, f"it was trained for the task {own.kind!r}, not {task.kind!r}")
+        loaded = Loaded(model.eval(), tokenizer, own.labels)
     else:
-        found = _read_plain(name, folder, task)
-    if set(found.labels) != set(task.labels):
-        raise _unfit(name, f"its labels are {_said(found.labels)}; those asked for are "
-                           f"{_said(task.labels)}")  # fmt: skip
-    return found
+        loaded = _read_plain(name, folder, task)
+    _require_labels(name, loaded.labels, task)
+    return loaded
 
 
 def labels_of(name: str) -> tuple[str, ...] | None:
-    """The classes that a model names, entity tags among them; None where it names none."""
+    """Return the classes or entity tags that a model names, or None."""
     from secure_fl.learning.exporting import CARD, load_exported
 
     folder = Path(name).expanduser()
@@ -81,23 +79,21 @@ def labels_of(name: str) -> tuple[str, ...] | None:
 
 
 def _read_plain(name: str, folder: Path, task: Task) -> Loaded:
-    """A checkpoint as transformers or peft writes it, complete with the head of the task."""
+    """Read a checkpoint of transformers or peft that includes the head of the task."""
     from secure_fl.learning import adapter_files
     from secure_fl.learning.models import load_model, load_tokenizer
     from secure_fl.settings import ModelSettings
 
     if name == "tiny":
         raise ModelError(
-            "the built-in model has learned nothing yet",
+            "the built-in model is not trained",
             model=name,
-            fix="train it first, and give the run's folder",
+            fix="train it first, and give the folder of the run",
         )
     if not folder.is_dir() and (folder.is_absolute() or name.startswith((".", "~"))):
         raise ModelError("there is no such folder", model=name, fix="check the path")
     labels = (_named(name) or ()) if task.labels else ()
-    if set(labels) != set(task.labels):
-        raise _unfit(name, f"its labels are {_said(labels)}; those asked for are "
-                           f"{_said(task.labels)}")  # fmt: skip
+    _require_labels(name, labels, task)
     base = adapter_files.base_of(folder) if folder.is_dir() else None
     own = (folder / "tokenizer.json").is_file() or base is None
     spec = ModelSettings(name=base or name, freeze_embeddings=False, pooling=_pooling(task))
@@ -109,20 +105,20 @@ def _read_plain(name: str, folder: Path, task: Task) -> Loaded:
 
 
 def _pooling(task: Task) -> Any:
-    """A plain checkpoint has the head of transformers."""
+    """Return the pooling of the heads of transformers, which plain checkpoints have."""
     return "cls" if task.head == "sequence" else None
 
 
 def _named(name: str) -> tuple[str, ...] | None:
-    """The classes of a plain checkpoint, in the order of its outputs."""
+    """Return the classes of a plain checkpoint, in the order of its outputs."""
     from secure_fl.learning.fetching import configured
     from secure_fl.settings import ModelSettings
 
     if name == "tiny":
         return None
     names = getattr(configured(ModelSettings(name=name), None, {}), "id2label", None) or {}
-    found = tuple(str(names[at]) for at in sorted(names))
-    return None if not found or all(map(UNNAMED.fullmatch, found)) else found
+    labels = tuple(str(names[at]) for at in sorted(names))
+    return None if not labels or all(map(UNNAMED.fullmatch, labels)) else labels
 
 
 def _unfit(name: str, what: str) -> ModelError:
@@ -135,8 +131,13 @@ def _unfit(name: str, what: str) -> ModelError:
     )
 
 
-def _said(labels: Collection[str]) -> str:
-    return ", ".join(sorted(labels)[:12]) or "not named"
+def _require_labels(name: str, labels: Collection[str], task: Task) -> None:
+    """Refuse a model whose classes are not those of the task."""
+    if set(labels) != set(task.labels):
+        own, wanted = (
+            ", ".join(sorted(these)[:12]) or "not named" for these in (labels, task.labels)
+        )
+        raise _unfit(name, f"its labels are {own}; the task has {wanted}")
 
 
 def _bytes() -> Any:
@@ -146,13 +147,13 @@ def _bytes() -> Any:
 
 
 def examine(site: Site, label: str, one: Loaded) -> dict[str, Rows]:
-    """Measure a model on the site's test records; what each of them adds to the counts."""
+    """Measure a model on the site's test records; return the counts of each record."""
     from secure_fl.learning.training import autocast
 
     if not site.silo.test:
         raise DataError(
-            "there are no test records here, and an evaluation is over nothing else",
-            fix="give this site a test split; one without records would hide nobody",
+            "this site has no test records, which an evaluation needs",
+            fix="give this site a test split, or leave the evaluation to other sites",
             party=site.name,
             split=SPLIT,
         )
@@ -173,10 +174,10 @@ def examine(site: Site, label: str, one: Loaded) -> dict[str, Rows]:
 
 
 def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDArray[np.float64]]:
-    """How far each record here moves each metric over all records, to first order.
+    """Return how far each record moves each metric over all records, to first order.
 
-    The variance of a metric is the sum of their squares; of a difference between two models, that
-    of their differences (Efron's infinitesimal jackknife).
+    The sum of their squares is the variance of a metric (Efron's infinitesimal jackknife). For a
+    difference between two models, it is the sum of the squared differences.
     """
     counted = {name: vector for name, vector in totals.items() if name != SQUARES}
 
@@ -191,7 +192,7 @@ def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDA
 
 
 def difference(one: float, other: float, square: float) -> dict[str, Any]:
-    """By how much a metric is better than another model's, and a 95 % interval."""
+    """Return the difference between two models' metrics, with a 95 % interval."""
     half = Z * float(np.sqrt(max(square, 0.0)))
-    apart = other - one
-    return {"difference": apart, "interval": [apart - half, apart + half]}
+    change = other - one
+    return {"difference": change, "interval": [change - half, change + half]}
