@@ -102,7 +102,7 @@ class Algorithm(Section):
 
 
 class WholeModel(Algorithm):
-    """Settings of an algorithm that trains the shared model in whole passes over the records."""
+    """Settings of an algorithm that trains the whole model; by default in whole passes."""
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for whole passes, with one exchange in each round."""
@@ -156,7 +156,7 @@ def deferred(path: str) -> Program:
     module, _, name = path.partition(":")
 
     def program(*arguments: Any) -> Coroutine[Any, Any, None]:
-        found: Program = getattr(import_module(module), name)
-        return found(*arguments)
+        loaded: Program = getattr(import_module(module), name)
+        return loaded(*arguments)
 
     return program

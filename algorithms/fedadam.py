@@ -18,12 +18,12 @@ from secure_fl.algorithms.updates import (
     Update,
     add_,
     agree_on,
-    common_and_own,
     local_update,
+    shared_and_local,
     weighted_mean,
 )
+from secure_fl.learning.learning_rates import stride_of
 from secure_fl.learning.site import Site
-from secure_fl.learning.usual import stride_of
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
 
@@ -75,9 +75,9 @@ async def fedadam(cohort: Cohort, site: Site, cfg: FedAdam) -> None:
     model = site.model()
     server = server_of(cfg, stride_of(model, site.training))
     await cohort.agree(site.fingerprint(), "task")
-    common, own = common_and_own(site, model)
-    shared: dict[str, Stateful] = {"model": common, "server": server}
-    async for round in cohort.rounds(cfg.rounds, keep={"head": own}, shared=shared):
+    shared, local = shared_and_local(site, model)
+    states: dict[str, Stateful] = {"model": shared, "server": server}
+    async for round in cohort.rounds(cfg.rounds, keep={"head": local}, shared=states):
         Δ = local_update(site, model, cfg.epochs, round)  # lines 4-9
         mean = await weighted_mean(cohort, Δ, site.records)  # line 10
         add_(model, server.step(mean))

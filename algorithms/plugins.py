@@ -22,17 +22,17 @@ GROUP = "secure_fl.algorithms"
 
 def installed(built_in: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
     """Find the algorithms of other packages by name, without loading them."""
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        if point.name in built_in or point.name in found:
-            others = package_of(found[point.name]) if point.name in found else "secure_fl itself"
+        if point.name in built_in or point.name in points:
+            others = package_of(points[point.name]) if point.name in points else "secure_fl itself"
             raise SettingsError(
                 f"two algorithms are called {point.name!r}: {package_of(point)}'s and {others}'s",
                 fix=f"uninstall {package_of(point)}, or give its entry point in {GROUP} another "
                 "name, since settings files cannot tell the two apart",
             )
-        found[point.name] = point
-    return found
+        points[point.name] = point
+    return points
 
 
 def load(point: EntryPoint) -> Entry:

@@ -22,12 +22,12 @@ from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.public_coins import coins
 from secure_fl.algorithms.settings import PersonalDistillation, PublicDistillation, Targets
 from secure_fl.errors import SettingsError
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import Optimizer, autocast, make_optimizer, public_step
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.tasks.base import inference
-from secure_fl.learning.tasks.text import label_name
-from secure_fl.learning.training import Optimizer, autocast, make_optimizer, public_step
+from secure_fl.learning.tasks.classification import label_name
+from secure_fl.learning.tasks.task import inference
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round, Stateful
 from secure_fl.seeds import seed_for

@@ -91,12 +91,12 @@ ALGORITHMS = Registry(BUILT_IN)
 def entry_of(algorithm: Algorithm) -> Entry:
     """Return the entry of these settings: the registry's, or that of their class."""
     name, cls = algorithm.name, type(algorithm)
-    own = cls.entry()
-    if own is not None and own.name != name:
-        own = None  # a base class's
+    entry = cls.entry()
+    if entry is not None and entry.name != name:
+        entry = None  # a base class's
     if name not in ALGORITHMS:
-        if own is not None:
-            return own
+        if entry is not None:
+            return entry
         raise SettingsError(
             f"there is no algorithm {name!r}: {cls.__name__} is not registered",
             fix=f"let {cls.__name__}.entry() return its Entry, which is enough for use in Python; "
@@ -104,7 +104,7 @@ def entry_of(algorithm: Algorithm) -> Entry:
             "and commands need too",
             field="algorithm.name",
         )
-    if own is not None and own.settings is not ALGORITHMS[name].settings:
+    if entry is not None and entry.settings is not ALGORITHMS[name].settings:
         raise SettingsError(
             f"another algorithm is registered as {name!r}, and {cls.__name__} has an entry of its "
             "own",

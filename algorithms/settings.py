@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secure_fl.algorithms.base import Algorithm, Demands, Entry, WholeModel, deferred
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
+from secure_fl.settings import Positive, TrainingSettings
 
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -27,7 +27,6 @@ class FedAvg(WholeModel):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             FedAvg,
             deferred("secure_fl.algorithms.fedavg:fedavg"),
@@ -54,7 +53,6 @@ class FedAdam(WholeModel):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             FedAdam,
             deferred("secure_fl.algorithms.fedadam:fedadam"),
@@ -66,7 +64,7 @@ class FedAdam(WholeModel):
         )
 
 
-class PublicDistillation(Algorithm):
+class PublicDistillation(WholeModel):
     """Parties predict public records; the host opens the mean and teaches its central model."""
 
     epochs: Positive = 3
@@ -109,10 +107,6 @@ class PublicDistillation(Algorithm):
             batch=training.batch_size,
             drawn=self.sample,
         )
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Name one model at each member."""
-        return (model,)
 
     @property
     def exchanging(self) -> int:

@@ -26,13 +26,26 @@ def local_update(
     site: Site, model: nn.Module, epochs: int, round: Round, steps: int | None = None
 ) -> Update:
     """Train on the local records; return the shared weights' update, and restore these weights."""
-    own = kept_at_home(site, model)
-    return moved(model, lambda: site.fit(model, epochs, round, steps=steps), own)
+    local = local_names(site, model)
+    return update_by(model, lambda: site.fit(model, epochs, round, steps=steps), local)
 
 
-def kept_at_home(site: Site, model: nn.Module) -> set[str]:
+def local_names(site: Site, model: nn.Module) -> set[str]:
     """Return the parameters that are never sent: the head, if label sets differ."""
     return head_names(model) if site.local_head else set()
+
+
+class SavedDict(dict[str, Any]):
+    """A dictionary as state for checkpoints."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the items for a checkpoint."""
+        return dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the items from `state_dict`."""
+        self.clear()
+        self.update(state)
 
 
 class Weights:
@@ -57,16 +70,16 @@ class Weights:
             weight.copy_(state[name])
 
 
-def common_and_own(site: Site, model: nn.Module) -> tuple[Weights, Weights]:
+def shared_and_local(site: Site, model: nn.Module) -> tuple[Weights, Weights]:
     """Split the weights into those equal at all parties and those of this party alone."""
-    own = kept_at_home(site, model)
-    common = [name for name in trainable(model) if name not in own]
-    return Weights(model, common), Weights(model, sorted(own))
+    local = local_names(site, model)
+    shared = [name for name in trainable(model) if name not in local]
+    return Weights(model, shared), Weights(model, sorted(local))
 
 
-def moved(model: nn.Module, train: Callable[[], object], own: Collection[str] = ()) -> Update:
-    """Train; return the weights' update, and restore all weights but the `own`."""
-    weights = {name: w.detach() for name, w in trainable(model).items() if name not in own}
+def update_by(model: nn.Module, train: Callable[[], object], local: Collection[str] = ()) -> Update:
+    """Train; return the weights' update, and restore all weights but the `local`."""
+    weights = {name: w.detach() for name, w in trainable(model).items() if name not in local}
     before = {name: weight.clone() for name, weight in weights.items()}
     train()
     Δ = {name: weight - before[name] for name, weight in weights.items()}

@@ -171,7 +171,7 @@ def read(file: Path) -> AuditDocument:
     except (OSError, msgspec.MsgspecError) as error:
         fix = "audit the run again with this version"
         raise RunError(
-            f"the audit does not read as {SCHEMA}: {error}", fix=fix, file=file, reason="form"
+            f"the audit does not read as {SCHEMA}: {error}", fix=fix, file=file, reason="malformed"
         ) from None
 
 

@@ -70,12 +70,15 @@ class Audit:
                 f"this does not read as a result: {error}",
                 fix="give the folder of a run as `secure-fl train` left it",
                 file=file,
-                reason="form",
+                reason="malformed",
             ) from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             fix = "audit it with the version that it was trained with, or train it again"
             raise RunError(
-                f"this is no result as {SCHEMA} describes it", fix=fix, file=file, reason="form"
+                f"this is no result as {SCHEMA} describes it",
+                fix=fix,
+                file=file,
+                reason="malformed",
             )
         found: dict[str, Any] = document
         return found

@@ -14,7 +14,7 @@ from secure_fl.cli.numbers import MOST_RECORDS, Real, Whole
 
 if TYPE_CHECKING:
     from secure_fl.config.data import CorpusData, SourceData
-    from secure_fl.config.silos import Dealt
+    from secure_fl.config.silos import DistributedRecords
     from secure_fl.data.examples import Example
     from secure_fl.data.splits import Splits
     from secure_fl.settings import Kind
@@ -152,9 +152,9 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
 
 def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, Any]) -> None:
     from secure_fl.config.data import SourceData
-    from secure_fl.config.errors import validate
     from secure_fl.config.silos import spread
     from secure_fl.config.toml import Text
+    from secure_fl.config.validation import validate
 
     given = ("parties", "partition", "alpha", "minimum", "dev", "test", "public", "labelled")
     asked = {name: options[name] for name in given if options[name] is not None}
@@ -194,11 +194,11 @@ Examples:
 def make(corpus: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Write a built-in synthetic CORPUS, one folder for each hospital."""
     from secure_fl.config.data import CorpusData
-    from secure_fl.config.silos import written
+    from secure_fl.config.silos import generated
 
     asked = CorpusData(corpus=corpus, **options)
     _require_public(asked)
-    _write_dealt(written(asked, seed), out, force)
+    _write_dealt(generated(asked, seed), out, force)
 
 
 def _require_public(data: CorpusData | SourceData) -> None:
@@ -230,7 +230,7 @@ def _files(name: str, splits: Splits, out: Path) -> dict[Path, Sequence[Example]
     return {file: examples for file, examples in parts.items() if examples}
 
 
-def _write_dealt(dealt: Dealt, out: Path, force: bool) -> None:
+def _write_dealt(dealt: DistributedRecords, out: Path, force: bool) -> None:
     """Write a folder for each hospital and for the host, and the file that all hold."""
     from secure_fl.config.data import HOST
 

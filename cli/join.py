@@ -150,7 +150,7 @@ def hospital_of(
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site_memory import records_of, site_keys
-    from secure_fl.pilot.site_run import SiteContext
+    from secure_fl.pilot.site_run import HospitalContext
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
@@ -159,7 +159,7 @@ def hospital_of(
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
     return HospitalProcess(
-        SiteContext(
+        HospitalContext(
             keys,
             roster,
             lambda plan: records_of(rules, roster.member(name), plan),

@@ -84,6 +84,6 @@ def _cost() -> Cost:
         raise KeyringError(
             f"SECURE_FL_SCRYPT_LOG_N is {text!r}",
             fix="take 10 to 20; 15 is usual",
-            reason="setting",
+            reason="invalid-option",
         )
     return Cost(log_n=int(text))

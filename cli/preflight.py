@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from secure_fl.config.load import Settings
-    from secure_fl.data.preflight import Lengths, Problem
+    from secure_fl.data.record_problems import Lengths, Problem
 
 FOUND = 2
 
@@ -48,7 +48,7 @@ def preflight(plan: Path, parties: tuple[str, ...], as_json: bool) -> None:
 def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
     from secure_fl.config.data import CorpusData, names
     from secure_fl.config.load import silos
-    from secure_fl.data.preflight import alike, problems, weighed
+    from secure_fl.data.record_problems import alike, problems, weighed
     from secure_fl.data.splits import Splits
 
     known = names(settings.data)

@@ -147,14 +147,16 @@ def _members(
         name, equals, tier = text.partition("=")
         if not equals or not tier:
             raise KeyringError(
-                f"--tier {text!r} is not NAME=TIER", fix="--tier north=strong", reason="setting"
+                f"--tier {text!r} is not NAME=TIER",
+                fix="--tier north=strong",
+                reason="invalid-option",
             )
         wanted[name] = tier
     if unknown := sorted((set(wanted) | ({host} if host else set())) - names):
         raise KeyringError(
             f"no card is of {', '.join(unknown)}",
             fix="give that member's card too",
-            reason="stranger",
+            reason="not-listed",
         )
     return tuple(
         Member(card.name, "host" if card.name == host else "party", wanted.get(card.name), card)

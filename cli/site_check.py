@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from secure_fl.cli.doctor import Check, check_disk, check_kit
-from secure_fl.data.preflight import problems, weighed
+from secure_fl.data.record_problems import problems, weighed
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose

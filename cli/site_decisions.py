@@ -122,5 +122,5 @@ def _require_listed(rules: SiteFile, fingerprint: str) -> None:
             "the rules do not list these keys among those that approve",
             file=rules.file,
             fix=f'add "{fingerprint}" to by in [site.approval]; it is the card\'s fingerprint',
-            reason="stranger",
+            reason="not-listed",
         )

@@ -139,7 +139,7 @@ def run(
 def _warn_of_copies(silos: Sequence[Silo], settings: Settings, console: Console) -> None:
     """Say where a file was given to two hospitals: it can be seen only where all are at hand."""
     from secure_fl.config.data import PartyData
-    from secure_fl.data.preflight import alike
+    from secure_fl.data.record_problems import alike
     from secure_fl.data.splits import Splits
 
     if isinstance(settings.data, PartyData):

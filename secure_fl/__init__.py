@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from secure_fl.data.rows import Columns as Columns
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
+    from secure_fl.features.batched_simulation.trainer import BatchedTraining as BatchedTraining
     from secure_fl.features.evaluation.evaluation import Evaluation as Evaluation
     from secure_fl.features.evaluation.evaluation import evaluate as evaluate
     from secure_fl.features.tuning.tuning import tune as tune
     from secure_fl.federation.federation import Federation as Federation
     from secure_fl.federation.result import Result as Result
     from secure_fl.learning.site import Site as Site
-    from secure_fl.learning.tasks.base import Task as Task
+    from secure_fl.learning.tasks.task import Task as Task
     from secure_fl.party.cohort import Cohort as Cohort
     from secure_fl.settings import AdapterSettings as AdapterSettings
     from secure_fl.settings import DPSettings as DPSettings
@@ -85,7 +86,7 @@ _HOMES = {
     "Silo": "secure_fl.data.silo",
     "Site": "secure_fl.learning.site",
     "Tagged": "secure_fl.data.examples",
-    "Task": "secure_fl.learning.tasks.base",
+    "Task": "secure_fl.learning.tasks.task",
     "TaskSettings": "secure_fl.settings",
     "Text": "secure_fl.data.examples",
     "TrainingSettings": "secure_fl.settings",

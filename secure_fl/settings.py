@@ -1,6 +1,6 @@
-"""The sections of a settings file that the whole library shares, as frozen, validated records.
+"""Sections of a settings file that all rooms of the library share, frozen and validated.
 
-Nothing here imports torch. `config` reads them from TOML together with the algorithm's own.
+This module does not import torch. `config` reads the sections from TOML.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from secure_fl.errors import SettingsError
-from secure_fl.faults import faults
+from secure_fl.field_errors import error_list, field_errors
 
 Kind = Literal["classification", "pair", "regression", "ner", "ranking", "completion"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
@@ -29,37 +29,35 @@ PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 if TYPE_CHECKING:
-    _Explained = type  # a checker reads the fields
+    _TranslatesErrors = type  # type checkers read the fields
 else:
 
-    class _Explained(type(BaseModel)):
-        """Makes `FedAvg(rouns=3)` fail with the words that the same line of a file would."""
+    class _TranslatesErrors(type(BaseModel)):
+        """Metaclass: `FedAvg(rouns=3)` fails with the same text as the line in a file."""
 
         def __call__(cls, *args, **fields):
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
-                raise _wrong(cls, error) from None
+                raise _translated(cls, error) from None
 
 
 class WrongValue(SettingsError, ValueError):  # noqa: N818 - it names what was given
-    """A section's values do not fit: for Python a ValueError, as pydantic's own is."""
+    """A section has a wrong value; also a ValueError, as pydantic's own error is."""
 
 
-def _wrong(cls: type[BaseModel], error: ValidationError) -> SettingsError:
-    found = [
+def _translated(cls: type[BaseModel], error: ValidationError) -> WrongValue:
+    errors = [
         (".".join(map(str, place)), what, fix)
-        for place, what, fix in faults(cls, error.errors(include_url=False))
+        for place, what, fix in field_errors(cls, error.errors(include_url=False))
     ]
-    if len(found) == 1:
-        field, what, fix = found[0]
-        return WrongValue(what, fix=fix, section=cls.__name__, field=field or None)
-    lines = [f"  {field}: {what}" + (f" -> {fix}" if fix else "") for field, what, fix in found]
-    said = "\n".join([f"{len(found)} faults", *lines])
-    return WrongValue(said, section=cls.__name__)
+    if len(errors) > 1:
+        return WrongValue(error_list(errors), section=cls.__name__)
+    field, what, fix = errors[0]
+    return WrongValue(what, fix=fix, section=cls.__name__, field=field or None)
 
 
-class Section(BaseModel, metaclass=_Explained):
+class Section(BaseModel, metaclass=_TranslatesErrors):
     """Base class of settings tables: frozen; unknown fields are errors."""
 
     model_config = ConfigDict(
@@ -85,9 +83,9 @@ class TaskSettings(Section):
     def _range_of_scores(self) -> TaskSettings:
         low, high = self.score_range or (0.0, 1.0)
         if not low < high:
-            raise ValueError("a score_range of two numbers, the lesser one first")
+            raise ValueError("a score_range of two numbers, the smaller one first")
         if self.score_range is not None and self.kind != "regression":
-            raise ValueError("no score_range where kind is not regression")
+            raise ValueError("a score_range only if kind is regression")
         return self
 
 
@@ -106,9 +104,8 @@ class AdapterSettings(Section):
     """Linear layers that get an adapter."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate on an adapter's input."""
-    base: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Type of the frozen weights in memory. int8: linear layers only, with one scale per output
-    channel."""
+    base: Literal["float32", "bfloat16"] = "float32"
+    """Type of the frozen weights in memory."""
     merge: bool = False
     """Also write the complete model to the result's merged/ folder."""
 
@@ -116,13 +113,8 @@ class AdapterSettings(Section):
     def _folds_exactly(self) -> AdapterSettings:
         if self.kind == "exact" and self.base != "float32":
             raise ValueError(
-                'base "float32" where kind is "exact": sums are added to the frozen weights, and '
-                f"{self.base} would round them away"
-            )
-        if (self.kind, self.base) == ("dora", "int8"):
-            raise ValueError(
-                'base "float32" or "bfloat16" where kind is "dora": it takes the frozen weights\' '
-                "own magnitudes"
+                'base "float32" if kind is "exact": sums are added to the frozen weights, and '
+                f"{self.base} would round them to zero"
             )
         return self
 
@@ -145,7 +137,7 @@ class ModelSettings(Section):
 
     @property
     def fresh(self) -> bool:
-        """Whether all weights begin at chance; a checkpoint's have learned something already."""
+        """True if all weights start at random values, not from a checkpoint."""
         return self.name == "tiny" or not self.pretrained
 
     @model_validator(mode="after")
@@ -156,7 +148,7 @@ class ModelSettings(Section):
 
 
 def _beside_the_file(text: str, info: ValidationInfo) -> str:
-    """Take a path as relative to the settings file."""
+    """Interpret a path as relative to the settings file."""
     base = (info.context or {}).get("base")
     return text if base is None else str(base / Path(text).expanduser())
 
@@ -192,7 +184,7 @@ class DPSettings(Section):
     @classmethod
     def _no_gdp(cls, value: object) -> object:
         if value == "gdp":
-            raise ValueError("rdp or prv; gdp reports less than is spent when batches are sampled")
+            raise ValueError("rdp or prv; gdp underestimates the cost of sampled batches")
         return value
 
     @model_validator(mode="after")
@@ -201,7 +193,7 @@ class DPSettings(Section):
             if self.noise_multiplier is not None:
                 raise ValueError("one of noise_multiplier and target_epsilon, not both")
             if self.target_epsilon > self.epsilon:
-                raise ValueError("a target_epsilon up to the budget epsilon")
+                raise ValueError("a target_epsilon of at most epsilon, the budget")
         return self
 
 
@@ -254,24 +246,24 @@ class TrainingSettings(Section):
     @model_validator(mode="after")
     def _exact_norms(self) -> TrainingSettings:
         if self.dp is not None and self.precision == "bfloat16":
-            raise ValueError("precision float32 with dp: bfloat16 norms miss the bound by 1%")
+            raise ValueError("precision float32 with dp: bfloat16 norms are wrong by up to 1 %")
         return self
 
     @model_validator(mode="after")
     def _accounted_for(self) -> TrainingSettings:
         if self.dp is not None and self.accumulate > 1:
-            raise ValueError("accumulate = 1 with dp: dp.physical_batch takes a batch in parts")
+            raise ValueError("accumulate = 1 with dp; dp.physical_batch splits a batch")
         if self.dp is not None and self.bucketing:
-            raise ValueError("bucketing = false with dp: each record is drawn by its own coin")
+            raise ValueError("bucketing = false with dp: each record is drawn independently")
         if self.dp is not None and self.checkpointing:
             raise ValueError(
-                "checkpointing = false with dp: a layer that is computed twice would be counted "
-                "twice in its records' gradients; dp.physical_batch and clipping ghost save memory"
+                "checkpointing = false with dp, because a recomputed layer would count twice in "
+                "the gradients; dp.physical_batch and clipping ghost save memory"
             )
         if self.dp is not None and self.class_weights == "balanced":
             raise ValueError(
-                "no class_weights with dp: they are counts of records, which no noise hides, and "
-                "one record's would change the gradients of all others"
+                "no class_weights with dp: they are counts of records that no noise hides, and "
+                "one record would change the gradients of all others"
             )
         return self
 
@@ -306,7 +298,7 @@ class NoiseSettings(Section):
             if self.std is not None:
                 raise ValueError("one of std and target_epsilon, not both")
             if self.target_epsilon > self.epsilon:
-                raise ValueError("a target_epsilon up to the budget epsilon")
+                raise ValueError("a target_epsilon of at most epsilon, the budget")
         return self
 
 
@@ -326,7 +318,7 @@ class ProtectionSettings(Section):
     @model_validator(mode="after")
     def _noise_is_hidden(self) -> ProtectionSettings:
         if self.noise is not None and self.mode == "none":
-            raise ValueError("noise under a mode that hides shares: with none, each would be seen")
+            raise ValueError("noise only with a mode that hides updates: none would reveal it")
         return self
 
 

@@ -27,29 +27,26 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.baselines.settings import FedDropout
 from secure_fl.algorithms.public_coins import choose
-from secure_fl.algorithms.updates import Update, agree_on, local_update, weighted_mean
+from secure_fl.algorithms.updates import SavedDict, Update, agree_on, local_update, weighted_mean
 from secure_fl.learning.anatomy import blocks, encoder_layers, trainable, unwrapped
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
 
 
-class UnsentParts:
+class UnsentParts(SavedDict):
     """The rounding errors of a party's updates, at their positions in the full model.
 
     The cohort would add them to the next value of the same name, whose positions are other units.
     So they are taken out after each sum, and are added again when their units are drawn.
     """
 
-    def __init__(self) -> None:
-        self._rest: dict[str, Tensor] = {}
-
     @torch.no_grad()
     def join(self, parts: Update, units: DrawnUnits) -> Update:
         """Add the stored errors of these units to an update, and forget them."""
         joined = dict(parts)
-        for name in parts.keys() & self._rest.keys():
-            rest, cut = self._rest[name], units.cuts[name]
+        for name in parts.keys() & self.keys():
+            rest, cut = self[name], units.cuts[name]
             waiting = cut.of(rest)
             cut.add_(rest, -waiting)
             joined[name] = parts[name] + waiting.to(parts[name])
@@ -63,16 +60,8 @@ class UnsentParts:
         for name in units.cuts.keys() & full.keys():
             rest = cohort.leftover(name)
             if rest is not None:
-                stored = self._rest.setdefault(name, torch.zeros_like(full[name], device="cpu"))
+                stored = self.setdefault(name, torch.zeros_like(full[name], device="cpu"))
                 units.cuts[name].add_(stored, torch.from_numpy(rest / weight))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the errors for a checkpoint."""
-        return dict(self._rest)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the errors from `state_dict`."""
-        self._rest = dict(state)
 
 
 async def feddropout(cohort: Cohort, site: Site, cfg: FedDropout) -> None:

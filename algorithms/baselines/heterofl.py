@@ -30,7 +30,7 @@ from secure_fl.algorithms.baselines.narrow_models import (
 )
 from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.inclusivefl.participants import tier_of
-from secure_fl.algorithms.updates import Update, digest, kept_at_home, local_update
+from secure_fl.algorithms.updates import Update, digest, local_names, local_update
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
@@ -155,8 +155,8 @@ async def mean_by_owners(
 
 def shared_of(site: Site, model: torch.nn.Module) -> dict[str, Tensor]:
     """Return the trained weights that are sent: all but a head of the party's own."""
-    own = kept_at_home(site, model)
-    return {name: weight for name, weight in trainable(model).items() if name not in own}
+    local = local_names(site, model)
+    return {name: weight for name, weight in trainable(model).items() if name not in local}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ class Nest:
     sizes: Sequence[tuple[int, ...]]  # tier -> by axis
 
     @classmethod
-    def of(cls, own: Places, tiers: Sequence[Places]) -> Nest:
-        """Order the positions of `own` by the narrowest tier that has them."""
+    def of(cls, widest: Places, tiers: Sequence[Places]) -> Nest:
+        """Order the positions of the `widest` by the narrowest tier that has them."""
         orders = []
-        for axis, mine in enumerate(own):
+        for axis, mine in enumerate(widest):
             lacking = sum(~torch.isin(mine, theirs[axis]) for theirs in tiers)
             orders.append(torch.argsort(torch.as_tensor(lacking), stable=True))
         return cls(tuple(orders), [tuple(len(kept) for kept in at) for at in tiers])
@@ -205,12 +205,11 @@ class Regions:
     nests: Mapping[str, Nest]
 
     @classmethod
-    def of(cls, own: str, places: Mapping[str, Mapping[str, Places]]) -> Regions:
-        """Cut the tier `own` into regions; `places` has each tier's positions, narrowest first."""
-        tiers = list(places)[: list(places).index(own) + 1]
+    def of(cls, tier: str, places: Mapping[str, Mapping[str, Places]]) -> Regions:
+        """Cut a tier into regions; `places` has each tier's positions, narrowest first."""
+        tiers = list(places)[: list(places).index(tier) + 1]
         nests = {
-            name: Nest.of(at, [places[tier][name] for tier in tiers])
-            for name, at in places[own].items()
+            name: Nest.of(at, [places[t][name] for t in tiers]) for name, at in places[tier].items()
         }
         return cls(tiers, nests)
 

@@ -1,39 +1,24 @@
 """Narrower models of the same class, cut from the first channels of every matrix (HeteroFL).
 
-A party that cannot hold the wide model builds the narrow one from its own shape, and reads the
-checkpoint tensor by tensor. At most one tensor of the wide model is in memory.
+A party loads the wide model on the CPU once, copies its slices, and trains the narrow model alone.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers.utils import cached_file
 
 from secure_fl.algorithms.baselines.settings import Scaled
 from secure_fl.errors import ModelError
-from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers, freeze_embeddings, repeats
-from secure_fl.learning.fetching import (
-    configured,
-    fetch,
-    pooling_of,
-    require_body,
-    seeded,
-    spread,
-    supported,
-)
-from secure_fl.learning.models import attach, auto_of, head_fields, recompute
-from secure_fl.learning.rehearsal import require_savable
+from secure_fl.learning.exporting import require_savable
+from secure_fl.learning.fetching import configured, pooling_of, seeded, supported
+from secure_fl.learning.models import attach, auto_of, head_fields, load_model, recompute
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
 from secure_fl.settings import ModelSettings
@@ -44,17 +29,15 @@ Places: TypeAlias = tuple[Tensor, ...]  # by axis: the positions of the wide par
 FEED = ("intermediate_size", "hidden_dim")
 TIED = "its word embeddings, as wide as its layers, also predict words"
 WIDTHS = ("hidden_size", *FEED, "embedding_size", "pooler_hidden_size")
-ONE_FILE, SHARDED = "model.safetensors", "model.safetensors.index.json"
-LEGACY = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
 
 
 def skeleton(config: Any, task: Task, spec: ModelSettings) -> nn.Module:
     """Build a model of this shape for the task, on torch's default device, at random."""
-    own = task.head == "ranking" or pooling_of(spec, task.head) == "attentive"
-    auto = transformers.AutoModel if own else auto_of(task.head)
+    our_head = task.head == "ranking" or pooling_of(spec, task.head) == "attentive"
+    auto = transformers.AutoModel if our_head else auto_of(task.head)
     options = {"attn_implementation": supported(auto, config, "sdpa"), "dtype": torch.float32}
     model = auto.from_config(config, **options)
-    if own:
+    if our_head:
         if getattr(model, "pooler", None) is not None:
             model.pooler = None
         model = attach(model, task)
@@ -117,14 +100,13 @@ def narrow_model(site: Site, size: int, scaled: Scaled = "always") -> tuple[nn.M
     scaler = Scaler(size / head_size(config), scaled)
     if size == head_size(config):
         return site.model(), scaler
-    wide = shapes(config, site.task, spec)
-    with site.recorder.phase("load model"):
+    with site.recorder.phase("load model"), torch.no_grad():
         with seeded(site.seed):
+            wide = load_model(spec, site.task, site.tokenizer, site.seed)
             model = skeleton(at_width(config, size), site.task, spec)
         at = places(wide, model)
-        fill(
-            model, wide, at, CheckpointTensors.of(spec, body_of(wide).base_model_prefix), site.seed
-        )
+        for name, parameter in model.named_parameters():
+            parameter.copy_(select(wide.get_parameter(name), at[name]))
         scaler.attach(model, at, wide)
         if spec.freeze_embeddings:
             freeze_embeddings(model)
@@ -132,106 +114,6 @@ def narrow_model(site: Site, size: int, scaled: Scaled = "always") -> tuple[nn.M
         if site.training.checkpointing:
             recompute(model)
     return model.eval().to(site.device), scaler
-
-
-@torch.no_grad()
-def fill(
-    model: nn.Module,
-    wide: nn.Module,
-    at: Mapping[str, Places],
-    tensors: CheckpointTensors,
-    seed: int,
-) -> None:
-    """Fill the narrow model with slices of the checkpoint, or of fresh weights if it has none."""
-    fresh = {}
-    for name, parameter in model.named_parameters():
-        shape = wide.get_parameter(name).shape
-        stored = tensors.get(name, shape)
-        if stored is not None:
-            parameter.copy_(select(stored, at[name]))
-        else:
-            fresh[name] = shape
-    if tensors.files:
-        require_body(model, fresh, tensors.model)
-    padding = {
-        f"{name}.weight": module.padding_idx
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None
-    }
-    std = spread(body_of(model).config)
-    for name, shape in fresh.items():
-        parameter = model.get_parameter(name)
-        if bool(parameter.min() == parameter.max()):
-            continue  # biases and norms start as constants
-        key = f"{seed}/{name.removeprefix('backbone.')}"
-        parameter.copy_(select(builtin.bell(shape, key, std), at[name]))
-        if name in padding:
-            parameter[padding[name]].zero_()
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointTensors:
-    """The files of a checkpoint's tensors, which are read on demand."""
-
-    model: str
-    prefix: str  # the body's name in a model with a head
-    files: Mapping[str, Path] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, spec: ModelSettings, prefix: str) -> CheckpointTensors:
-        """Find the tensors of these settings' checkpoint; none for fresh weights."""
-        if spec.fresh:
-            return cls(spec.name, prefix)
-        files: dict[str, Path] = {}
-        for file in _files(spec.name):
-            try:
-                with safe_open(file, framework="pt") as opened:
-                    files |= dict.fromkeys(opened.keys(), file)
-            except (OSError, SafetensorError) as error:
-                raise _unusable(spec.name) from error
-        return cls(spec.name, prefix, files)
-
-    def get(self, name: str, shape: torch.Size) -> Tensor | None:
-        """Read a parameter's tensor; `None` if there is none, or one of another shape."""
-        stored = next((other for other in self._names(name) if other in self.files), None)
-        if stored is None:
-            return None
-        with safe_open(self.files[stored], framework="pt") as opened:
-            if tuple(opened.get_slice(stored).get_shape()) != tuple(shape):
-                return None
-            tensor: Tensor = opened.get_tensor(stored)
-        return tensor.float()
-
-    def _names(self, name: str) -> Iterator[str]:
-        """Yield a parameter's names in checkpoints with and without a head, and in old ones."""
-        bare = name.removeprefix("backbone.").removeprefix(f"{self.prefix}.")
-        for known in (name, bare, f"{self.prefix}.{bare}"):
-            yield known
-            for new, old in LEGACY:
-                if known.endswith(new):
-                    yield known.removesuffix(new) + old
-
-
-def _files(name: str) -> list[Path]:
-    try:
-        return [Path(fetch(cached_file, name, filename=ONE_FILE))]
-    except ModelError:
-        pass  # the checkpoint may have several files
-    try:
-        index = Path(fetch(cached_file, name, filename=SHARDED))
-        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return [Path(fetch(cached_file, name, filename=part)) for part in sorted(parts)]
-    except (ModelError, OSError, ValueError, KeyError) as error:
-        raise _unusable(name) from error
-
-
-def _unusable(name: str) -> ModelError:
-    return ModelError(
-        "this checkpoint has no usable safetensors file, which a narrow model needs to read it "
-        "tensor by tensor",
-        model=name,
-        fix="save it with save_pretrained of a recent version of transformers",
-    )
 
 
 def wide_config(site: Site) -> Any:
@@ -252,7 +134,7 @@ def wide_config(site: Site) -> Any:
 def hindrance(config: Any) -> str:
     """Explain why the first channels of this shape are not a model; empty if they are."""
     if repeats(config):
-        return "all its layers share one layer's weights"
+        return "one layer's weights serve at all depths"
     if getattr(config, "rope_parameters", None):
         return "rotary positions pair a head's channels, and a narrower head has other pairs"
     if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:

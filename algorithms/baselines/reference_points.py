@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from secure_fl.algorithms.base import Algorithm, Entry, WholeModel
-from secure_fl.algorithms.inclusivefl.participants import tier_of
 from secure_fl.algorithms.inclusivefl.settings import Ladder, Tiered, tier_entry
 from secure_fl.algorithms.settings import ADAPTERS
-from secure_fl.party.cohort import Cohort
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
+    from secure_fl.party.cohort import Cohort
 
 ONE_TIER = "all"  # the tier's name where all parties train one size
 
@@ -28,7 +27,6 @@ class Local(WholeModel):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             Local,
             local,
@@ -47,7 +45,6 @@ class Centralized(WholeModel):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             Centralized,
             local,
@@ -66,7 +63,6 @@ class AllLarge(Tiered):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return tier_entry(AllLarge, one_size, "every party trains the largest tier's model")
 
 
@@ -77,7 +73,6 @@ class AllSmall(Tiered):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return tier_entry(AllSmall, one_size, "every party trains the smallest tier's model")
 
 
@@ -88,7 +83,6 @@ class ExclusiveFL(Tiered):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         summary = "only the parties of the largest tier take part"
         return tier_entry(ExclusiveFL, exclusivefl, summary, guarded=None)
 
@@ -115,6 +109,7 @@ async def one_size(cohort: Cohort, site: Site, cfg: AllLarge | AllSmall) -> None
 async def exclusivefl(cohort: Cohort, site: Site, cfg: ExclusiveFL) -> None:
     """Run ExclusiveFL at one party."""
     from secure_fl.algorithms.inclusivefl.algorithm import by_tiers
+    from secure_fl.algorithms.inclusivefl.participants import tier_of
 
     largest = cfg.ladder.tiers[-1]
     tier = tier_of(cohort, site, cfg.ladder.tiers, cfg.shares)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from secure_fl.algorithms.base import Algorithm, Demands, Entry, WholeModel, deferred
+from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
 from secure_fl.algorithms.inclusivefl.settings import Weights
 from secure_fl.algorithms.settings import (
     Decay,
@@ -20,7 +20,7 @@ from secure_fl.algorithms.settings import (
     distillation_entry,
 )
 from secure_fl.errors import SettingsError
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+from secure_fl.settings import Positive, TrainingSettings
 
 Scaled = Literal["always", "training"]
 
@@ -36,7 +36,6 @@ class DSFL(PersonalDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             DSFL,
             "secure_fl.algorithms.baselines.distillation:dsfl",
@@ -54,7 +53,6 @@ class MHAT(PersonalDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             MHAT,
             "secure_fl.algorithms.baselines.distillation:mhat",
@@ -70,7 +68,6 @@ class FedED(PublicDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             FedED,
             "secure_fl.algorithms.baselines.distillation:feded",
@@ -90,7 +87,6 @@ class FedDF(PublicDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             FedDF,
             "secure_fl.algorithms.baselines.distillation:feddf",
@@ -115,7 +111,6 @@ class Gong(PublicDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             Gong,
             "secure_fl.algorithms.baselines.distillation:gong",
@@ -133,7 +128,6 @@ class FedDropout(WholeModel):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             FedDropout,
             deferred("secure_fl.algorithms.baselines.feddropout:feddropout"),
@@ -143,7 +137,7 @@ class FedDropout(WholeModel):
         )
 
 
-class FetchSGD(Algorithm):
+class FetchSGD(WholeModel):
     """Count sketches of the parties' updates are summed; the k largest values come out of them."""
 
     name: Literal["fetchsgd"] = "fetchsgd"
@@ -174,10 +168,6 @@ class FetchSGD(Algorithm):
         fit = Demands.of_fit(self, training)
         return replace(fit, steps=self.steps or 0, cells=self.cells(values))
 
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Name the shared model."""
-        return (model,)
-
     def cells(self, size: int) -> int:
         """Return the number of cells in the sketch of this many weights, at least one a row."""
         if self.columns is not None:
@@ -203,7 +193,6 @@ class FetchSGD(Algorithm):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             FetchSGD,
             deferred("secure_fl.algorithms.baselines.fetchsgd:fetchsgd"),
@@ -213,7 +202,7 @@ class FetchSGD(Algorithm):
         )
 
 
-class HeteroFL(Algorithm):
+class HeteroFL(WholeModel):
     """Smaller tiers train narrower models; each weight is averaged over its owners."""
 
     name: Literal["heterofl"] = "heterofl"
@@ -244,13 +233,8 @@ class HeteroFL(Algorithm):
         """Ask for whole passes, or for counted steps."""
         return replace(Demands.of_fit(self, training), steps=self.steps or 0)
 
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Name the whole model, which is the most a party trains."""
-        return (model,)
-
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             HeteroFL,
             deferred("secure_fl.algorithms.baselines.heterofl:heterofl"),

@@ -39,10 +39,10 @@ from secure_fl.algorithms.public_distillation import (
     public_optimizer,
 )
 from secure_fl.errors import DataError, SettingsError
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import Optimizer, endless
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, endless
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
 
@@ -77,12 +77,12 @@ async def party(
         metrics = StepMetrics()
         for rows, progress in exchanges(records, cfg, round):  # line 9
             z = party_logits(site, cfg, model, records, torch.cat(tuple(rows)))
-            own = answers(z, cfg.targets)  # line 12, Eq. 9
-            await ensemble.send(own)  # line 13
+            predictions = answers(z, cfg.targets)  # line 12, Eq. 9
+            await ensemble.send(predictions)  # line 13
             reply = {name: torch.as_tensor(v) for name, v in (await cohort.broadcast()).items()}
             if not drawn:
                 continue
-            batches = torch.split(own, records.batch)
+            batches = torch.split(predictions, records.batch)
             steps = zip(rows, progress, batches, reply["y"], reply["h"], strict=True)
             for x0, at, mine, y, h in steps:  # line 21, Eq. 15
                 optimizer = paced(site, cfg, learner, at)

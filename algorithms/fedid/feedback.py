@@ -17,10 +17,10 @@ from torch.func import functional_call, jvp
 from secure_fl.algorithms.fedid.settings import FeedbackScale
 from secure_fl.algorithms.public_distillation import cross_entropy
 from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.local_training import Optimizer, public_step
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task
-from secure_fl.learning.tasks.base import inference
-from secure_fl.learning.training import Optimizer, public_step
+from secure_fl.learning.tasks.task import inference
 
 
 class FeedbackUnits:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedid.settings import FedID
 from secure_fl.algorithms.public_distillation import Rows, cross_entropy, votes
 from secure_fl.events import ExtensionEvent
+from secure_fl.learning.local_training import Optimizer, public_step
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, public_step
 
 UNKNOWN = -1  # the class of a public record before its first prediction
 
@@ -27,7 +27,7 @@ class StepInputs(NamedTuple):
     """A party's inputs of one step: the results of Eqs. 10, 9 and 12."""
 
     y: Tensor  # the ensemble
-    own: Tensor  # the party's own predictions, as it sent them
+    sent: Tensor  # the party's predictions, as it sent them
     h: Tensor  # the feedback
 
 
@@ -46,7 +46,7 @@ def step_losses(z: Tensor, inputs: StepInputs, w: float, cfg: FedID) -> tuple[Te
     if cfg.feedback == "scalar":
         # Differs: the likeliest class is strengthened even if probabilities are sent, since a
         # model already agrees with its own probabilities.
-        return distilled, weight * inputs.h * cross_entropy(z, votes(inputs.own))  # Eq. 14
+        return distilled, weight * inputs.h * cross_entropy(z, votes(inputs.sent))  # Eq. 14
     return distilled, zero
 
 
@@ -99,7 +99,7 @@ class StepMetrics:
     def add(self, z: Tensor, inputs: StepInputs, losses: tuple[Tensor, Tensor]) -> None:
         """Measure a step before it is made."""
         predicted = z.detach().argmax(-1)
-        for name, other in (("as_sent", inputs.own), ("as_ensemble", inputs.y)):
+        for name, other in (("as_sent", inputs.sent), ("as_ensemble", inputs.y)):
             self._values[name].append(float((predicted == other.argmax(-1)).float().mean()))
         if all(loss.requires_grad for loss in losses):
             g_distill, g_feedback = (

@@ -96,7 +96,6 @@ class FedID(PersonalDistillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return distillation_entry(
             FedID,
             "secure_fl.algorithms.fedid.algorithm:fedid",

@@ -23,12 +23,19 @@ from secure_fl.algorithms.fedkd.factor_exchange import factor_exchange
 from secure_fl.algorithms.fedkd.lowrank import energy_threshold
 from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
 from secure_fl.algorithms.fedkd.settings import FedKD
-from secure_fl.algorithms.updates import Update, add_, agree_on, common_and_own, moved
+from secure_fl.algorithms.updates import Update, add_, agree_on, shared_and_local, update_by
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import (
+    Optimizer,
+    backward,
+    clip,
+    endless,
+    lots,
+    make_optimizer,
+)
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import Optimizer, backward, clip, endless, lots, make_optimizer
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
 
@@ -36,8 +43,8 @@ from secure_fl.party.rounds import Round
 async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
     """Run FedKD at one party."""
     pair = make_pair(site, cfg)
-    common, own = common_and_own(site, pair.student)
-    Θ = common.weights()
+    shared, local = shared_and_local(site, pair.student)
+    Θ = shared.weights()
     exchange = factor_exchange(cfg.factors, cohort, site.recorder, Θ, site.seed, cfg.max_rank)
     weight = site.records if cfg.mean == "records" else 1.0
     descent = Descent(site, pair, Θ)
@@ -47,27 +54,27 @@ async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
         keep={
             "teacher": pair.teacher,
             "W": pair.W,
-            "head": own,
+            "head": local,
             "residuals": exchange.personal,
-            "optimizer": descent.home,
+            "optimizer": descent.local,
         },
-        shared={"student": common, "factors": exchange.shared, "student_optimizer": descent.shared},
+        shared={"student": shared, "factors": exchange.shared, "student_optimizer": descent.shared},
     ):
         T = energy_threshold(cfg.energy_start, cfg.energy_end, round.progress)  # Eq. 9
         if cfg.exchange == "epoch":
             # Differs: parties send the student's update of an epoch, as in the authors' code.
-            g = moved(pair.student, partial(descent.fit, cfg.epochs, round), own.names)
+            g = update_by(pair.student, partial(descent.fit, cfg.epochs, round), local.names)
             add_(pair.student, await exchange.mean(g, weight, T))  # lines 8-22
         else:
             batches = lots(endless(site), site.training.accumulate)
-            for done, lot in enumerate(islice(batches, cfg.steps)):
-                g = descent.gradients(lot)  # line 6
+            for done, group in enumerate(islice(batches, cfg.steps)):
+                g = descent.gradients(group)  # line 6
                 g = await exchange.mean(g, weight, T)  # lines 7-22
                 descent.step(g, round.at(done, cfg.steps))
         await agree_on(cohort, pair.student, Θ)
         site.score(pair.student, round.number, "student")
         site.score(pair.teacher, round.number)  # "the teacher model is used for label inference"
-    site.deliver(pair.student, "student", shared=not own.names)
+    site.deliver(pair.student, "student", shared=not local.names)
     site.deliver(pair.teacher, shared=False)
 
 
@@ -114,9 +121,9 @@ class Descent:
         self._site, self._pair, self._shared = site, pair, shared
         self._optimizer = make_optimizer(pair, site.training)
         common = {id(w) for w in shared.values()}
-        home = [w for w in trainable(pair).values() if id(w) not in common]
+        local = [w for w in trainable(pair).values() if id(w) not in common]
         self.shared = Moments(self._optimizer, shared.values())
-        self.home = Moments(self._optimizer, home)
+        self.local = Moments(self._optimizer, local)
 
     def fit(self, epochs: int, round: Round) -> None:
         """Train the pair locally, then drop the moments of weights that a sum will replace."""

@@ -25,7 +25,7 @@ from secure_fl.algorithms.fedkd.lowrank import (
     useful_rank,
 )
 from secure_fl.algorithms.fedkd.settings import FactorMode
-from secure_fl.algorithms.updates import RECORDS, Update, weighted_mean
+from secure_fl.algorithms.updates import RECORDS, SavedDict, Update, weighted_mean
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
@@ -58,22 +58,13 @@ class FactorExchange(Protocol):
         """Return Σ wᵢ·Δᵢ / Σ wᵢ, with about a share T of its energy."""
 
 
-class Residuals(dict[str, Tensor]):
+class Residuals(SavedDict):
     """The part of this party's weighted updates that the model does not contain yet."""
 
     def plus(self, Δ: Update, weight: float) -> Update:
         """Return the weighted update plus the residuals of earlier updates."""
         G = {name: (weight * δ).float().cpu() for name, δ in Δ.items()}
         return {name: g + self[name] if name in self else g for name, g in G.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the residuals for a checkpoint."""
-        return dict(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the residuals from `state_dict`."""
-        self.clear()
-        self.update(state)
 
 
 class Subspaces(dict[str, Subspace]):

@@ -18,11 +18,11 @@ from secure_fl.algorithms.fedkd.settings import Distillation, FedKD
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import begin_with, body_of, depth, repeats
 from secure_fl.learning.fetching import Attention, configured
+from secure_fl.learning.learning_rates import learning_rate_of
 from secure_fl.learning.models import load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task
-from secure_fl.learning.tasks.base import inference
-from secure_fl.learning.usual import rate_of
+from secure_fl.learning.tasks.task import inference
 
 IGNORED_LABEL = -100  # tokens with this label have no loss
 FLOOR = 1e-2  # the least denominator of Eqs. 3-5: bounds the weight of records known by heart
@@ -200,15 +200,15 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
         require_maps(site, student, teacher)
     if tied:
         begin_with(teacher, student)
-    η = rate_of(student, site.training)
+    η = learning_rate_of(student, site.training)
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η / 4, η))
 
 
 def same_network(site: Site) -> bool:
     """Return True if this party's teacher starts as the shared model, at any depth."""
-    own, shared = site.model_settings, site.shared_model_settings
-    same = own.model_copy(update={"layers": shared.layers}) == shared
-    return same and not repeats(configured(own, site.tokenizer, {}))
+    teacher, shared = site.model_settings, site.shared_model_settings
+    same = teacher.model_copy(update={"layers": shared.layers}) == shared
+    return same and not repeats(configured(teacher, site.tokenizer, {}))
 
 
 def require_tokens(site: Site) -> None:

@@ -97,7 +97,6 @@ class FedKD(Algorithm, Distillation):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return Entry(
             FedKD,
             deferred("secure_fl.algorithms.fedkd.algorithm:fedkd"),

@@ -11,7 +11,6 @@ from torch import nn
 
 from secure_fl.algorithms.inclusivefl.mixing import Mixing, PartyModel, server_of
 from secure_fl.algorithms.inclusivefl.participants import (
-    LastParticipants,
     Participants,
     exchange_tiers,
     require_large_tiers,
@@ -21,7 +20,7 @@ from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Ladder, MomentumSource, Tiered
 from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.algorithms.layers import part_of
-from secure_fl.algorithms.updates import add_, agree_by_name, kept_at_home, local_update
+from secure_fl.algorithms.updates import SavedDict, add_, agree_by_name, local_names, local_update
 from secure_fl.errors import CohortError
 from secure_fl.events import ExtensionEvent
 from secure_fl.learning.anatomy import trainable
@@ -61,44 +60,45 @@ async def by_tiers(
     model = None
     if tier is not None:  # lines 2-3; only these layers are ever in memory
         model = site.model(site.model_settings.model_copy(update={"layers": ladder.depths[tier]}))
-    own = party_model(site, model, tier)
-    mixing, last = mixing_of(cfg, own, site.training), LastParticipants()
+    party = party_model(site, model, tier)
+    mixing, last = mixing_of(cfg, party, site.training), SavedDict(parties=[])  # U_{t-1}
     keep: dict[str, Stateful] = {"mixing": mixing, "drawn": last}
     keep |= {} if model is None else {"model": model}
     weight = 1.0 if cfg.weights == "users" else site.records
     async for round in cohort.rounds(cfg.rounds, keep=keep):  # line 4
-        who = members.draw(cohort, site.seed, round.number, cfg.sample, last.parties)  # lines 5-7
+        before = last["parties"]
+        who = members.draw(cohort, site.seed, round.number, cfg.sample, before)  # lines 5-7
         require_large_tiers(who, site.name)
         g = None
         if model is not None and mixing.trains(who):  # lines 10-13
             Δ = local_update(site, model, cfg.epochs, round, cfg.steps)
             g = {name: δ.cpu() for name, δ in Δ.items()}
         moves = await mixing.step(cohort, who, g, weight)  # lines 14-29
-        last.parties = who.contributing
+        last["parties"] = who.contributing
         if model is not None:
             add_(model, {name: move.to(site.device) for name, move in moves.items()})
-        await agree_by_name(cohort, own.weights, mixing.common(who))
+        await agree_by_name(cohort, party.weights, mixing.common(who))
         site.score(model, round.number)
     if model is not None:
-        who = members.draw(cohort, site.seed, cfg.rounds, cfg.sample, last.parties)
+        who = members.draw(cohort, site.seed, cfg.rounds, cfg.sample, last["parties"])
         deliver(site, model, tier or "", who)
 
 
-def mixing_of(cfg: Tiered, own: PartyModel, training: TrainingSettings) -> Mixing:
+def mixing_of(cfg: Tiered, party: PartyModel, training: TrainingSettings) -> Mixing:
     """Make the mixing for these settings."""
     if not isinstance(cfg, InclusiveFL):  # with one model size, there is nothing to mix
-        return TierSums(own, server_of(cfg), 0.0, "off")
+        return TierSums(party, server_of(cfg), 0.0, "off")
     kind = SealedMixing if cfg.server_optimizer == "linear" else TierSums
     default: MomentumSource = "unmixed" if training.optimizer == "sgd" else "off"
-    return kind(own, server_of(cfg), cfg.beta, cfg.momentum or default)
+    return kind(party, server_of(cfg), cfg.beta, cfg.momentum or default)
 
 
 def party_model(site: Site, model: nn.Module | None, tier: str | None) -> PartyModel:
     """Describe the shared part of this party's model: all trained weights but a head of its own."""
     if model is None:
         return PartyModel(site.name, None, {}, {})
-    home = kept_at_home(site, model)
-    parts = {name: part for name, part in part_of(model).items() if name not in home}
+    local = local_names(site, model)
+    parts = {name: part for name, part in part_of(model).items() if name not in local}
     weights = {name: weight for name, weight in trainable(model).items() if name in parts}
     return PartyModel(site.name, tier, parts, weights)
 

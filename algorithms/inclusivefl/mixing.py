@@ -20,8 +20,9 @@ from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusivefl.participants import Participants
 from secure_fl.algorithms.inclusivefl.settings import MomentumSource, Tiered
 from secure_fl.algorithms.layers import Part
-from secure_fl.algorithms.updates import Update
+from secure_fl.algorithms.updates import SavedDict, Update
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,14 @@ class Mixing(ABC):
     """One round at one party, between local training and the next model."""
 
     def __init__(
-        self, own: PartyModel, server: Server, beta: float, source: MomentumSource
+        self, party: PartyModel, server: Server, beta: float, source: MomentumSource
     ) -> None:
-        self._own, self._server, self._beta, self._source = own, server, beta, source
+        self._party, self._server, self._beta, self._source = party, server, beta, source
         self._momentum: Update = {}
 
     def trains(self, who: Participants) -> bool:
         """Return True if this party is drawn and its tier does not skip the round."""
-        return self._own.tier is not None and self._own.me in who.training(self._own.tier)
+        return self._party.tier is not None and self._party.me in who.training(self._party.tier)
 
     def common(self, who: Participants) -> dict[str, tuple[str, ...]]:
         """Group the parameters that must be equal at all parties that hold them.
@@ -62,12 +63,12 @@ class Mixing(ABC):
         Shared parameters are grouped by the smallest tier that has them; a party's own head is in
         no group.
         """
-        own, ladder = self._own, who.ladder
-        if own.tier is None:
+        party, ladder = self._party, who.ladder
+        if party.tier is None:
             return {}
-        upto = ladder.tiers[: ladder.tiers.index(own.tier) + 1]
-        groups = {f"shared from {tier}": own.shared_with(tier, who) for tier in upto}
-        return groups | {own.tier: tuple(own.parts)}
+        upto = ladder.tiers[: ladder.tiers.index(party.tier) + 1]
+        groups = {f"shared from {tier}": party.shared_with(tier, who) for tier in upto}
+        return groups | {party.tier: tuple(party.parts)}
 
     @abstractmethod
     async def step(
@@ -84,22 +85,9 @@ class Mixing(ABC):
         self._momentum = dict(state["momentum"])
 
 
-class OpenedMeans:
-    """Opened sums, read as means."""
-
-    def __init__(self, sums: Mapping[str, Any]) -> None:
-        self._sums = sums
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sums
-
-    def total(self, name: str) -> float:
-        """Return a sum of weights."""
-        return float(self._sums[name])
-
-    def mean(self, name: str, weight: str) -> Tensor:
-        """Divide a sum by the sum of its weights, on the CPU, so that all parties get the same."""
-        return torch.as_tensor(self._sums[name] / self.total(weight), dtype=torch.float32)
+def opened_mean(sums: Mapping[str, Any], name: str, weight: str) -> Tensor:
+    """Divide an opened sum by the sum of its weights, on the CPU, alike at all parties."""
+    return torch.as_tensor(sums[name] / float(sums[weight]), dtype=torch.float32)
 
 
 def of_layer(layer: int, parts: Mapping[str, Part]) -> dict[str, str]:
@@ -125,35 +113,23 @@ def mix(
     return {**g, **mixed}
 
 
-class Server(Protocol):
+class Server(Stateful, Protocol):
     """The server's step, which every party repeats."""
 
     def step(self, Δ: Mapping[str, Tensor]) -> Update:
         """Return the weights' moves, given the parties' mean update."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict`."""
-
-
-class ServerSGD:
-    """The linear server, which has no state."""
+class ServerSGD(SavedDict):
+    """The linear server, whose state is empty."""
 
     def __init__(self, rate: float) -> None:
+        super().__init__()
         self._rate = rate
 
     def step(self, Δ: Mapping[str, Tensor]) -> Update:
         """Return η·Δ."""
         return {name: self._rate * δ for name, δ in Δ.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Ignore the empty state."""
 
 
 def server_of(cfg: Tiered) -> Server:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,9 +35,9 @@ class Participants:
         return drawn if len(drawn) >= self.min_cohort else ()
 
     @property
-    def contributing(self) -> frozenset[str]:
-        """All parties that contribute to a sum."""
-        return frozenset(party for tier in self.ladder.tiers for party in self.training(tier))
+    def contributing(self) -> list[str]:
+        """All parties that contribute to a sum, in order."""
+        return sorted(party for tier in self.ladder.tiers for party in self.training(tier))
 
     def present(self, tiers: Sequence[str]) -> tuple[str, ...]:
         """Select the tiers that contribute in this round."""
@@ -56,7 +56,7 @@ class TierMembers:
     tier_of: Mapping[str, str]
 
     def draw(
-        self, cohort: Cohort, seed: int, round: int, share: float, before: frozenset[str]
+        self, cohort: Cohort, seed: int, round: int, share: float, before: Iterable[str]
     ) -> Participants:
         """Draw a round's participants from public randomness."""
         here = [party for party in cohort.parties if party in self.tier_of]
@@ -64,7 +64,7 @@ class TierMembers:
             self.ladder,
             {t: tuple(p for p in here if self.tier_of[p] == t) for t in self.ladder.tiers},
             sampled(seed, round, here, share, cohort.min_cohort),
-            before,
+            frozenset(before),
             cohort.min_cohort,
         )
 
@@ -96,21 +96,6 @@ def require_large_tiers(who: Participants, party: str) -> None:
                 party=party,
                 field="algorithm.tiers",
             )
-
-
-class LastParticipants:
-    """U_{t-1}: the parties that trained in the last round."""
-
-    def __init__(self) -> None:
-        self.parties: frozenset[str] = frozenset()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the parties for a checkpoint."""
-        return {"parties": sorted(self.parties)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the parties from `state_dict`."""
-        self.parties = frozenset(state["parties"])
 
 
 def tier_of(

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from secure_fl.algorithms.inclusivefl.mixing import (
     Mixing,
-    OpenedMeans,
     PartyModel,
     momentum,
+    opened_mean,
 )
 from secure_fl.algorithms.inclusivefl.participants import Participants
 from secure_fl.algorithms.layers import Part
@@ -46,20 +46,20 @@ class SealedMixing(Mixing):
         if not who.present(who.ladder.tiers):
             return {}
         reads = {name: value for name, value in needed.items() if name not in addends}
-        opened = OpenedMeans(await cohort.sum(addends, partial=True, read=reads, carry=True))
+        opened = await cohort.sum(addends, partial=True, read=reads, carry=True)
         mean = {}
-        for name, part in self._own.parts.items():
+        for name, part in self._party.parts.items():
             result, total = self._result(name, part, who)
             if result in opened:
-                mean[name] = opened.mean(result, total)
+                mean[name] = opened_mean(opened, result, total)
         self._store_momentum(g, mean, who)
         return self._server.step(mean)
 
     def _updates(self, g: Update, who: Participants) -> dict[str, Tensor | float]:
         """Scale this round's update, under the names of the results (lines 14, 17 and 26-27)."""
-        j = self._own.tier or ""
+        j = self._party.tier or ""
         addends: dict[str, Tensor | float] = {}
-        for name, part in self._own.parts.items():
+        for name, part in self._party.parts.items():
             factor = 1.0
             if part == who.ladder.last(j) and self._has_teacher(j, who):
                 factor = (1 - self._beta) / len(who.training(j))
@@ -69,12 +69,12 @@ class SealedMixing(Mixing):
 
     def _momentum_addends(self, who: Participants) -> dict[str, Tensor | float]:
         """Return line 17's β·m^k_{t-1}, which tier k adds to the smaller tier's last layer."""
-        k = self._own.tier
+        k = self._party.tier
         j = None if k is None else who.ladder.below(k)
-        if j is None or self._own.me not in who.before or not self._has_teacher(j, who):
+        if j is None or self._party.me not in who.before or not self._has_teacher(j, who):
             return {}
         factor = self._beta / len(who.teachers(k or ""))
-        names = PartyModel("", j, self._own.parts, self._own.weights).last(who)
+        names = PartyModel("", j, self._party.parts, self._party.weights).last(who)
         addends: dict[str, Tensor | float] = {f"{j}/last/weight": factor}
         for inner, value in self._momentum.items():
             addends[f"{j}/{names[inner]}"] = factor * value
@@ -88,7 +88,7 @@ class SealedMixing(Mixing):
 
     def _result(self, name: str, part: Part, who: Participants) -> tuple[str, str]:
         """Name the sum that becomes this parameter's move, and the sum of its factors."""
-        j, sharers = self._own.tier, who.ladder.sharers(part)
+        j, sharers = self._party.tier, who.ladder.sharers(part)
         if j in sharers:
             return f"shared/{name}", f"shared/{sharers[0]}/weight"
         inner = "last/weight" if part == who.ladder.last(j or "") else "weight"
@@ -97,8 +97,8 @@ class SealedMixing(Mixing):
     def _needed(self, who: Participants) -> dict[str, Any]:
         """List all results of this party's model, and all sums of factors."""
         needed: dict[str, Any] = {}
-        for name, part in self._own.parts.items():
-            needed[self._result(name, part, who)[0]] = self._own.weights[name]
+        for name, part in self._party.parts.items():
+            needed[self._result(name, part, who)[0]] = self._party.weights[name]
         for tier in who.ladder.tiers:
             names = (f"shared/{tier}/weight", f"{tier}/weight", f"{tier}/last/weight")
             needed |= dict.fromkeys(names, 0.0)
@@ -109,7 +109,7 @@ class SealedMixing(Mixing):
         if g is None or self._source == "off":
             self._momentum = {}
             return
-        j = self._own.tier or ""
+        j = self._party.tier or ""
         if self._source == "mixed":
-            g = g | {name: mean[name] for name in self._own.last(who).values()}
-        self._momentum = momentum(g, who.ladder.distilled(j), self._own.parts)
+            g = g | {name: mean[name] for name in self._party.last(who).values()}
+        self._momentum = momentum(g, who.ladder.distilled(j), self._party.parts)

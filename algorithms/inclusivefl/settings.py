@@ -161,7 +161,6 @@ class InclusiveFL(Tiered):
 
     @classmethod
     def entry(cls) -> Entry:
-        """Return the registry entry."""
         return tier_entry(
             InclusiveFL,
             deferred("secure_fl.algorithms.inclusivefl.algorithm:inclusivefl"),

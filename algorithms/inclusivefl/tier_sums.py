@@ -13,9 +13,9 @@ from torch import Tensor
 
 from secure_fl.algorithms.inclusivefl.mixing import (
     Mixing,
-    OpenedMeans,
     mix,
     momentum,
+    opened_mean,
 )
 from secure_fl.algorithms.inclusivefl.participants import Participants
 from secure_fl.algorithms.updates import Update
@@ -32,7 +32,7 @@ class TierSums(Mixing):
         self, cohort: Cohort, who: Participants, g: Update | None, weight: float
     ) -> Update:
         """Run lines 14-29."""
-        own, ladder, j = self._own, who.ladder, self._own.tier
+        party, ladder, j = self._party, who.ladder, self._party.tier
         present = who.present(ladder.tiers)
         if not present:
             return {}
@@ -42,54 +42,56 @@ class TierSums(Mixing):
             addends[f"{j}/weight"] = weight
         needed = self._needed(who) | {f"{tier}/weight": 0.0 for tier in present}
         reads = {name: value for name, value in needed.items() if name not in addends}
-        opened = OpenedMeans(await cohort.sum(addends, partial=True, read=reads, carry=True))
+        sums = await cohort.sum(addends, partial=True, read=reads, carry=True)
 
         moves: dict[str, Update] = {}
         for tier in present:
-            names = tuple(own.parts) if tier == j else own.shared_with(tier, who)
-            mean = {name: opened.mean(f"{tier}/{name}", f"{tier}/weight") for name in names}  # 14
+            names = tuple(party.parts) if tier == j else party.shared_with(tier, who)
+            mean = {n: opened_mean(sums, f"{tier}/{n}", f"{tier}/weight") for n in names}  # line 14
             # Differs: as printed, m = 0 would shrink round 1's last layers by 1-β.
             if tier == j and self._momentum:  # lines 15-18
-                mean = mix(mean, self._momentum, self._beta, own.last(who))
+                mean = mix(mean, self._momentum, self._beta, party.last(who))
             # Differs: parties repeat the server's step, since it cannot take √v of sealed sums.
             step = self._server.step({f"{tier}/{n}": δ for n, δ in mean.items()})  # line 19
             moves[tier] = {name: step[f"{tier}/{name}"] for name in names}
-        self._store_momentum(opened, who)  # line 22, for the next round's line 17
-        n = {tier: opened.total(f"{tier}/weight") for tier in present}  # line 7
+        self._store_momentum(sums, who)  # line 22, for the next round's line 17
+        n = {tier: float(sums[f"{tier}/weight"]) for tier in present}  # line 7
         return self._average(moves, n, who)
 
     def _addends(self, g: Update, who: Participants) -> list[tuple[str, Tensor]]:
         """List this party's addends of lines 14 and 22; momentum is linear, so it is a sum too."""
-        j, ladder = self._own.tier or "", who.ladder
+        j, ladder = self._party.tier or "", who.ladder
         addends = [(f"{j}/{name}", value) for name, value in g.items()]
         if self._source != "off" and ladder.below(j) is not None:
             if self._source == "mixed" and self._momentum:  # line 17 has replaced g^{j,L_j}
-                g = mix(g, self._momentum, self._beta, self._own.last(who))
-            m = momentum(g, ladder.distilled(j), self._own.parts)
+                g = mix(g, self._momentum, self._beta, self._party.last(who))
+            m = momentum(g, ladder.distilled(j), self._party.parts)
             addends += [(f"{j}/momentum/{inner}", value) for inner, value in m.items()]
         return addends
 
     def _needed(self, who: Participants) -> dict[str, Any]:
         """List the sums that this party's next model needs; the values are used for shapes only."""
-        own, ladder = self._own, who.ladder
+        party, ladder = self._party, who.ladder
         needed: dict[str, Any] = {}
         for tier in who.present(ladder.tiers):
-            names = own.parts if tier == own.tier else own.shared_with(tier, who)
-            needed |= {f"{tier}/{name}": own.weights[name] for name in names}
+            names = party.parts if tier == party.tier else party.shared_with(tier, who)
+            needed |= {f"{tier}/{name}": party.weights[name] for name in names}
         k = self._larger_tier(who)
         if k is not None and who.training(k):
-            needed |= {f"{k}/momentum/{i}": own.weights[n] for i, n in own.last(who).items()}
+            needed |= {f"{k}/momentum/{i}": party.weights[n] for i, n in party.last(who).items()}
         return needed
 
-    def _store_momentum(self, opened: OpenedMeans, who: Participants) -> None:
+    def _store_momentum(self, sums: Mapping[str, Any], who: Participants) -> None:
         k = self._larger_tier(who)
         if k is not None and who.training(k):
-            last = self._own.last(who)
-            self._momentum = {i: opened.mean(f"{k}/momentum/{i}", f"{k}/weight") for i in last}
+            self._momentum = {
+                inner: opened_mean(sums, f"{k}/momentum/{inner}", f"{k}/weight")
+                for inner in self._party.last(who)
+            }
 
     def _larger_tier(self, who: Participants) -> str | None:
         """Return line 16's k: the next larger tier than j."""
-        j = self._own.tier
+        j = self._party.tier
         return None if j is None or self._source == "off" else who.ladder.above(j)
 
     def _average(
@@ -100,10 +102,10 @@ class TierSums(Mixing):
         Differs: moves are averaged, not weights. Shared weights are equal before, so the result is
         the same. An absent tier does not contribute to a mean, but applies it.
         """
-        averaged: Update = dict(moves.get(self._own.tier or "", {}))
-        for name, part in self._own.parts.items():
+        averaged: Update = dict(moves.get(self._party.tier or "", {}))
+        for name, part in self._party.parts.items():
             tiers = [tier for tier in who.ladder.sharers(part) if tier in moves]
-            if tiers and self._own.tier in who.ladder.sharers(part):
+            if tiers and self._party.tier in who.ladder.sharers(part):
                 total = sum(n[tier] for tier in tiers)
                 terms = [(n[tier] / total) * moves[tier][name] for tier in tiers]
                 averaged[name] = sum(terms[1:], terms[0])

@@ -9,7 +9,7 @@ from torch import nn
 
 from secure_fl.audits.attacks.layer_inputs import Array, array
 from secure_fl.audits.findings import Arrays
-from secure_fl.learning.adapters import ADAPTER, adapted
+from secure_fl.learning.anatomy import ADAPTER, adapted
 
 
 def row_values(values: Arrays, names: Sequence[str], width: int) -> dict[str, Array]:

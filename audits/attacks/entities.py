@@ -9,7 +9,7 @@ from secure_fl.audits.attacks.guess_scores import specials
 from secure_fl.audits.document import ENTITIES
 from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example, Tagged
-from secure_fl.learning.tasks.table import IGNORED
+from secure_fl.learning.tasks.token_table import IGNORED
 
 
 def shares(

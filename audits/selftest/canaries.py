@@ -24,7 +24,7 @@ from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.errors import DataError
 from secure_fl.learning.tasks import Encoded, Task, make_task
-from secure_fl.learning.tasks.table import Table
+from secure_fl.learning.tasks.token_table import TokenTable
 from secure_fl.settings import TaskSettings
 
 WORDS = 12  # of a canary; their order is drawn too
@@ -63,7 +63,7 @@ def linear(prior: Prior, count: int, bound: float) -> CanarySubject:
     """Canaries that share nothing, on a linear model; `bound` is the clipping norm."""
     labels = torch.from_numpy(prior.rng("canaries", "labels").integers(2, size=count))
     numbers = torch.arange(count, dtype=torch.int32).unsqueeze(1)
-    records = Table({"input_ids": numbers}, torch.ones(count).long(), {"labels": labels})
+    records = TokenTable({"input_ids": numbers}, torch.ones(count).long(), {"labels": labels})
     changed = replace(
         prior,
         model=lambda: Linear(count, LOUD * bound),

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from secure_fl.audits.findings import AuditFinding
 from secure_fl.errors import SecureFLError
-from secure_fl.learning.dp.layers import no_dropout
-from secure_fl.learning.dp.model import Bounds, Loss, privately
-from secure_fl.learning.dp.randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.opacus_support import no_dropout
+from secure_fl.learning.dp.private_model import Bounds, Loss, privately
+from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
+from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import DPSettings, TrainingSettings
 
 NAME = "composition lint"

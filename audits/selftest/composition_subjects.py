@@ -32,7 +32,7 @@ from secure_fl.audits.selftest.composition import (
 )
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import body_of, cut, depth
-from secure_fl.learning.dp.model import Loss
+from secure_fl.learning.dp.private_model import Loss
 from secure_fl.learning.tasks import Batch
 
 ROWS = 24  # of a batch: the more records, the more of them one record could touch

@@ -250,7 +250,7 @@ def _in_full(data: bytes) -> tuple[ChangedSum, int]:
     count, contributors = _size(data)
     total = ChangedSum(context, count)
     with MemoryFile() as channel:
-        each = zip(to_parts(data, count), widths(COHORT, count), strict=True)
+        each = zip(to_parts(data, count), widths(count), strict=True)
         read = [(read_sum(context, channel, *one, contributors), one[1]) for one in each]
         total.add([public.serialize(context, channel, *one) for one in read])
     return total, count

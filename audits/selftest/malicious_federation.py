@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.public import Sum
-from secure_fl.crypto.sealing.scheme import Slots
+from secure_fl.crypto.sealing.scheme import COHORT, Slots
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
@@ -27,8 +27,8 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
 from secure_fl.protocol.messages import Audience, Segment, Unmask, UnmaskShares
-from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
-from secure_fl.protocol.survivor_log import Story
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
+from secure_fl.protocol.survivor_log import SurvivorLog
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -40,7 +40,7 @@ class ChangedSum(Sum):
 
     def add_plain(self, slots: Slots) -> None:
         """Add integers mod the modulus in the clear."""
-        modulus = np.uint64(self._context.scheme.modulus)
+        modulus = np.uint64(COHORT.modulus)
         self.subtract_plain((modulus - slots) % modulus)
 
     def scale(self, factor: int) -> None:
@@ -88,7 +88,9 @@ class LyingEngine:
     links: Mapping[str, Link]  # the coordinator's ends
     trick: Trick
     refused: dict[str, str] = field(default_factory=dict)  # by whom, with which code
-    stories: dict[str, Story] = field(default_factory=dict)  # what each is told of who is in sums
+    stories: dict[str, SurvivorLog] = field(
+        default_factory=dict
+    )  # what each is told of who is in sums
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """Deliver what the trick makes of each frame, and what it adds to an answer."""
@@ -110,8 +112,8 @@ class LyingEngine:
         envelope = peek(frame.head)
         message, bulk = self.trick.tell(party, envelope.message, frame.bulk)
         if isinstance(message, Unmask):  # it signs what it says, as it would
-            story = self.stories.setdefault(party, Story(envelope.run))
-            message = story.tell(self.links[party].me, message)
+            story = self.stories.setdefault(party, SurvivorLog(envelope.run))
+            message = story.sign(self.links[party].me, message)
         if message is not envelope.message or bulk is not frame.bulk:
             about = {"message": message, "size": len(bulk), "digest": digest(bulk)}
             frame = encode(structs.replace(envelope, **about), bulk, self.links[party].me.sign)
@@ -125,7 +127,7 @@ class LyingTotals:
     honest: TotalFor
     trick: Trick
 
-    def new(self, audience: Audience, offered: Offered) -> BlindTotal:
+    def new(self, audience: Audience, offered: OfferedKeys) -> BlindTotal:
         """A sum in which the trick decides what counts and what is said."""
         return _Total(self.honest(audience, offered), self.trick)
 
@@ -134,7 +136,7 @@ class _Total:
     def __init__(self, honest: BlindTotal, trick: Trick) -> None:
         self._honest, self._trick = honest, trick
         self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
-        self.selves, self.forget = honest.selves, honest.forget
+        self.self_mask_seeds, self.forget = honest.self_mask_seeds, honest.forget
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if self._trick.counts(sender, segments):
@@ -209,7 +211,7 @@ def right(found: Sequence[Summed]) -> bool:
 def play(setting: Setting, trick: Trick) -> Outcome:
     """Run the federation under a trick."""
     out = Outcome()
-    rules = Rules(None, 2, default_threshold(len(PARTIES)))
+    rules = CoordinatorRules(None, 2, default_threshold(len(PARTIES)))
     protection = ProtectionSettings(mode=setting.mode, bits=16, min_cohort=2)
     wires = connect(setting.keys, link=setting.link)
 

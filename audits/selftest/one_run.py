@@ -30,7 +30,7 @@ from secure_fl.audits.gaussian import one_run_gaussian_epsilon
 from secure_fl.audits.selftest.canaries import CanarySubject, linear, texts
 from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.errors import BudgetError, DataError
-from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.site import Site
 from secure_fl.settings import DPSettings
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from benchmarks import checkpoint
 from benchmarks.collection import DEFAULT, SETS, read
 from secure_fl import corpora
-from secure_fl.algorithms.updates import add_, agree_on, moved, weighted_mean
+from secure_fl.algorithms.updates import add_, agree_on, update_by, weighted_mean
 from secure_fl.errors import ModelError, PartyFailed
 from secure_fl.events import EventLog
 from secure_fl.features.guard.guard import Guard
 from secure_fl.features.guard.judge import Judge
-from secure_fl.learning.rates import class_rates
+from secure_fl.learning.metrics import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
 from secure_fl.settings import GuardSettings, Protection
@@ -196,7 +196,7 @@ async def _program(
     """FedAvg, as `algorithms.fedavg` has it, of a model that is no transformer."""
     rng = torch.Generator().manual_seed(seed * 100 + sorted(cohort.roster).index(name))
     async for round in cohort.rounds(rounds, shared={"model": model}):
-        Δ = member.lie(moved(model, partial(_fit, model, member.train, round, rng)))
+        Δ = member.lie(update_by(model, partial(_fit, model, member.train, round, rng)))
         add_(model, await weighted_mean(cohort, Δ, float(len(member.train.labels))))
         await agree_on(cohort, model)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from secure_fl.capture.capture import NoCapture
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
@@ -146,7 +146,7 @@ def play(
 ) -> Spent:
     """Play the steps of a run once; the keys' names say who takes part."""
     parties = len(keys) - 1
-    rules = Rules(HOST, protection.min_cohort, default_threshold(parties))
+    rules = CoordinatorRules(HOST, protection.min_cohort, default_threshold(parties))
     wires, noise = connect(keys), protection.noise
     program, parts = steps_of(shape, WARM + steps + 1, noised=noise is not None), Parts()
     sessions = {

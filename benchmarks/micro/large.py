@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.micro.memory import resident
 from benchmarks.report import Report, Target, table
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.federation.assembly import PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
@@ -101,7 +101,7 @@ class Pipes:
 
 def _run(vectors: Sequence[int], mode: Protection, seed: int) -> Row:
     protection = ProtectionSettings(mode=mode, bits=8)
-    rules, keys = Rules(None, 2, 2), make_keys(mode, PARTIES, None)
+    rules, keys = CoordinatorRules(None, 2, 2), make_keys(mode, PARTIES, None)
     wires, processes, ends = connect(keys), [], {}
     context = get_context("fork")
     for number, name in enumerate(PARTIES):

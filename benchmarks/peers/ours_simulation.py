@@ -9,6 +9,7 @@ from benchmarks.peers.inside.job import Job, trained
 from benchmarks.peers.prepare import LENGTH, members
 from secure_fl import FedAvg, Federation, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.events import Event, RoundStarted
+from secure_fl.features.batched_simulation.trainer import BatchedTraining
 from secure_fl.settings import ProtectionSettings
 
 
@@ -35,7 +36,7 @@ def main() -> None:
         ),
         protection=ProtectionSettings(mode="none"),
         seed=0,
-        together=True,
+        trainer=BatchedTraining,
         listener=listen,
     ).run()
     job.finish(trained(result.model))

@@ -18,7 +18,7 @@ from secure_fl.protocol.frames import Frame, decode, peek
 from secure_fl.protocol.messages import Deal, Name, UnmaskShares
 
 
-class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SeedCommitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What binds a party to its seeds in one sum: it signed these for one holder of its shares."""
 
     public: bytes  # its mask key, and the digest of its self mask's seed

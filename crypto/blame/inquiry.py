@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 
-from secure_fl.crypto.blame.evidence import Bound
+from secure_fl.crypto.blame.evidence import SeedCommitment
 from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
@@ -45,12 +45,12 @@ from secure_fl.protocol.messages import (
     SumInput,
     Total,
 )
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 
 MOST_KEPT = 2**28  # bytes of frames that are kept as evidence
 
 
-class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class InquiryEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What convicts somebody: frames that the coordinator signed, in their order, and deals.
 
     Whoever holds the cohort's keys comes to the same verdict by looking at them again.
@@ -59,7 +59,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accused: Name
     reader: Name  # to whom the frames were sent
     host: Name | None
-    bounds: dict[Name, Bound]
+    bounds: dict[Name, SeedCommitment]
     frames: tuple[bytes, ...]
 
     def check(self, keys: PartyKeys, coordinator: PublicIdentity) -> None:
@@ -104,7 +104,7 @@ class Inquiry:
         coordinator: PublicIdentity,
         reader: str,
         host: str | None,
-        bounds: Mapping[str, Bound],  # of all others who began the sum, and of this party
+        bounds: Mapping[str, SeedCommitment],  # of all others who began the sum, and of this party
     ) -> None:
         self._keys, self._coordinator, self._reader, self._host = keys, coordinator, reader, host
         me = keys.identity
@@ -132,7 +132,7 @@ class Inquiry:
             self.verdict = what(envelope.run, shown, frame.bulk)
         return self.verdict
 
-    def case(self) -> Case | None:
+    def case(self) -> InquiryEvidence | None:
         """What convicts, to be kept; None if nobody was convicted, or it is too much to keep."""
         first, *uploads = self._frames
         if self.verdict != self._coordinator.name and uploads:
@@ -140,7 +140,7 @@ class Inquiry:
         frames = [first, *uploads]
         if not self.verdict or sum(frame.size for frame in frames) > MOST_KEPT:
             return None
-        return Case(
+        return InquiryEvidence(
             self.verdict,
             self._reader,
             self._host,
@@ -185,7 +185,7 @@ class Inquiry:
             COHORT.modulus,
             public,
             masks=True,
-            offered=Offered(number=self._index),
+            offered=OfferedKeys(number=self._index),
             numbers={name: self._numbers[name] for name in members},
             host=self._host,
             threshold=1,

@@ -19,7 +19,7 @@ def read_bounded(path: Path) -> bytes:
         raise KeyringError(
             f"is larger than the {LIMIT >> 20} MiB that such a file may have",
             file=path,
-            reason="form",
+            reason="malformed",
         ) from None
     except OSError as error:
         raise KeyringError(

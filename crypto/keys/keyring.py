@@ -19,7 +19,7 @@ import msgspec
 from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity, open_sealed, seal_to
 from secure_fl.crypto.keys.roster import Roster
-from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, Kind, check_private, load, save
+from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, KeyFileKind, check_private, load, save
 from secure_fl.crypto.primitives import KEY_BYTES, digest_of, spoken
 from secure_fl.errors import CryptoError, KeyringError
 
@@ -100,11 +100,13 @@ def decode_keys(data: bytes) -> CohortKeys:
         k = msgspec.msgpack.decode(data, type=_Keys)
     except msgspec.MsgspecError:
         raise KeyringError(
-            "these are not a cohort's keys", fix="ask the dealer again", reason="form"
+            "these are not a cohort's keys", fix="ask the dealer again", reason="malformed"
         ) from None
     if k.format != FORMAT or {len(k.tag_key), len(k.channel_key)} != {KEY_BYTES} or not k.secret:
         raise KeyringError(
-            "cohort keys of an unknown form", fix="install the dealer's version", reason="version"
+            "cohort keys of an unknown form",
+            fix="install the dealer's version",
+            reason="other-format",
         )
     return CohortKeys(k.roster, k.version, k.expires, k.dealer, k.secret, k.tag_key, k.channel_key)
 
@@ -141,24 +143,26 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
         raise KeyringError(
             "is not a ceremony bundle, or is cut short",
             fix="ask the dealer for it again",
-            reason="form",
+            reason="malformed",
         ) from None
     if read.format != FORMAT:
         raise KeyringError(
             f"the bundle has format {read.format}",
             fix="install the dealer's version",
-            reason="version",
+            reason="other-format",
         )
     if read.recipient != identity.name:
         raise KeyringError(
             f"the bundle is for {read.recipient[:64]!r}, this site is {identity.name!r}",
             fix="take the file that carries this site's name",
-            reason="recipient",
+            reason="other-recipient",
         )
     keys = _open(identity, roster.member(read.dealer).identity, roster, read.sealed)
     keys.check(roster)
     if keys.dealer != read.dealer:
-        raise KeyringError("the bundle was dealt by somebody else than its sender", reason="dealer")
+        raise KeyringError(
+            "the bundle was dealt by somebody else than its sender", reason="other-dealer"
+        )
     return keys
 
 
@@ -172,7 +176,7 @@ def _open(identity: Identity, dealer: PublicIdentity, roster: Roster, sealed: by
             f"the bundle of {dealer.name!r} does not open: it was changed, or made for another "
             "roster",
             fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
-            reason="sealed",
+            reason="cannot-open",
         ) from None
 
 
@@ -199,12 +203,12 @@ class KeyRing:
                 reason="exists",
             )
         self._private_folder(self.folder)
-        save(path, Kind.IDENTITY, identity.to_private_bytes(), self.passphrase, self.cost)
+        save(path, KeyFileKind.IDENTITY, identity.to_private_bytes(), self.passphrase, self.cost)
 
     def identity(self) -> Identity:
         """Open this site's private identity."""
         path = self._file("identity.key")
-        return Identity.from_private_bytes(load(path, Kind.IDENTITY, self.passphrase))
+        return Identity.from_private_bytes(load(path, KeyFileKind.IDENTITY, self.passphrase))
 
     def cohort(self, roster: Roster, *, now: datetime | None = None) -> CohortKeys:
         """Open the cohort's keys for a run under this roster, which is verified first."""
@@ -237,7 +241,7 @@ class KeyRing:
             raise KeyringError(
                 f"this roster has version {roster.version}, the keys here {old.version}",
                 fix="assemble the new one with `secure-fl keys roster --after OLD`",
-                reason="older",
+                reason="older-version",
             )
         return self.ceremony(roster, secret)
 
@@ -263,7 +267,7 @@ class KeyRing:
             if roster.version <= old.version:
                 raise _not_newer(roster, old, path)
             self._archive(path, f"cohort-{old.version}.key")
-        save(path, Kind.COHORT, encode_keys(keys), self.passphrase, self.cost)
+        save(path, KeyFileKind.COHORT, encode_keys(keys), self.passphrase, self.cost)
 
     def require_newer(self, roster: Roster) -> None:
         """Refuse a roster that neither is the one of the keys here, nor follows it."""
@@ -279,7 +283,7 @@ class KeyRing:
 
     def _cohort(self, path: Path) -> CohortKeys:
         try:
-            return decode_keys(load(path, Kind.COHORT, self.passphrase))
+            return decode_keys(load(path, KeyFileKind.COHORT, self.passphrase))
         except CryptoError as error:
             raise error.at(file=path) from None
 
@@ -312,7 +316,7 @@ def _not_newer(roster: Roster, held: CohortKeys, path: Path) -> KeyringError:
         file=path,
         fix="leave an old kit or bundle alone; a new ceremony needs a roster with a higher "
         "version: `secure-fl keys roster --after OLD`",
-        reason="held",
+        reason="newer-keys-present",
     )
 
 

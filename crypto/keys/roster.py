@@ -95,7 +95,7 @@ class Roster:
         raise KeyringError(
             f"{name!r} is not on the roster",
             fix=f"members: {listed(self.names)}",
-            reason="stranger",
+            reason="not-listed",
         )
 
     def require(self, identity: PublicIdentity) -> None:
@@ -158,7 +158,7 @@ class Roster:
             raise KeyringError(
                 f"signed by {listed(foreign)}, not on the roster",
                 fix="start from the cards again",
-                reason="stranger",
+                reason="not-listed",
             )
         if me is not None:
             self.require(me)
@@ -221,7 +221,7 @@ def _check_members(roster: Roster) -> None:
         raise KeyringError(
             f"{listed(twice)} name more than one member",
             fix="names must differ by more than upper and lower case",
-            reason="names",
+            reason="duplicate-names",
         )
     for m in roster.members:
         if m.role not in get_args(Role):
@@ -234,7 +234,9 @@ def _check_members(roster: Roster) -> None:
     hosts = [m.name for m in roster.members if m.role == "host"]
     if len(hosts) > 1:
         raise KeyringError(
-            f"{listed(hosts)} are all hosts", fix="a roster has one host at most", reason="hosts"
+            f"{listed(hosts)} are all hosts",
+            fix="a roster has one host at most",
+            reason="several-hosts",
         )
     if not roster.parties:
         raise KeyringError(

@@ -112,7 +112,7 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
     except CryptoError as error:
         raise KeyringError(error.what, file=file, fix=error.fix, reason="card") from None
     if not all((m.tier or "").isprintable() for m in members):  # people read it before they sign
-        raise KeyringError("holds a tier that cannot be printed", file=file, reason="form")
+        raise KeyringError("holds a tier that cannot be printed", file=file, reason="malformed")
     try:
         roster = Roster(
             members,
@@ -170,13 +170,13 @@ def _decode(data: bytes, kind: type[_File], file: str) -> _File:
             f"is not such a file: {error}",
             file=file,
             fix="was another file meant, or was it cut?",
-            reason="form",
+            reason="malformed",
         ) from None
     if read.format != FORMAT:
         raise KeyringError(
             f"has format {read.format}, this program reads {FORMAT}",
             file=file,
             fix="install the same secure_fl version at all sites",
-            reason="version",
+            reason="other-format",
         )
     return read

@@ -29,7 +29,7 @@ HEADER = struct.Struct(">BBBBB16s12s16sI")
 TAG_BYTES = 16
 
 
-class Kind(IntEnum):
+class KeyFileKind(IntEnum):
     """What a file holds; authenticated, so that one file cannot be put in another's place."""
 
     IDENTITY = 1
@@ -49,7 +49,7 @@ DEFAULT_COST = Cost()
 
 
 def encrypt(
-    kind: Kind,
+    kind: KeyFileKind,
     secret: bytes,
     passphrase: str,
     cost: Cost,
@@ -65,14 +65,14 @@ def encrypt(
     return head + AESGCM(key).encrypt(nonce, secret, head)
 
 
-def decrypt(kind: Kind, data: bytes, passphrase: str, *, file: object = None) -> bytes:
+def decrypt(kind: KeyFileKind, data: bytes, passphrase: str, *, file: object = None) -> bytes:
     """Decrypt what `encrypt` made, or raise KeyringError saying which thing is wrong."""
     if not data or data[0] != VERSION:
         raise KeyringError(
             f"has key file version {data[0]}, this program reads {VERSION}" if data else "is empty",
             file=file,
             fix="install the matching secure_fl version, or restore the file from its backup",
-            reason="version",
+            reason="other-format",
         )
     if len(data) < HEADER.size:
         raise _truncated(file)
@@ -95,12 +95,12 @@ def decrypt(kind: Kind, data: bytes, passphrase: str, *, file: object = None) ->
         raise _changed(kind, file) from None
 
 
-def save(path: Path, kind: Kind, secret: bytes, passphrase: str, cost: Cost) -> None:
+def save(path: Path, kind: KeyFileKind, secret: bytes, passphrase: str, cost: Cost) -> None:
     """Encrypt into a file that only its owner can read."""
     write_atomic(path, encrypt(kind, secret, passphrase, cost), mode=0o600)
 
 
-def load(path: Path, kind: Kind, passphrase: str) -> bytes:
+def load(path: Path, kind: KeyFileKind, passphrase: str) -> bytes:
     """Decrypt a file; one that others could read or write is refused."""
     check_private(path, 0o600)
     return decrypt(kind, read_bounded(path), passphrase, file=path)
@@ -124,7 +124,7 @@ def check_private(path: Path, mode: int) -> None:
             f"others may open it (mode {found:04o})",
             file=path,
             fix=f"chmod {mode:o} it; if others could have read it, rotate the keys",
-            reason="exposed",
+            reason="permissions",
         )
 
 
@@ -142,11 +142,11 @@ def _stretch(passphrase: str, salt: bytes, cost: Cost) -> tuple[bytes, bytes]:
 
 def _truncated(file: object) -> KeyringError:
     return KeyringError(
-        "is cut short, or has extra bytes", file=file, fix="restore its backup", reason="form"
+        "is cut short, or has extra bytes", file=file, fix="restore its backup", reason="malformed"
     )
 
 
-def _changed(kind: Kind, file: object) -> KeyringError:
+def _changed(kind: KeyFileKind, file: object) -> KeyringError:
     return KeyringError(
         f"was changed, or is not a file of kind {kind.name.lower()}",
         file=file,

@@ -125,7 +125,7 @@ def unsupported(what: str) -> BudgetError:
     return BudgetError(
         f"{what!r} is not an event this program can account for",
         fix=f"record one of {', '.join(KINDS)}; what cannot be composed must not be released",
-        reason="event",
+        reason="unknown-event",
     )
 
 
@@ -143,7 +143,7 @@ def _bad(event: Event, what: str) -> BudgetError:
     return BudgetError(
         f"{type(event).__name__} with {what} promises nothing",
         fix="noise and sensitivity must be positive, rates in (0, 1], counts 1 or more",
-        reason="no-promise",
+        reason="no-guarantee",
     )
 
 
@@ -206,7 +206,7 @@ def calibrate(
         raise BudgetError(
             f"even noise {high:g} exceeds ε = {target:g} at δ = {delta:g}",
             fix="allow a larger ε, or fewer releases",
-            reason="out-of-reach",
+            reason="unreachable-epsilon",
         )
     if epsilon(make(low), delta, accountant=accountant) <= target:
         return low

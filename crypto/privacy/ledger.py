@@ -30,7 +30,7 @@ from secure_fl.crypto.privacy.ledger_store import (
     FORMAT,
     SCHEMA,
     Chain,
-    Entry,
+    LedgerRow,
     append,
     connected,
     head_digest,
@@ -87,7 +87,7 @@ class Ledger:
     ) -> Reservation:
         """Spend an event, durably, or raise BudgetError before anything is computed."""
         _check_account(account, event)
-        row = Entry(
+        row = LedgerRow(
             **asdict(account),
             sequence=0,
             time=_now(),
@@ -123,7 +123,7 @@ class Ledger:
                 raise BudgetError(
                     f"row {at} of the ledger is not a reservation",
                     file=self.path,
-                    reason="reservation",
+                    reason="not-a-reservation",
                 )
             row = replace(
                 chain.entries[at],
@@ -137,7 +137,7 @@ class Ledger:
 
     def note(self, kind: Note, text: str, *, run: str) -> None:
         """Write down among the rows what was decided about a run; it spends nothing."""
-        row = Entry(0, _now(), kind, "", "", "", text, None, None, run, None, None)
+        row = LedgerRow(0, _now(), kind, "", "", "", text, None, None, run, None, None)
         with connected(self.path, create=True) as db, transaction(db):
             chain = read_chain(db) or self._begin(db)
             chain.check(self.identity.public, pinned=self.pinned)
@@ -185,11 +185,11 @@ class Ledger:
             "ledger": os.urandom(16).hex(),  # two ledgers of one owner share no hash
         }
         text = json.dumps(owner, sort_keys=True)
-        row = Entry(0, _now(), "opened", "", "", "", text, None, None, "", None, None)
+        row = LedgerRow(0, _now(), "opened", "", "", "", text, None, None, "", None, None)
         self._append(db, row, Chain((), (), (), None))
         return required(read_chain(db), self.path)
 
-    def _append(self, db: sqlite3.Connection, row: Entry, chain: Chain) -> int:
+    def _append(self, db: sqlite3.Connection, row: LedgerRow, chain: Chain) -> int:
         row = replace(row, sequence=len(chain.entries))
         head = row.chained(chain.head)
         anchor = self.identity.sign(head_digest(row.sequence, head))
@@ -226,18 +226,18 @@ def _check_account(account: Account, event: Event) -> None:
         raise BudgetError(
             f"unit {account.unit!r} with adjacency {account.adjacency!r} is not known",
             fix=f"units: {', '.join(get_args(Unit))}; adjacency: {', '.join(get_args(Adjacency))}",
-            reason="account",
+            reason="unknown-account",
         )
     if not account.dataset:
         raise BudgetError(
-            "the dataset has no name", fix="name it, the same in all runs", reason="account"
+            "the dataset has no name", fix="name it, the same in all runs", reason="unknown-account"
         )
     sampled = isinstance(event, DpSgdSteps) and event.sample_rate < 1
     if sampled and account.adjacency != "add-remove":
         raise BudgetError(
             "amplification by sampling is accounted for add-remove neighbours only",
             fix="use adjacency add-remove for DP-SGD",
-            reason="neighbours",
+            reason="adjacency",
         )
 
 
@@ -249,7 +249,7 @@ def _check_adjacency(chain: Chain, account: Account) -> None:
                 f"{account.dataset!r} is accounted per {account.unit} as {e.adjacency}, this event "
                 f"as {account.adjacency}: they do not compose",
                 fix=f"state this event's noise for {e.adjacency} neighbours",
-                reason="neighbours",
+                reason="adjacency",
             )
 
 
@@ -327,7 +327,7 @@ def notes(chain: Chain) -> list[str]:
     return [f"{e.time}: {e.state} {e.run}{_by(e)}" for e in chain.entries if e.state in kinds]
 
 
-def _by(entry: Entry) -> str:
+def _by(entry: LedgerRow) -> str:
     said = json.loads(entry.event)
     return f" by {said['who']}" if "who" in said else f" ({said['why']})"
 

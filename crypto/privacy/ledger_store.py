@@ -44,7 +44,7 @@ SCHEMA = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerRow:
     """One row without its hash and signature."""
 
     sequence: int
@@ -70,7 +70,7 @@ class Entry:
 class Chain:
     """A ledger's rows with their hashes and signatures, and its anchor, as read."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerRow, ...]
     hashes: tuple[bytes, ...]
     signatures: tuple[bytes, ...]
     anchor: tuple[int, bytes, bytes] | None  # sequence, hash, signature
@@ -108,10 +108,12 @@ class Chain:
                 )
             previous = found
         if self.anchor is None or not self.entries:
-            raise _tampered("the ledger has no rows or no anchor", "cut-off")
+            raise _tampered("the ledger has no rows or no anchor", "truncated")
         sequence, head, signature = self.anchor
         if (sequence, head) != (len(self.entries) - 1, previous):
-            raise _tampered(f"rows after {len(self.entries) - 1} were cut off or added", "cut-off")
+            raise _tampered(
+                f"rows after {len(self.entries) - 1} were cut off or added", "truncated"
+            )
         _check_signature(owner, head_digest(sequence, head), signature, "anchor")
         if pinned is not None and pinned not in self.hashes:
             raise _tampered(
@@ -151,7 +153,7 @@ def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connectio
             f"the ledger cannot be used: {error}",
             file=path,
             fix="check the path and its permissions; without its ledger nothing may be released",
-            reason="unusable",
+            reason="ledger-unusable",
         ) from None
 
 
@@ -174,7 +176,7 @@ def read_chain(db: sqlite3.Connection) -> Chain | None:
     rows = db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
     anchor = db.execute("SELECT sequence, hash, signature FROM anchor").fetchone()
     return Chain(
-        tuple(Entry(*row[:12]) for row in rows),
+        tuple(LedgerRow(*row[:12]) for row in rows),
         tuple(row[12] for row in rows),
         tuple(row[13] for row in rows),
         anchor,
@@ -182,7 +184,7 @@ def read_chain(db: sqlite3.Connection) -> Chain | None:
 
 
 def append(
-    db: sqlite3.Connection, entry: Entry, row_hash: bytes, signature: bytes, anchor: bytes
+    db: sqlite3.Connection, entry: LedgerRow, row_hash: bytes, signature: bytes, anchor: bytes
 ) -> None:
     """Write one row and move the anchor to it; the caller holds the transaction."""
     row = (*astuple(entry), row_hash, signature)

@@ -60,20 +60,21 @@ class SkellamNoise:
         sizes = (self.scale, self.clip, self.mu)
         if not all(0 < x < math.inf for x in sizes) or self.dimension < 1:
             raise BudgetError(
-                "noise, scale, clip and dimension must be positive and finite", reason="no-promise"
+                "noise, scale, clip and dimension must be positive and finite",
+                reason="no-guarantee",
             )
         if min(self.dropouts, self.colluders) < 0 or self._least_honest < 1:
             raise BudgetError(
                 f"with {self.dropouts} dropouts and {self.colluders} colluders of {self.parties} "
                 "parties nobody is left to add noise",
                 fix="tolerate fewer dropouts or colluders",
-                reason="nobody-left",
+                reason="no-noise-source",
             )
         if self.mu > LARGEST_VARIANCE or self.total_variance > LARGEST_VARIANCE:
             raise BudgetError(
                 f"a noise variance of {self.total_variance:.3g} is more than {LARGEST_VARIANCE:g}",
                 fix="lower the scale (grid steps per unit): 16 already comes close to the Gaussian",
-                reason="too-noisy",
+                reason="variance-too-large",
             )
 
     @property
@@ -131,7 +132,7 @@ class SkellamNoise:
                 f"{survivors} of {self.parties} parties are left, the noise was sized for "
                 f"{self.dropouts} dropouts: this sum would hold less noise than promised",
                 fix="do not open it; repeat the round, or size the noise for more dropouts",
-                reason="lost-noise",
+                reason="too-many-dropouts",
             )
 
     def share(self, x: Floats, uniforms: Uniforms | None = None) -> Integers:

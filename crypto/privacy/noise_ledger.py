@@ -68,7 +68,7 @@ class NoiseLedger:
             raise BudgetError(
                 f"what {type(noise).__name__} spends is not known",
                 fix="use crypto.privacy.noise.SkellamNoise",
-                reason="event",
+                reason="unknown-event",
             )
         event = noise.event(releases)
         account = Account(self.account.dataset, UNIT, noise.adjacency)
@@ -79,7 +79,7 @@ class NoiseLedger:
         if account != self.account:
             raise BudgetError(
                 f"this account is for {ADJACENCY} neighbours, not {noise.adjacency}",
-                reason="neighbours",
+                reason="adjacency",
             )
         self._require([*self._unkept, event], f"{releases} more sums")
         self._unkept.append(event)

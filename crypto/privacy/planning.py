@@ -326,7 +326,7 @@ class Sized:
             raise BudgetError(
                 f"the noise drowns what the parties agree on\n{self.text()}",
                 fix="change the plan as the last line says, or set protection.noise.force = true",
-                reason="drowned",
+                reason="noise-hides-signal",
             )
 
 

@@ -1,11 +1,11 @@
 """The privacy account of DP-SGD at one silo: its limit, its spending, its statement. No torch.
 
-Everything is spent before it is computed, in the silo's ledger (or, for a run without a folder,
-in memory), and ε is always recomposed from all events of the account.
+Steps are spent before they are computed, in the silo's ledger (or in memory, for a run without a
+folder), and ε is always recomposed from all events of the account.
 
-What the ε of a silo covers: whatever was computed from its training records by DP-SGD, so models,
-updates and all that follows from them. What it does not cover: how many records there are (they
-set the sample rate), losses and scores in the party's own event log, and dev and test records.
+A silo's ε covers all results of DP-SGD on its training records: models, updates, and everything
+computed from them. It does not cover the number of records (which sets the sample rate), losses and
+scores in the party's own event log, and dev and test records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, events_of, 
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
-ADJACENCY: Literal["add-remove"] = "add-remove"  # what sampling is accounted for
+ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of the accounting
 
 Units = Sequence[Sequence[int]]
 
@@ -52,7 +52,7 @@ class Spending:
 
 
 class DpAccount:
-    """One silo's account: its sampling units, the noise of its steps, and what they cost."""
+    """One silo's account: its sampling units, the noise of its steps, and their ε."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class DpAccount:
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
         self.trainings: SavedTrainings | None = None  # read when a round is repeated
-        self._trained = (0, 0)  # the round of the last training, and how many it has had
+        self._trained = (0, 0)  # the round of the last training, and its number of trainings
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._noise = settings.noise_multiplier
         self._planned: float | None = None
-        self._known: dict[tuple[Event, ...], float] = {}
-        self._mine = self._mine_in_ledger()  # spent by this run, also before it was resumed
+        self._composed: dict[tuple[Event, ...], float] = {}
+        self._of_run = self._of_run_in_ledger()  # spent by this run, including earlier sessions
         if settings.delta >= 1 / len(units):
             raise BudgetError(
-                f"δ = {settings.delta:g} allows giving away one whole {settings.unit} of this silo",
+                f"δ = {settings.delta:g} allows publishing a {settings.unit} of this silo",
                 fix=f"set training.dp.delta well below 1/{len(units)}",
                 party=dataset,
                 reason="delta",
@@ -88,31 +88,31 @@ class DpAccount:
 
     @property
     def sample_rate(self) -> float:
-        """q: the chance of a unit to be in a batch."""
+        """q: the probability that a batch contains a unit."""
         return 1 / self.steps_per_pass
 
     @property
     def noise_multiplier(self) -> float:
-        """σ: as set, or the least with which the passes still to come stay within the target."""
+        """σ: as set, or the least that keeps the remaining passes within the target."""
         if self._noise is None:
             self._noise = self._calibrated()
         return self._noise
 
     def spent(self) -> float | None:
-        """ε of everything this account ever reserved; None: nothing was, so nothing is promised."""
+        """ε of all reservations of this account; None: there are none, so nothing is promised."""
         held = self._held()
         return self._epsilon(held) if held else None
 
     def planned(self) -> float | None:
-        """ε once the planned passes are done, or None where their number is not known."""
+        """ε after all planned passes; None if their number is unknown."""
         ahead = self._ahead(self.noise_multiplier)
-        if ahead and self._planned is None:  # holds until the run ends
+        if ahead and self._planned is None:  # does not change during the run
             self._planned = self._epsilon([*self._held(), *ahead])
         return self._planned
 
     @contextmanager
     def spend(self, passes: int, round: int) -> Iterator[Spending]:
-        """Reserve the steps of some passes, durably, before they are computed inside."""
+        """Reserve the steps of passes durably, before they are computed inside."""
         planned = self.planned()
         event = DpSgdSteps(self.noise_multiplier, self.sample_rate, passes * self.steps_per_pass)
         spent = self._allowed(event, round)
@@ -122,20 +122,20 @@ class DpAccount:
                 event, self.account, self.budget, run=self.run, round=round
             )
             self.ledger = self.ledger.at_head()
-        self._mine.append(event)
+        self._of_run.append(event)
         yield Spending(event, spent, planned)
         if self.ledger is not None and reservation is not None:
             self.ledger.commit(reservation)
         self._done += passes
 
     def trained_in(self, round: int) -> tuple[int, int]:
-        """Count one more training of a round: this round, and the number of the training in it."""
+        """Count a training; return the round and the number of the training in it."""
         before, count = self._trained
         self._trained = (round, count + 1 if round == before else 1)
         return self._trained
 
     def spent_before(self, state: Mapping[str, Any], passes: int) -> None:
-        """Count passes as done that a session before spent and made; refuse an older ledger."""
+        """Count passes of an earlier session as done; refuse an older copy of the ledger."""
         if self.ledger is not None and (head := state.get("head")) is not None:
             self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
             self._held()
@@ -143,8 +143,8 @@ class DpAccount:
         self._done += passes
 
     def statement(self) -> dict[str, Any]:
-        """Say what this run did at this silo, and the ε of this and all earlier runs."""
-        steps = [event for event in self._mine if isinstance(event, DpSgdSteps)]
+        """The steps of this run at this silo, and the ε of this and all earlier runs."""
+        steps = [event for event in self._of_run if isinstance(event, DpSgdSteps)]
         return {
             "epsilon": self.spent() if steps else None,
             "epsilon_of_this_run": self._epsilon(steps) if steps else None,
@@ -155,30 +155,30 @@ class DpAccount:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints; what is rolled back stays spent, for the ledger is no part of them.
+        """The state for checkpoints, without the ledger: a rollback returns no spending.
 
-        They hold its head, so an older copy that was put in its place is known.
+        It contains the ledger's head, so that an older copy of the ledger is detected.
         """
         head = self.ledger.pinned if self.ledger is not None else None
         return {
             "opacus": self.opacus,
             "done": self._done,
-            "spent": [encode_event(event) for event in self._mine],
+            "spent": [encode_event(event) for event in self._of_run],
             "head": None if head is None else head.hex(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: noise is found anew, for what a crash wasted is spent too."""
+        """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
         self.opacus, self._done = state["opacus"], state["done"]
         self._noise, self._planned = self.settings.noise_multiplier, None
         if self.ledger is not None and (head := state.get("head")) is not None:
             self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
-            self._held()  # refuses a ledger that lacks what was spent when this was saved
+            self._held()  # refuses a ledger without the spending at the checkpoint
         saved = [decode_event(text) for text in state["spent"]]
-        self._mine = max(saved, self._mine, key=len)  # what was spent stays spent
+        self._of_run = max(saved, self._of_run, key=len)  # spending is never returned
 
     def _allowed(self, event: DpSgdSteps, round: int) -> float:
-        """ε with this event, if the budget has room for it."""
+        """ε with this event; refuse it if it exceeds the budget."""
         held = self._held()
         after = self._epsilon([*held, event])
         if after <= self.budget.epsilon:
@@ -187,8 +187,8 @@ class DpAccount:
             f"the privacy budget is ε = {self.budget.epsilon:g} at δ = {self.budget.delta:g} per "
             f"{self.settings.unit}; {self._epsilon(held) if held else 0:.4g} is spent, and "
             f"{event.steps} more steps would make it {after:.4g}",
-            fix="stop here, or plan fewer rounds or more noise with `secure-fl budget`; a larger "
-            "budget is a decision of those who answer for the data. Nothing was computed",
+            fix="stop here, or plan fewer rounds or more noise with `secure-fl budget`; only the "
+            "people responsible for the data can decide on a larger budget. Nothing was computed",
             party=self.account.dataset,
             round=round,
             reason="spent",
@@ -199,8 +199,8 @@ class DpAccount:
         held, delta = self._held(), self.settings.delta
         if not self._ahead(1.0):
             raise SettingsError(
-                "the noise cannot be found: how often this run goes through the records is not "
-                "known, or it did so already",
+                "the noise cannot be calibrated: the number of passes over the records is unknown, "
+                "or all are done",
                 fix="set training.dp.noise_multiplier",
                 party=self.account.dataset,
             )
@@ -208,7 +208,7 @@ class DpAccount:
         def events(σ: float) -> list[Event]:
             return [*held, *self._ahead(σ)]
 
-        # RDP brackets quickly and never reports less, so PRV searches below its answer
+        # RDP is fast and never reports less, so PRV searches below its answer
         rough = 1e-4 if self.settings.accountant == "rdp" else 1e-2
         try:
             high = calibrate(
@@ -227,22 +227,22 @@ class DpAccount:
         return [DpSgdSteps(σ, self.sample_rate, left * self.steps_per_pass)] if left > 0 else []
 
     def _epsilon(self, events: Sequence[Event]) -> float:
-        """Compose; what was composed before is known (PRV takes seconds for long histories)."""
+        """Compose ε, with a cache: PRV takes seconds for long histories."""
         key = tuple(events)
-        if key not in self._known:
+        if key not in self._composed:
             dp = self.settings
-            self._known[key] = epsilon(events, dp.delta, accountant=dp.accountant)
-        return self._known[key]
+            self._composed[key] = epsilon(events, dp.delta, accountant=dp.accountant)
+        return self._composed[key]
 
     def _held(self) -> list[Event]:
         if self.ledger is None:
-            return list(self._mine)
+            return list(self._of_run)
         chain = self.ledger.held()
         if chain is None:
             return []
         return events_of(chain, self.account.dataset, self.account.unit)
 
-    def _mine_in_ledger(self) -> list[Event]:
+    def _of_run_in_ledger(self) -> list[Event]:
         if self.ledger is None or not self.ledger.path.exists():
             return []
         return [
@@ -255,7 +255,7 @@ class DpAccount:
 
 
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
-    """Write the privacy part of a result; an ε of None promises nothing."""
+    """The privacy section of a result; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
     spent = [statement["epsilon"] for statement in statements.values()]
     uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]
@@ -271,15 +271,15 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
         "uncovered": uncovered,
         "assumes": f"no {settings.unit} is at two parties; the numbers of records are public; "
         "losses and scores in the parties' logs, and dev and test records, are not covered"
-        + _nothing_for(uncovered),
+        + _unprotected(uncovered),
     } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
 
 
-def _nothing_for(parties: Sequence[str]) -> str:
-    """Say whose records DP-SGD never saw: FedID's host judges by its own, and tells all how."""
+def _unprotected(parties: Sequence[str]) -> str:
+    """A sentence about parties without DP-SGD, such as FedID's host."""
     if not parties:
         return ""
     return (
         f"; nothing is promised for the training records of {', '.join(parties)}: no DP-SGD ran on "
-        "them, and what is sent may show them"
+        "them, and sent values may reveal them"
     )

@@ -32,7 +32,7 @@ from secure_fl.crypto.sealing.segments import from_slots, needs_masks, salt_of, 
 from secure_fl.crypto.sealing.step_keys import DEALT
 from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
 from secure_fl.protocol.messages import Audience, Lost, Offer, Salt, Segment, UnmaskShares
-from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
 from secure_fl.settings import ProtectionSettings
 
 ENCRYPTED = ("he", "he+secagg")
@@ -113,7 +113,7 @@ class ProtectedTotal:
         context: PublicContext | None,  # None: masked integers only
         *,
         masks: bool,
-        offered: Offered,
+        offered: OfferedKeys,
         numbers: Mapping[str, int],
         host: str | None,
         threshold: int,
@@ -173,7 +173,7 @@ class ProtectedTotal:
             for party, salted in self._vectors[key].salts.items()
         }
 
-    def selves(self) -> Mapping[str, bytes]:
+    def self_mask_seeds(self) -> Mapping[str, bytes]:
         """Seeds of the self masks in it: none where an inquiry would show values."""
         return self.left.selves if self.left else {}
 
@@ -294,7 +294,7 @@ def blind_totals(
     # Preparing a context costs as much as adding a few ciphertexts: once a run is enough.
     context = load(context_bytes(COHORT)) if encrypted else None
 
-    def total_for(audience: Audience, offered: Offered) -> BlindTotal:
+    def total_for(audience: Audience, offered: OfferedKeys) -> BlindTotal:
         if audience == Audience.HOST and not masks:
             raise needs_masks()
         return ProtectedTotal(

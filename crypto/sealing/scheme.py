@@ -32,12 +32,12 @@ class BFV:
     """Exact integers mod a prime `modulus` = 1 mod 2N, `degree` of them in one ciphertext."""
 
     name: str
-    number: int  # its byte in serialised forms; never reused
+    number: int  # its byte in serialised forms, never reused
     modulus: int
     noise: float  # standard deviation of one fresh ciphertext's noise
     degree: int = 4096
     coefficient_bits: tuple[int, int] = (54, 55)
-    most: int = 128  # ciphertexts in a sum: the largest that was also measured
+    most: int = 128  # largest number of ciphertexts in a sum that was measured
     tail: float = 11.0
 
 
@@ -45,24 +45,24 @@ COHORT = BFV("bfv44", 1, modulus=17592186028033, noise=math.sqrt(21 / 2))
 
 
 def largest_cohort(scheme: BFV) -> int:
-    """How many fresh ciphertexts can be summed and still open exactly."""
+    """Compute how many fresh ciphertexts can be added and still open exactly."""
     room = 2 ** scheme.coefficient_bits[0] / (2 * scheme.modulus)
     return min(scheme.most, int((room / (scheme.tail * scheme.noise)) ** 2))
 
 
 def check_cohort(scheme: BFV, parties: int) -> None:
-    """Refuse a cohort whose sums could not be opened exactly."""
+    """Refuse a cohort whose sums would not open exactly."""
     most = largest_cohort(scheme)
     if not 1 <= parties <= most:
         raise CryptoError(
             f"scheme {scheme.name} adds 1 to {most} sealed vectors exactly, not {parties}",
-            fix=f'form cohorts of at most {most} parties, or set mode = "secagg", where the '
+            fix=f'form cohorts of at most {most} parties, or set mode = "secagg", in which the '
             "coordinator sees the sums",
         )
 
 
 def seal_context(scheme: BFV) -> Any:
-    """SEAL's context for `scheme`; it holds parameters and no key."""
+    """Make SEAL's context for a scheme; it holds parameters and no key."""
     parameters = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     parameters.set_poly_modulus_degree(scheme.degree)
     bits = list(scheme.coefficient_bits)

@@ -1,8 +1,8 @@
-"""What key holders may do: make keys, seal vectors and open sums.
+"""Operations for key holders only: make keys, seal vectors and open sums.
 
-Opening is for holders alone, and refusing is itself a signal. BFV withstands chosen plaintexts, not
-chosen ciphertexts: who may submit ciphertexts and watch which of them fail learns about the key.
-After a TamperError stop the run and rotate the keys; never retry in a loop.
+Opening is for holders alone, and a refusal is itself a signal. BFV withstands chosen plaintexts,
+not chosen ciphertexts: an attacker that submits ciphertexts and sees which of them fail learns
+about the key. After a TamperError stop the run and rotate the keys; never retry in a loop.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import numpy as np
 from tenseal import sealapi
 
 from secure_fl.crypto.sealing.public import (
+    PLAINTEXT_HEAD,
     MemoryFile,
     PublicContext,
+    SealForm,
     Sum,
     check_slots,
     context_bytes,
     frame,
-    key_layout,
     make_context,
     moved,
     parse,
@@ -34,7 +35,7 @@ from secure_fl.crypto.sealing.scheme import COHORT, Slots, check_cohort
 from secure_fl.errors import CryptoError
 
 MAGIC = b"SFLS"
-FRESH = 32  # the most that fresh noise moves a coefficient: SEAL draws at most 21
+FRESH = 32  # bound of fresh noise on a coefficient: SEAL draws at most 21
 
 
 class SecretKey:
@@ -52,18 +53,18 @@ class SecretKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote."""
+        """Read the result of `to_bytes`."""
         context = make_context(COHORT)
         body = unframe(MAGIC, COHORT, data, "secret key")
-        layout = key_layout(context.seal, COHORT)
         with MemoryFile() as channel:
-            return cls(context, channel.load(sealapi.SecretKey(), context.seal, layout, body))
+            form = _key_form(context, channel)
+            return cls(context, channel.load(sealapi.SecretKey(), context.seal, form, body))
 
     def to_bytes(self) -> bytes:
-        """Give away the secret in the clear: for the keyring, which encrypts it at once."""
-        layout = key_layout(self._context.seal, COHORT)
+        """Export the secret in the clear: for the keyring, which encrypts it at once."""
         with MemoryFile() as channel:
-            return frame(MAGIC, COHORT, layout.strip(channel.save(self._key, layout.size)))
+            form = _key_form(self._context, channel)
+            return frame(MAGIC, COHORT, form.strip(channel.save(self._key, form.size)))
 
     def public(self) -> bytes:
         """Return the public context, for the coordinator."""
@@ -78,6 +79,13 @@ class SecretKey:
         )
 
 
+def _key_form(context: PublicContext, channel: MemoryFile) -> SealForm:
+    """Learn how SEAL writes a secret key, from one made for the purpose."""
+    key, words = sealapi.KeyGenerator(context.seal).secret_key(), 2 * COHORT.degree
+    raw = channel.save(key, PLAINTEXT_HEAD + 8 * words)
+    return SealForm("secret key", raw[:PLAINTEXT_HEAD], words)
+
+
 def generate() -> SecretKey:
     """Make a cohort's key from the operating system's randomness."""
     context = make_context(COHORT)
@@ -86,20 +94,20 @@ def generate() -> SecretKey:
 
 def seal(key: SecretKey, slots: Slots) -> list[bytes]:
     """Seal integers mod the cohort's modulus: 7 bytes each, 65 for every 4096 (seeded)."""
-    check_slots(COHORT, slots)
+    check_slots(slots)
     context, sealed = key._context, []
     encryptor = sealapi.Encryptor(context.seal, key._key)
     with MemoryFile() as channel:
         for start in range(0, slots.size, COHORT.degree):
-            own = slots[start : start + COHORT.degree]
-            fresh = encryptor.encrypt_symmetric(polynomial(context, channel, own))
-            sealed.append(serialize(context, channel, fresh, own.size, seeded=True))
+            part = slots[start : start + COHORT.degree]
+            fresh = encryptor.encrypt_symmetric(polynomial(context, channel, part))
+            sealed.append(serialize(context, channel, fresh, part.size, seeded=True))
     return sealed
 
 
 def open(key: SecretKey, parts: Sequence[bytes], count: int, contributors: int = 1) -> Slots:
-    """Open the sum of what so many members sealed: `count` integers in [0, modulus)."""
-    used = widths(COHORT, count)
+    """Open the sum of `contributors` uploads: `count` integers in [0, modulus)."""
+    used = widths(count)
     if not used or len(parts) != len(used):
         raise CryptoError(
             f"{count} slots need {len(used)} ciphertexts, not {len(parts)}",
@@ -111,34 +119,34 @@ def open(key: SecretKey, parts: Sequence[bytes], count: int, contributors: int =
         for data, width in zip(parts, used, strict=True):
             sealed = read_sum(context, channel, data, width, contributors)
             key._decryptor.decrypt(sealed, plain)
-            found = plain.coeff_count()  # SEAL leaves out zeros at the end
-            raw = channel.save(plain, head + 8 * found)
-            # what is behind the integers was never sent, and opens to noise
-            own = np.frombuffer(raw, "<u8", min(found, width), head)
-            opened[start : start + own.size] = own
+            size = plain.coeff_count()  # SEAL omits zeros at the end
+            raw = channel.save(plain, head + 8 * size)
+            # coefficients after the integers were not sent, and open to noise
+            integers = np.frombuffer(raw, "<u8", min(size, width), head)
+            opened[start : start + integers.size] = integers
             start += width
     return opened
 
 
 def is_fresh(key: SecretKey, parts: Sequence[bytes], count: int) -> bool:
-    """Whether an upload's ciphertexts have no more noise than those that were just sealed.
+    """Return True if an upload's ciphertexts carry no more noise than fresh ones.
 
-    They open to the same where every coefficient is moved, up and down, by what fresh noise leaves
-    free. SEAL's own measure looks at coefficients that were not sent, too.
+    They must open to the same integers after every coefficient is moved, up and down, by the room
+    that fresh noise leaves. SEAL's own measure looks at coefficients that were not sent, too.
     """
     (q, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
     room = q.value() // (2 * COHORT.modulus) - FRESH
-    found = open(key, parts, count)
+    opened = open(key, parts, count)
     for move in (room, q.value() - room):
-        each = zip(parts, widths(COHORT, count), strict=True)
-        changed = [part[:1] + moved(part[1:], used, move, q.value()) for part, used in each]
-        if not np.array_equal(open(key, changed, count), found):
+        ciphertexts = zip(parts, widths(count), strict=True)
+        changed = [part[:1] + moved(part[1:], used, move, q.value()) for part, used in ciphertexts]
+        if not np.array_equal(open(key, changed, count), opened):
             return False
     return True
 
 
 def noise_budget(key: SecretKey, part: bytes) -> int:
-    """Measure the bits of noise a full ciphertext can still take; at 0 it no longer opens."""
+    """Measure the bits of noise that a full ciphertext can still take; at 0 it fails to open."""
     context = key._context
     with MemoryFile() as channel:
         sealed = parse(context, channel, part, COHORT.degree)

@@ -1,6 +1,6 @@
 """The party's half of all protected sums of a run: it begins each, and draws the keys of the next.
 
-`SecureSums.begin` gives a `SumUnderWay` (`sum_under_way`), which owns the keys of that sum.
+`SecureSums.begin` gives a `SecureSumInProgress` (`sum_under_way`), which owns the keys of that sum.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.blame.evidence import Bound
+from secure_fl.crypto.blame.evidence import SeedCommitment
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import PublicIdentity, channel
 from secure_fl.crypto.primitives import keyed_digest
@@ -44,11 +44,11 @@ from secure_fl.protocol.messages import (
     Salt,
     Segment,
     SumId,
-    Told,
+    SurvivorStatement,
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NOBODY, Group, Noise, Rule, Upload, Vector
+from secure_fl.protocol.ports import NONE_LOST, Group, Noise, Rule, Upload, Vector
 from secure_fl.thresholds import require_maskable
 
 
@@ -75,7 +75,7 @@ class _Part(NamedTuple):
     leftovers: Mapping[str, Vector]
 
 
-class SumUnderWay:
+class SecureSumInProgress:
     """One sum at one party, from its upload to its opening, with the keys that serve it alone."""
 
     def __init__(
@@ -181,7 +181,7 @@ class SumUnderWay:
         return self._keys.reveal(signatures, self._context.keys.peers)
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
         """Open every segment, check its tag, decode it, and remember scales and leftovers."""
         context, rule = self._context, self._rule
@@ -195,7 +195,7 @@ class SumUnderWay:
         for_me = rule.audience == Audience.PARTIES or me == host
         if for_me and len(parts) != len(self._parts):
             raise TamperError(
-                "the coordinator sent back another number of sums", party=me, reason="sum"
+                "the coordinator sent back another number of sums", party=me, reason="wrong-sum"
             )
         self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
@@ -303,9 +303,9 @@ class SecureSums:
         self._keys: StepKeys | None = None  # of the sum that begins next
         self._drawn: StepKeys | None = None  # offered, and not yet answered
         self.sent = b""  # what was sent of the sum that began last
-        self._bounds: Mapping[str, Bound] | None = None  # of those who began it
+        self._bounds: Mapping[str, SeedCommitment] | None = None  # of those who began it
 
-    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
         """Encode, noise, tag, mask and encrypt every group, with keys that serve this sum alone."""
         if rule.audience == Audience.HOST and not self._masks:
             raise needs_masks()
@@ -314,7 +314,7 @@ class SecureSums:
             raise CohortError("no keys are left for this sum", party=self.context.me)
         self._index += keys is None  # with masks, the keys' exchange has counted this sum
         index = self._index if keys is None else keys.index
-        under_way = SumUnderWay(self.context, index, keys, groups, rule, at)
+        under_way = SecureSumInProgress(self.context, index, keys, groups, rule, at)
         self.sent = under_way.upload.data
         self._bounds = None if keys is None else keys.bounds
         return under_way
@@ -328,7 +328,9 @@ class SecureSums:
 
     # --- keys of the next sum -------------------------------------------------------------------
 
-    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
+    def next_keys(
+        self, members: Sequence[str], statement: SurvivorStatement | None = None
+    ) -> Offer | None:
         """Draw the next sum's keys, and seal them under what this party was told last."""
         if not self._masks:
             return None
@@ -349,7 +351,7 @@ class SecureSums:
             self._threshold,
             self._channels,
         )
-        return self._drawn.offer(told)
+        return self._drawn.offer(statement)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Take the other members' keys for the next sum."""

@@ -19,13 +19,13 @@ from secrets import token_bytes
 
 import msgspec
 
-from secure_fl.crypto.blame.evidence import Bound
+from secure_fl.crypto.blame.evidence import SeedCommitment
 from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity
 from secure_fl.crypto.primitives import commit, digest_of
 from secure_fl.crypto.sealing import masking, sharing
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
-from secure_fl.protocol.messages import Deal, Lost, Offer, Told, UnmaskShares
+from secure_fl.protocol.messages import Deal, Lost, Offer, SurvivorStatement, UnmaskShares
 
 KEY = 32
 DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
@@ -65,16 +65,18 @@ class StepKeys:
         self._secrets: dict[str, bytes] = {}  # with each peer; each segment has streams of its own
         self._publics: dict[str, bytes] = {}  # of the others
         self.gone = frozenset[str]()  # who masked, and is not in the sum
-        self.bounds: dict[str, Bound] = {}  # what binds each owner to the shares dealt to this one
+        self.bounds: dict[
+            str, SeedCommitment
+        ] = {}  # what binds each owner to the shares dealt to this one
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._members = frozenset[str]()  # who masks, by all views
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
         self._statement = b""  # the digest of the lists
 
-    def offer(self, told: Told | None = None) -> Offer:
+    def offer(self, statement: SurvivorStatement | None = None) -> Offer:
         """The public key, sealed to every other member; to parties with shares of both seeds.
 
-        `told` goes with it in the clear; who opens what was sealed sees if it was taken out.
+        `statement` goes with it in the clear; who opens what was sealed sees if it was taken out.
         """
         public = self._mask_key.public_key().public_bytes_raw()
         dealt: dict[str, tuple[bytes, bytes]] = {}
@@ -89,17 +91,17 @@ class StepKeys:
         others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
         shares = {
             peer: self.channels[peer].seal(
-                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, told)
+                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, statement)
             )
             for peer in sorted(others)
         }
         seed, deals = commit(self._self_seed, self.run, self.index, self.me), {}
         for holder, held in dealt.items():
-            key, own, statement = self._bound(self.me, holder, public + seed, held)
-            deals[holder] = Deal(key, own, self.identity.sign(statement))
+            key, own, signed = self._bound(self.me, holder, public + seed, held)
+            deals[holder] = Deal(key, own, self.identity.sign(signed))
         if self.me in deals:
-            self.bounds[self.me] = Bound(public + seed, deals[self.me], self.me)
-        return Offer(public, shares, seed, deals, told)
+            self.bounds[self.me] = SeedCommitment(public + seed, deals[self.me], self.me)
+        return Offer(public, shares, seed, deals, statement)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Open what all other members sealed for this party; a single one missing is refused."""
@@ -118,7 +120,7 @@ class StepKeys:
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
                 raise CryptoError("keys arrived from somebody who is not on the roster")
-            about = self._about(sender, self.me, offer.told)
+            about = self._about(sender, self.me, offer.statement)
             opened = self.channels[sender].open(offer.shares[self.me], about)
             to_or_from_host = self.host in (sender, self.me)
             cut = KEY + sharing.SHARE_BYTES
@@ -257,20 +259,20 @@ class StepKeys:
 
     def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
         """Hold what a party dealt, if it signed for just that: then nobody is blamed for less."""
-        key, own, statement = self._bound(sender, self.me, offer.public + offer.seed, held)
+        key, own, signed = self._bound(sender, self.me, offer.public + offer.seed, held)
         deal = offer.deals.get(self.me)
         if deal is None or (deal.key, deal.own) != (key, own):
             raise CryptoError(
                 "this party's shares are not those that it is bound to", fix=DISTRUST, party=sender
             )
-        self.cards[sender].verify(statement, deal.signature)
+        self.cards[sender].verify(signed, deal.signature)
         self._held[sender] = held
-        self.bounds[sender] = Bound(offer.public + offer.seed, deal, self.me)
+        self.bounds[sender] = SeedCommitment(offer.public + offer.seed, deal, self.me)
 
-    def _about(self, sender: str, receiver: str, told: Told | None) -> bytes:
+    def _about(self, sender: str, receiver: str, statement: SurvivorStatement | None) -> bytes:
         """What keys are sealed for, and with: the coordinator can change nothing of it."""
         about = f"step keys {self.run} {self.index} {sender} {receiver}".encode()
-        return about if told is None else digest_of(about, msgspec.msgpack.encode(told))
+        return about if statement is None else digest_of(about, msgspec.msgpack.encode(statement))
 
     def _bound(
         self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]

@@ -77,7 +77,7 @@ def check(
             fix="stop the run, and compare transcripts: the coordinator changed the total, or a "
             "contributor tagged its own input wrongly",
             sum=stream.sum,
-            reason="sum",
+            reason="wrong-sum",
         )
 
 

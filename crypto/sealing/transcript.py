@@ -54,7 +54,7 @@ class Transcript:
     """What a party has seen, its scales and the state of its rounding: saved with each round."""
 
     def __init__(self, bits: int, rng: np.random.Generator) -> None:
-        self.seen, self.scales, self.rng = Seen(), Scales(bits), rng
+        self.seen, self.scales, self.rng = SeenHistory(), Scales(bits), rng
 
     def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
         """Bind all later sums to what all parties, or all with the host, were sent."""
@@ -100,7 +100,7 @@ class Transcript:
         self.rng.bit_generator.state = state["rng"]
 
 
-class Seen:
+class SeenHistory:
     """Chains of digests by audience: those of earlier rounds, and what has come since."""
 
     def __init__(self) -> None:

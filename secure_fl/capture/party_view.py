@@ -20,7 +20,15 @@ from secure_fl.crypto.sealing.packing import Codec
 from secure_fl.crypto.sealing.segments import Field, Layout
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Audience, Lost, SumId
-from secure_fl.protocol.ports import NOBODY, Envelopes, Group, Rule, Sums, SumUnderWay
+from secure_fl.protocol.ports import (
+    NONE_LOST,
+    EnvelopeLayer,
+    Group,
+    Rule,
+    SlotLayout,
+    SumInProgress,
+    SumLayer,
+)
 
 STEM = "notes"
 
@@ -117,9 +125,9 @@ class SumNote:
 
 
 class WatchedSums:
-    """The party's half of a run's sums (`Sums`), with what it gives and gets written down."""
+    """The party's half of a run's sums (`SumLayer`), with what it gives and gets written down."""
 
-    def __init__(self, inner: Sums, journal: Journal, session: int) -> None:
+    def __init__(self, inner: SumLayer, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self._number = 0
         # What is neither given nor opened is not watched.
@@ -155,9 +163,9 @@ class WatchedSums:
 
 
 class WatchedSumUnderWay:
-    """One sum (`SumUnderWay`), with what is opened written down."""
+    """One sum (`SumInProgress`), with what is opened written down."""
 
-    def __init__(self, inner: SumUnderWay, journal: Journal, session: int, number: int) -> None:
+    def __init__(self, inner: SumInProgress, journal: Journal, session: int, number: int) -> None:
         self._inner, self._journal = inner, journal
         self._session, self._number = session, number
         self.upload, self.layouts = inner.upload, inner.layouts
@@ -169,7 +177,7 @@ class WatchedSumUnderWay:
         return self._inner.unscaled
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
         """Open the sum, and note what came out."""
         opened = self._inner.open(parts, survivors, lost)
@@ -180,9 +188,9 @@ class WatchedSumUnderWay:
 
 
 class WatchedEnvelopes:
-    """A party's envelopes (`Envelopes`), with what others told it written down."""
+    """A party's envelopes (`EnvelopeLayer`), with what others told it written down."""
 
-    def __init__(self, inner: Envelopes, journal: Journal, session: int) -> None:
+    def __init__(self, inner: EnvelopeLayer, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self.seal, self.fingerprint = inner.seal, inner.fingerprint
         self.vouch, self.vouched = inner.vouch, inner.vouched
@@ -241,7 +249,7 @@ def _sizes(group: Group) -> tuple[tuple[str, int], ...]:
     return tuple((name, vector.size) for name, vector in group.vectors.items())
 
 
-def _line(layout: Layout | None) -> LayoutLine | None:
+def _line(layout: SlotLayout | None) -> LayoutLine | None:
     if layout is None:
         return None
     fields = tuple((f.name, f.size, f.clip, f.norm) for f in layout.fields)

@@ -1,15 +1,15 @@
-"""The [data] of a settings file: three ways to say which records each party has.
+"""The [data] section of a settings file, in one of three forms.
 
-corpus = "ade"                         a built-in corpus, written for each party
-source = "notes.csv"                   one file or data set, spread over parties: experiments
-[[data.party]]                         each party's own files, as in a real federation
+corpus = "ade"                  a built-in corpus, generated for each hospital
+source = "notes.csv"            one file or data set, distributed over hospitals: for experiments
+[[data.party]]                  files of each hospital, as in a real federation
 
-Each may say which records are public, without labels and the same at all members, and so where a
-host comes from: the member that keeps the central model and labelled records of its own.
+Each form can have public records: unlabelled, and the same at all members. It can also have a host:
+the member that holds the central model and labelled records.
 
-public = 240, labelled = 60            corpus: so many are written, in no hospital's voice
-public = 0.5, labelled = 0.1           source: shares, of the records and of the public ones
-public = "public.jsonl"                party: a file; the host is the party with role = "host"
+public = 240, labelled = 60     corpus: numbers of records, in no hospital's style
+public = 0.5, labelled = 0.1    source: fractions of all records, and of the public ones
+public = "public.jsonl"         party: a file; the host is the party with role = "host"
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from secure_fl.settings import ModelSettings, Positive, Section
 
 HUB = "hub:"
-HOST = "host"  # the name of the one that is made
-KEPT = 0.1  # of the public records, by the host
+HOST = "host"  # name of a generated host
+HOST_SHARE = 0.1  # default fraction of the public records that a host holds with labels
 
 
 def located(text: str, base: Path) -> str:
-    """Take a path as relative to a folder; names of the hub stay."""
+    """Interpret a path as relative to a folder; hub names stay as they are."""
     return text if text.startswith(HUB) else str(base / Path(text).expanduser())
 
 
@@ -130,39 +130,39 @@ Data: TypeAlias = CorpusData | SourceData | PartyData
 
 FORMS: Mapping[str, type[Section]] = MappingProxyType(
     {"corpus": CorpusData, "source": SourceData, "party": PartyData}
-)  # by the field that tells them apart
+)  # by the field that identifies the form
 
 
 def parties(data: Data) -> tuple[str, ...]:
-    """Name the parties: all members but a host."""
+    """Return the names of the parties: all members except a host."""
     if isinstance(data, PartyData):
         return tuple(party.name for party in data.party if party.role != "host")
     return tuple(f"hospital-{k + 1}" for k in range(data.parties))
 
 
 def names(data: Data) -> tuple[str, ...]:
-    """Name the members; a host that is made comes last."""
+    """Return the names of the members; a generated host comes last."""
     if isinstance(data, PartyData):
         return tuple(party.name for party in data.party)
     return (*parties(data), HOST) if labelled(data) else parties(data)
 
 
 def labelled(data: CorpusData | SourceData) -> float:
-    """How much a host gets to learn from, as a number or a share; 0: there is no host."""
-    return (KEPT if data.public else 0) if data.labelled is None else data.labelled
+    """Return a generated host's labelled records, as number or fraction; 0: no host."""
+    return (HOST_SHARE if data.public else 0) if data.labelled is None else data.labelled
 
 
 def fault(data: Data) -> Fault:
-    """Find what no single field can know."""
+    """Find an error that concerns several fields."""
     if isinstance(data, PartyData):
-        wrong = _member_fault(data)
+        first = _member_fault(data)
     else:
-        wrong = _corpus_fault(data) if isinstance(data, CorpusData) else _share_fault(data)
-        if wrong is None and data.labelled and not data.public:
-            what = f"found {data.labelled:g} without public records; give public, or leave it out"
+        first = _corpus_fault(data) if isinstance(data, CorpusData) else _share_fault(data)
+        if first is None and data.labelled and not data.public:
+            what = f"found {data.labelled:g} without public records; set public, or remove this"
             return ("labelled",), what
-    if wrong is not None or isinstance(data, CorpusData) or data.format is None:
-        return wrong
+    if first is not None or isinstance(data, CorpusData) or data.format is None:
+        return first
     return _format_fault(data.format)
 
 
@@ -180,7 +180,7 @@ def _share_fault(data: SourceData) -> Fault:
     taken = data.dev + data.test
     if taken < 1:
         return None
-    return ("dev",), f"dev and test take {taken:g} of the records, nothing is left"
+    return ("dev",), f"dev and test use {taken:g} of the records; no training records remain"
 
 
 def _member_fault(data: PartyData) -> Fault:
@@ -189,9 +189,13 @@ def _member_fault(data: PartyData) -> Fault:
         if party.name in known:
             return ("party", index, "name"), f"found {party.name!r} a second time"
         if party.train is None and not isinstance(party.test, str):
-            return ("party", index, "train"), "left out, and so is a file of test records; give one"
+            return (
+                "party",
+                index,
+                "train",
+            ), "missing, and so is a file of test records; set one of them"
         if party.role == "host" and party.name != hosts[0]:
-            return ("party", index, "role"), f"found a second host; {hosts[0]} is one already"
+            return ("party", index, "role"), f"found a second host; {hosts[0]} is the host"
         known.add(party.name)
     return None
 

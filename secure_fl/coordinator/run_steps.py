@@ -1,4 +1,4 @@
-"""The kinds of step a coordinator knows: what it collects in each, and what it answers."""
+"""Steps between sums: the start of a session, values passed on, agreement and round ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from msgspec import structs
 
-from secure_fl.coordinator.blame import FindingStep
+from secure_fl.coordinator.blame import Inquest
 from secure_fl.coordinator.resume import continuation
 from secure_fl.coordinator.sum_steps import (
     ConfirmStep,
@@ -18,24 +18,24 @@ from secure_fl.coordinator.sum_steps import (
     SumStep,
     offers_to,
 )
-from secure_fl.errors import CohortError, Disagreement, TooFewParties, WireError
+from secure_fl.errors import CohortError, Disagreement, TamperError, TooFewParties, WireError
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import FromParty, Offer
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 
 
 class ReadyStep(Step):
-    """Everybody is there: go on after the last round that all, or enough of them, have."""
+    """Collects the parties' saved rounds, and replies with the round after which all continue."""
 
-    takes = messages.Ready
+    collects = messages.Ready
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.ready: dict[str, messages.Ready] = {}
         self.offers: dict[str, Offer] = {}
 
-    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Ready)  # noqa: S101 - by the table below
         self.ready[party] = message
         self.newest[party] = max(message.checkpoints, default=0)
@@ -47,8 +47,8 @@ class ReadyStep(Step):
         ready = {m: _without(self.ready[m], named) for m in members}
         after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
         self.round = after + 1
-        self.lacking = lacking(ready, after)
-        self.offered = Offered(self.context.members, self.offers, 1)
+        self.behind = parties_behind(ready, after)
+        self.offered = OfferedKeys(self.context.members, self.offers, 1)
         return Reply(
             {
                 m: messages.Begin(after, members, offers_to(m, self.offers), self.newcomers)
@@ -57,103 +57,103 @@ class ReadyStep(Step):
         )
 
 
-def lacking(ready: Mapping[str, messages.Ready], after: int) -> tuple[str, ...]:
-    """Who has no later round than this one, if others would lose more than one by it."""
-    newest = {member: max(said.checkpoints, default=0) for member, said in ready.items()}
+def parties_behind(ready: Mapping[str, messages.Ready], after: int) -> tuple[str, ...]:
+    """Return the parties without a later round, if others lose more than one round by that."""
+    newest = {member: max(saved.checkpoints, default=0) for member, saved in ready.items()}
     if max(newest.values(), default=0) - after <= 1:
         return ()
     return tuple(sorted(member for member, round in newest.items() if round <= after))
 
 
 def _without(ready: messages.Ready, named: frozenset[str]) -> messages.Ready:
-    """Its notes, as those read who were convicted since: a sum is repeated without their input."""
+    """Take convicted parties out of a party's notes: sums are repeated without their inputs."""
     opened = tuple(
-        (round, number, tuple(party for party in who if party not in named))
-        for round, number, who in ready.opened
+        (round, number, tuple(party for party in parties if party not in named))
+        for round, number, parties in ready.opened
     )
     return structs.replace(ready, opened=opened)
 
 
 class DeclareStep(Step):
-    """Who contributes which name, and who reads it."""
+    """Collects the names that each party contributes to or reads, and replies with all of them."""
 
-    takes = messages.Declare
+    collects = messages.Declare
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.declared: dict[str, messages.Declare] = {}
 
-    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Declare)  # noqa: S101
         names = (*message.names, *message.reads)
-        if len({*names}) < len(names):  # the work for all grows with each
+        if len({*names}) < len(names):  # every name costs work at all parties
             raise WireError("a party declares a name twice", party=party, field="names")
         self.declared[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         host = self.context.rules.host
-        said = {member: self.declared[member] for member in members}
-        # All are told the same, of all names: masks of who was told something else do not cancel.
-        owners = _by_name({m: one.names for m, one in said.items() if m != host})
-        readers = _by_name({m: one.reads for m, one in said.items()})
+        declared = {member: self.declared[member] for member in members}
+        # All members get the same table of all names: with different tables, masks do not cancel.
+        owners = _by_name({m: of.names for m, of in declared.items() if m != host})
+        readers = _by_name({m: of.reads for m, of in declared.items()})
         readers = {name: parties for name, parties in readers.items() if name in owners}
-        unscaled = {name for one in said.values() for name in one.unscaled if name in owners}
+        unscaled = {name for of in declared.values() for name in of.unscaled if name in owners}
         table = messages.Owners(owners, readers, tuple(sorted(unscaled)))
         return Reply(dict.fromkeys(members, table))
 
 
 def _by_name(names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Name -> the parties that declared it, in their order."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Invert party -> names to name -> parties, in order of the parties."""
+    parties: dict[str, tuple[str, ...]] = {}
     for party, declared in names.items():
         for name in declared:
-            found[name] = (*found.get(name, ()), party)
-    return found
+            parties[name] = (*parties.get(name, ()), party)
+    return parties
 
 
 class RelayStep(Step):
-    """Passes sealed values on: the host's to everyone, or everyone's to everyone."""
+    """Collects sealed values, and passes them on to all members."""
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.values: dict[str, bytes] = {}
 
-    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         if bulk:
             self.values[party] = bulk
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         senders = tuple(m for m in members if m in self.values)
         if not senders:
-            raise CohortError("nobody sent the value that everybody waits for")
+            raise CohortError("no party sent the value that all parties wait for")
         bulk = Bulk.of(b"".join(self.values[s] for s in senders))
         message = messages.Relayed(senders, tuple(len(self.values[s]) for s in senders))
         return Reply(dict.fromkeys(members, message), dict.fromkeys(members, bulk))
 
 
 class BroadcastStep(RelayStep):
-    """The host's value."""
+    """Passes on the host's value."""
 
-    takes = messages.Broadcast
+    collects = messages.Broadcast
 
 
 class ShareStep(RelayStep):
-    """Everyone's values."""
+    """Passes on the values of all parties."""
 
-    takes = messages.Share
+    collects = messages.Share
 
 
 class AgreeStep(Step):
-    """Equal fingerprints, or the run stops and says who differs."""
+    """Collects fingerprints of shared state; stops the run and names who differs if they differ."""
 
-    takes: ClassVar[type] = messages.Agree
+    collects: ClassVar[type] = messages.Agree
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.fingerprints: dict[bytes, list[str]] = {}
         self.proofs: dict[str, bytes] = {}
 
-    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Agree)  # noqa: S101
         self.fingerprints.setdefault(message.fingerprint, []).append(party)
         self.proofs[party] = message.proof
@@ -163,7 +163,7 @@ class AgreeStep(Step):
         return Reply(dict.fromkeys(members, messages.Agreed({m: self.proofs[m] for m in members})))
 
     def require_one(self) -> None:
-        """Stop if there are several states."""
+        """Raise Disagreement if the parties have different states."""
         if len(self.fingerprints) > 1:
             camps = sorted(self.fingerprints.values(), key=len)
             raise Disagreement(
@@ -175,16 +175,16 @@ class AgreeStep(Step):
 
 
 class HandoverStep(AgreeStep):
-    """Holders prove what they have; the newcomers are given it, sealed, by the first of them."""
+    """Collects the state for newcomers, sealed by its first holder, and proofs of all holders."""
 
-    takes = messages.Handover
+    collects = messages.Handover
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.waiting: list[str] = []
         self.state = Bulk.of()
 
-    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Handover)  # noqa: S101
         if message.fingerprint is None or message.proof is None:
             self.waiting.append(party)
@@ -198,7 +198,7 @@ class HandoverStep(AgreeStep):
         self.require_one()
         if not self.state.data:
             raise TooFewParties(
-                "who should have handed over the state was lost on the way",
+                "the party that should hand over the state was lost",
                 fix="resume the run again; nothing was changed",
             )
         message = messages.HandedOver(members, self.proofs)
@@ -208,11 +208,11 @@ class HandoverStep(AgreeStep):
 
 
 class BoundaryStep(Step):
-    """Everybody has saved the round."""
+    """Waits until all parties have saved the round."""
 
-    takes = messages.Boundary
+    collects = messages.Boundary
 
-    def take(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Boundary)  # noqa: S101
         if self.round not in (None, message.round + 1):
             raise Disagreement("the parties are in different rounds", party=party)
@@ -222,18 +222,48 @@ class BoundaryStep(Step):
         return Reply(dict.fromkeys(members, messages.Continue(members)))
 
 
-class DoneStep(Step):
-    """Everybody's program has ended."""
+class FindingStep(Step):
+    """Collects the members' verdicts in an inquiry, and the upload that was asked for."""
 
-    takes = messages.Done
+    collects = messages.Finding
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        if context.inquest is None:
+            raise CohortError("verdicts arrived although no inquiry is open")
+        self.inquest: Inquest = context.inquest
+
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, messages.Finding)  # noqa: S101
+        self.inquest.note(party, message.against, bulk)
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        inquest = self.inquest
+        inquest.require_no_verdict(members)
+        if (shown := inquest.next(members)) is not None:
+            message, upload = dict.fromkeys(members, shown[0]), Bulk.of(shown[1])
+            return Reply(message, dict.fromkeys(members, upload), inquest=inquest)
+        inquest.require_shown(*inquest.silent)
+        raise TamperError(
+            "a sum failed, and the uploads that were shown convict nobody",
+            fix="the coordinator sent the parties different data before, or a party lied about it: "
+            "compare their logs",
+            reason="wrong-sum",
+        )
+
+
+class DoneStep(Step):
+    """Waits until the programs of all parties have ended."""
+
+    collects = messages.Done
 
     def reply(self, members: tuple[str, ...]) -> None:
-        """Nothing is left to say."""
+        """End the run."""
         return None
 
 
 STEPS: Mapping[type, type[Step]] = {
-    step.takes: step
+    step.collects: step
     for step in (
         ReadyStep,
         DeclareStep,

@@ -16,6 +16,7 @@ class Feature(NamedTuple):
 
     run: str = ""  # a `federation.run_feature.RunFeature`: checks and hooks of a run
     algorithm: str = ""  # an `algorithms.base.Entry`
+    model_part: str = ""  # a `learning.models.ModelPart`
     exports: Mapping[str, str] = {}  # names in `secure_fl`, with the module that defines each
 
 
@@ -30,12 +31,16 @@ FEATURES: Mapping[str, Feature] = {
             "evaluate": "secure_fl.features.evaluation.evaluation",
         },
     ),
+    "adapters": Feature(model_part="secure_fl.features.adapters:part"),
+    "batched_simulation": Feature(
+        exports={"BatchedTraining": "secure_fl.features.batched_simulation.trainer"}
+    ),
     "tuning": Feature(exports={"tune": "secure_fl.features.tuning.tuning"}),
 }
 
 
 def load(kind: str) -> dict[str, Any]:
-    """Import the objects of one kind ("run" or "algorithm"), by feature, in the table's order."""
+    """Import the objects of one kind, such as "run", by feature, in the table's order."""
     places = {name: getattr(feature, kind) for name, feature in FEATURES.items()}
     return {name: _resolve(place) for name, place in places.items() if place}
 

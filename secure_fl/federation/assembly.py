@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
@@ -37,7 +37,7 @@ class PartyContext:
 
     keys: PartyKeys
     link: Link  # this party's end; the run's id binds all masks
-    rules: Rules
+    rules: CoordinatorRules
     protection: ProtectionSettings
     seed: int = 0
     recorder: EventLog | None = None  # None: a new one

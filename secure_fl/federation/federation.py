@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
@@ -13,13 +13,13 @@ from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
+from secure_fl.errors import nearest
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
-from secure_fl.faults import nearest
 from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
@@ -27,6 +27,8 @@ from secure_fl.federation.result import Result
 from secure_fl.federation.run_segment import MakeEngine, RunSegment
 from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.federation.validation import (
+    check_members,
+    check_spec,
     local_heads,
     pooled,
     require_silos,
@@ -35,9 +37,8 @@ from secure_fl.federation.validation import (
     tasks_of,
 )
 from secure_fl.learning.scores import Metric
-from secure_fl.learning.shelf import Shelf
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
-from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result_document import crossed, spent
@@ -72,10 +73,10 @@ class FederationOptions(SectionOptions, total=False):
     """Keep the checkpoints of a finished run. Default: true."""
     record: bool
     """Record each role's view in the folder, for an audit."""
-    together: bool
-    """Train the sites as one batch: faster with many small sites, equal except for rounding."""
-    settings: str | None
-    """The settings file that the folder keeps. Default: written from the settings."""
+    trainer: Callable[[], BatchedTrainer] | None
+    """Trains many small sites as one batch, as `features.batched_simulation` does."""
+    settings_text: str | None
+    """The content of the folder's settings file. Default: written from the settings."""
 
 
 class Federation:
@@ -114,13 +115,13 @@ class Federation:
         self.folder = None if folder is None else Path(folder)
         self.resume, self.listener = given.get("resume", False), given.get("listener")
         self.until: int | None = None  # the last round, if it is not the algorithm's
-        self._settings = given.get("settings") or self.spec.describe()
+        self._settings = given.get("settings_text") or self.spec.describe()
         self.rules = rules_of(self.silos, self.spec.protection, entry)
         own_task = {silo.name: task for silo in self.silos if isinstance(task, Task)}
         self.tasks = own_task or tasks_of(self.spec.task, self.silos, entry)
         self.local_heads = local_heads(self.tasks)
-        self.spec.check()
-        self.spec.check_members(len(self.silos), self.rules.min_cohort)
+        check_spec(self.spec)
+        check_members(self.spec, len(self.silos), self.rules.min_cohort)
 
     @classmethod
     def of_spec(
@@ -159,7 +160,7 @@ class Federation:
         """
         resumes = options.get("resume", False) and folder is not None
         text = settings_to_resume(settings, folder) if resumes and folder else dump(settings)
-        options["settings"] = text
+        options["settings_text"] = text
         options["record"] = settings.run.record
         options["keep_checkpoints"] = settings.run.keep_checkpoints
         members = silos(settings) if hospitals is None else hospitals
@@ -217,7 +218,7 @@ class Federation:
     def _segment(
         self,
         silos: Sequence[Silo],
-        rules: Rules,
+        rules: CoordinatorRules,
         until: int | None,
         folder: RunFolder | None,
         listen: Listener,
@@ -229,9 +230,9 @@ class Federation:
             folder,
             listen,
             local_heads=self.local_heads,
-            hospitals=self.hospitals if self.spec.entry.pools_data else None,
-            shelf=Shelf(len(silos)),
-            together=Together() if self._options.get("together") else None,
+            measured=self.hospitals if self.spec.entry.pools_data else None,
+            cache=ModelCache(len(silos)),
+            trainer=self._options["trainer"]() if "trainer" in self._options else None,
         )
         parties = {silo.name: prepare(self.spec, silo, context) for silo in silos}
         return RunSegment(self.spec, parties, rules, until)
@@ -328,7 +329,7 @@ class Spending:
 
 def _known_options(options: FederationOptions) -> dict[str, Any]:
     """Return the options that are not None; refuse unknown ones."""
-    names = [*SectionOptions.__annotations__, *FederationOptions.__annotations__]
+    names = list(FederationOptions.__annotations__)
     for name in options:
         if name not in names:
             raise TypeError(f"Federation() has no option {name!r}; {nearest(name, names)}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, MASKED
@@ -37,7 +37,12 @@ def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dic
 
 
 def privacy_layer(
-    protection: ProtectionSettings, keys: PartyKeys, rules: Rules, *, run: bytes, seed: int
+    protection: ProtectionSettings,
+    keys: PartyKeys,
+    rules: CoordinatorRules,
+    *,
+    run: bytes,
+    seed: int,
 ) -> PrivacyLayer:
     """Make the party's half of all sums of a run, with its envelopes and its transcript."""
     name = keys.identity.name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.algorithms.public_coins import round_up
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.noise_ledger import document as noise_document
 from secure_fl.crypto.privacy.training_account import document as privacy_document
 from secure_fl.crypto.sealing.blind_sum import MASKED
@@ -28,7 +28,7 @@ class ResultContext:
     """The facts of a result that its sites do not measure."""
 
     spec: RunSpec
-    rules: Rules
+    rules: CoordinatorRules
     tasks: Mapping[str, Task]
     parties: tuple[str, ...]  # whose results these are
     members: int  # number of parties in a sum, without the host
@@ -174,8 +174,8 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write each model once: shared models, and each party's own models into its folder."""
-    from secure_fl.learning.adapter_files import merged
     from secure_fl.learning.exporting import export
+    from secure_fl.learning.models import model_parts
 
     shared: set[str] = set()
     for site in sites:
@@ -186,4 +186,5 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
             folder = run / name if delivery.shared else run / "parties" / site.name / name
             export(delivery.model, site.tokenizer, folder, site.task)
             if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
-                export(merged(delivery.model), site.tokenizer, folder / "merged", site.task)
+                merged = model_parts()["adapter"].merged(delivery.model)
+                export(merged, site.tokenizer, folder / "merged", site.task)

@@ -5,27 +5,26 @@ In one process a `Federation` prepares all parties; across hospitals each prepar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from secure_fl.capture.capture import Capture, NoCapture
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import PartyContext, join_run
-from secure_fl.federation.run_feature import SiteLimits, run_features
+from secure_fl.federation.run_feature import SiteLimits, passes_of, run_features
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.federation.validation import require_adapters
 from secure_fl.learning.dp.scope import noise_of, privacy_of
-from secure_fl.learning.shelf import Shelf
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task
-from secure_fl.learning.together import Together
 from secure_fl.party.hooks import RoundHook
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
@@ -38,18 +37,18 @@ from secure_fl.runs.party_checkpoints import NoCheckpoints
 class RunContext:
     """The surroundings of a run in this process: everything that is not in its specification."""
 
-    rules: Rules
+    rules: CoordinatorRules
     tasks: Mapping[str, Task]  # by party
     folder: RunFolder | None
     listen: Listener
     local_heads: bool = False
-    hospitals: Sequence[Silo] | None = None  # that models are measured on; None: the party's own
+    measured: tuple[Silo, ...] | None = None  # with dev and test records; None: the party's own
     identity: Identity | None = None  # signs the ledger; None: a key that is kept with the ledger
     limits: SiteLimits = field(default_factory=SiteLimits)
     hooks: tuple[RoundHook, ...] = ()  # that this site adds to every run
     opened: Path | None = None  # record of opened sums; None: in the run's folder
-    shelf: Shelf | None = None
-    together: Together | None = None
+    cache: ModelCache = field(default_factory=ModelCache)
+    trainer: BatchedTrainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Prepared:
     """A party that is ready to join a run."""
 
     spec: RunSpec
-    rules: Rules
+    rules: CoordinatorRules
     site: Site
     checkpoints: Checkpoints
     noise: NoiseLedger | None
@@ -112,25 +111,27 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     require_adapters(spec.entry, spec.algorithm.name, silo.model or spec.model, spec.training)
     folder, limits, identity = context.folder, context.limits, context.identity
     path = None if folder is None else folder.path
-    privacy = privacy_of(silo, spec.training, spec.passes, path, identity)
+    privacy = privacy_of(silo, spec.training, passes_of(spec), path, identity)
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
-    site = Site(
-        silo,
+    site_spec = SiteSpec(
         context.tasks[silo.name],
         spec.model,
         spec.training,
         spec.seed,
-        EventLog(silo.name, context.listen),
-        context.hospitals,
-        privacy,
         local_head=context.local_heads,
-        max_batch=limits.max_batch,
-        metrics=spec.metrics,
-        shelf=context.shelf,
-        together=context.together,
         balances=spec.algorithm.balances,
+        metrics=spec.metrics,
+        measured=context.measured,
     )
+    site_context = SiteContext(
+        EventLog(silo.name, context.listen),
+        privacy,
+        max_batch=limits.max_batch,
+        cache=context.cache,
+        trainer=context.trainer,
+    )
+    site = Site(silo, site_spec, site_context)
     noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, identity)
     state = site if noise is None else PartyState(site, noise)
     rounds = folder.party(silo.name, state, context.opened) if folder else NoCheckpoints()

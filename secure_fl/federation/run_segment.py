@@ -9,7 +9,7 @@ from secure_fl.capture.capture import Capture
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Engine
 from secure_fl.coordinator.resume import unfinished
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.errors import SecureFLError
 from secure_fl.events import EventLog
 from secure_fl.federation.assembly import connect
@@ -28,7 +28,7 @@ class RunSegment:
 
     spec: RunSpec
     parties: Mapping[str, Prepared]
-    rules: Rules
+    rules: CoordinatorRules
     until: int | None = None  # the last round, if it is not the algorithm's
 
     def unfinished_round(self) -> tuple[int, frozenset[str]] | None:

@@ -9,12 +9,8 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS, Entry, entry_of
 from secure_fl.config.build import Settings, plain
 from secure_fl.config.toml import write
-from secure_fl.errors import SettingsError
-from secure_fl.faults import nearest
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.features import FEATURES
-from secure_fl.federation.run_feature import run_features
-from secure_fl.federation.validation import require_adapters, require_masks
-from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.scores import Metric
 from secure_fl.settings import (
     ModelSettings,
@@ -72,35 +68,6 @@ class RunSpec:
     def entry(self) -> Entry:
         """The registry's entry of the algorithm."""
         return entry_of(self.algorithm)
-
-    def check(self) -> None:
-        """Refuse settings that contradict each other, or that would only seem to protect."""
-        name, entry = self.algorithm.name, self.entry
-        if unknown := self.sections.keys() - FEATURES.keys():
-            raise SettingsError(
-                f"this installation has no feature for [{min(unknown)}]",
-                fix="remove the section, or install a version with the feature",
-                field=min(unknown),
-            )
-        if self.training.dp is not None and not entry.trains_nothing:
-            require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
-        if self.protection.noise is not None:
-            require_predictions(name, noised=entry.opens_predictions)
-        require_masks(entry, self.protection)
-        require_adapters(entry, name, self.model, self.training)
-        for feature in run_features():
-            feature.check(self)
-
-    def check_members(self, parties: int, min_cohort: int) -> None:
-        """Refuse a number of parties that a feature of the run cannot work with."""
-        for feature in run_features():
-            feature.check_members(self, parties, min_cohort)
-
-    @property
-    def passes(self) -> int:
-        """The largest number of passes over the records, with all rounds that features may add."""
-        extra = sum(feature.extra_rounds(self) for feature in run_features())
-        return (self.algorithm.rounds + extra) * self.algorithm.epochs
 
     def describe(self) -> str:
         """Write the settings as TOML; `resume` compares them with those of the run's folder."""

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
-from secure_fl.coordinator.sum_steps import Rules
-from secure_fl.data.public import HOW, first_unlabelled
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties
+from secure_fl.features import FEATURES
+from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import (
     ModelSettings,
@@ -19,6 +23,31 @@ from secure_fl.settings import (
     TrainingSettings,
 )
 from secure_fl.thresholds import default_threshold, require_maskable
+
+
+def check_spec(spec: RunSpec) -> None:
+    """Refuse settings that contradict each other, or that would only seem to protect."""
+    name, entry = spec.algorithm.name, spec.entry
+    if unknown := spec.sections.keys() - FEATURES.keys():
+        raise SettingsError(
+            f"this installation has no feature for [{min(unknown)}]",
+            fix="remove the section, or install a version with the feature",
+            field=min(unknown),
+        )
+    if spec.training.dp is not None and not entry.trains_nothing:
+        require_private(spec.task.kind, name, through_fit=entry.dp_covers_all)
+    if spec.protection.noise is not None:
+        require_predictions(name, noised=entry.opens_predictions)
+    require_masks(entry, spec.protection)
+    require_adapters(entry, name, spec.model, spec.training)
+    for feature in run_features():
+        feature.check(spec)
+
+
+def check_members(spec: RunSpec, parties: int, min_cohort: int) -> None:
+    """Refuse a number of parties that a feature of the run cannot work with."""
+    for feature in run_features():
+        feature.check_members(spec, parties, min_cohort)
 
 
 def statement(mode: str, sentence: str) -> str:
@@ -111,7 +140,9 @@ def require_silos(silos: object) -> None:
     )
 
 
-def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry) -> Rules:
+def rules_of(
+    silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
+) -> CoordinatorRules:
     """Return host, smallest cohort and threshold, or raise if these parties cannot federate."""
     names = [silo.name for silo in silos]
     if len(set(names)) != len(names):
@@ -136,7 +167,7 @@ def rules_of(silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
             "lies about dropouts could unmask everybody",
             field="protection.threshold",
         )
-    return Rules(None if host is None else host.name, protection.min_cohort, threshold)
+    return CoordinatorRules(None if host is None else host.name, protection.min_cohort, threshold)
 
 
 def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:

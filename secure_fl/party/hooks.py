@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from secure_fl.party.members import Members
 from secure_fl.party.rounds import Stateful
 from secure_fl.party.sum_request import RoundSums
-from secure_fl.protocol.ports import Transcript
+from secure_fl.protocol.ports import TranscriptLayer
 
 States: TypeAlias = Mapping[str, Stateful]
 
@@ -32,7 +32,9 @@ class RoundHook:
         """True if the run should end before the next round."""
         return False
 
-    def watch(self, keep: States, shared: States, transcript: Transcript) -> tuple[States, States]:
+    def watch(
+        self, keep: States, shared: States, transcript: TranscriptLayer
+    ) -> tuple[States, States]:
         """Receive the program's states; return the hook's own states for the checkpoints.
 
         Both pairs hold this party's own states first, and then those that all parties share.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from secure_fl.errors import CohortError, Disagreement, TooFewParties
-from secure_fl.protocol.ports import Envelopes
+from secure_fl.protocol.ports import EnvelopeLayer
 from secure_fl.thresholds import quorum
 
 
@@ -60,7 +60,7 @@ class Handover:
                 round=self.after,
             )
 
-    def digest(self, envelopes: Envelopes, state: bytes, of: str) -> bytes:
+    def digest(self, envelopes: EnvelopeLayer, state: bytes, of: str) -> bytes:
         """Digest a state for the signature of one party; for "", the same at all holders."""
         return envelopes.fingerprint(state, f"{self._about()} of {of}".encode())
 
@@ -70,7 +70,7 @@ class Handover:
         members: tuple[str, ...],
         state: bytes,
         source: str,
-        envelopes: Envelopes,
+        envelopes: EnvelopeLayer,
     ) -> None:
         """Refuse the state of `source` unless all remaining holders prove to have the same."""
         self.require_quorum(members)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secure_fl.errors import DISTRUST, CohortError, TooFewParties
-from secure_fl.protocol.ports import Group, Transcript
+from secure_fl.protocol.ports import Group, TranscriptLayer
 
 
 class Members:
     """The members of a run as one of them sees them, with the smallest numbers it accepts."""
 
     def __init__(
-        self, me: str, host: str | None, min_cohort: int, threshold: int, transcript: Transcript
+        self,
+        me: str,
+        host: str | None,
+        min_cohort: int,
+        threshold: int,
+        transcript: TranscriptLayer,
     ) -> None:
         self.me, self.host, self._transcript = me, host, transcript
         self.min_cohort, self.threshold = min_cohort, threshold

@@ -76,6 +76,6 @@ class Reserved:
                 "this noised sum is not in the ledger",
                 fix="call cohort.reserve(noise, releases) before the sums of a round",
                 party=self._me,
-                reason="unreserved",
+                reason="not-reserved",
             )
         self._left[noise] -= 1

@@ -14,7 +14,7 @@ from secure_fl.party.members import Members
 from secure_fl.protocol import messages
 from secure_fl.protocol.arrays import pack, unpack
 from secure_fl.protocol.frames import cut
-from secure_fl.protocol.ports import Envelopes, Transcript
+from secure_fl.protocol.ports import EnvelopeLayer, TranscriptLayer
 
 Values = dict[str, NDArray[Any]]
 
@@ -22,7 +22,9 @@ Values = dict[str, NDArray[Any]]
 class Relays:
     """Values in envelopes, and proofs of equal state; each is bound to its position in the run."""
 
-    def __init__(self, members: Members, envelopes: Envelopes, transcript: Transcript) -> None:
+    def __init__(
+        self, members: Members, envelopes: EnvelopeLayer, transcript: TranscriptLayer
+    ) -> None:
         self._members, self._envelopes, self._transcript = members, envelopes, transcript
         self._relayed = 0  # values forwarded in this run: an old one cannot be replayed
         self._agreed = 0  # proofs requested: an old one cannot be replayed

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from secure_fl.protocol.messages import Told
+from secure_fl.protocol.messages import SurvivorStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ class EvidenceLog(Protocol):
     def convict(self, party: str, evidence: bytes) -> None:
         """Keep the evidence against a member, or against the coordinator."""
 
-    def keep_statement(self, statement: Told) -> None:
+    def keep_statement(self, statement: SurvivorStatement) -> None:
         """Keep a list of survivors that the coordinator signed."""
 
-    def statements(self) -> Sequence[Told]:
+    def statements(self) -> Sequence[SurvivorStatement]:
         """Return all of these lists, the last one at the end."""
 
 

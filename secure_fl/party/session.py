@@ -16,11 +16,10 @@ from secure_fl.events import Convicted, Crossing, EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.exchange import Sending
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages
-from secure_fl.protocol import survivor_log as stories
+from secure_fl.protocol import frames, messages, survivor_log
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty
-from secure_fl.protocol.ports import Inquiry, Sums
+from secure_fl.protocol.ports import SumInquiry, SumLayer
 
 Program: TypeAlias = Callable[[Cohort], Coroutine[Sending, Any, None]]
 MOST_LOOKS = 256  # frames of inquiries: more than a sum has, and each costs as much as a sum
@@ -35,7 +34,7 @@ class Session:
         cohort: Cohort,
         link: Link,
         *,
-        sums: Sums,
+        sums: SumLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
         surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -53,10 +52,10 @@ class Session:
         self._running: Coroutine[Sending, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
         self.convicted = ""  # the member that spoiled a sum, by this party's own evidence
-        self._inquiry: Inquiry | None = None  # into the last failed sum
+        self._inquiry: SumInquiry | None = None  # into the last failed sum
         self._complained = self._over = False
         self._looks = 0  # number of frames that inquiries examined
-        self._story = stories.Story(link.run)
+        self._survivor_log = survivor_log.SurvivorLog(link.run)
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
@@ -125,10 +124,10 @@ class Session:
         """Start or resume the program, until its next request."""
         answer: tuple[FromCoordinator, bytes] | None = (message, data)
         match message:
-            case messages.Stop(code=code, party=party, told=told):
+            case messages.Stop(code=code, party=party, statements=statements):
                 self._close()
                 self._over = True
-                self._require_one_story(told)
+                self._require_one_story(statements)
                 self.stopped = self.error is None
                 raise CohortError(
                     f"the coordinator stopped the run ({code})", party=party or self.party
@@ -145,10 +144,12 @@ class Session:
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
-                self._require_one_story(stories.of_offers(message.offers.values()))
+                self._require_one_story(survivor_log.statements_of(message.offers.values()))
                 self._running, answer = self._program(self._cohort), None
             case messages.Unmask():
-                self._checkpoints.keep_statement(self._story.hear(self._link.peer, message))
+                self._checkpoints.keep_statement(
+                    self._survivor_log.verify(self._link.peer, message)
+                )
         if self._running is None:
             raise CohortError("a message arrived before the run began or after it ended")
         try:
@@ -172,9 +173,11 @@ class Session:
                 field="after_round",
             )
 
-    def _require_one_story(self, others: Sequence[messages.Told]) -> None:
+    def _require_one_story(self, others: Sequence[messages.SurvivorStatement]) -> None:
         """Convict a coordinator that signed different lists for two members."""
-        proof = stories.found_in(self._checkpoints.statements(), others, self._link.peer)
+        proof = survivor_log.find_equivocation(
+            self._checkpoints.statements(), others, self._link.peer
+        )
         if proof is None:
             return
         self.convicted = proof.accused
@@ -184,7 +187,7 @@ class Session:
             "the coordinator told two members different things about who was in a sum, and signed "
             "both",
             party=proof.accused,
-            reason="stories",
+            reason="equivocation",
         )
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:

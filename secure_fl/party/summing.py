@@ -7,21 +7,21 @@ Rows are those of docs/protocol.md, "A sum". Without masks, steps 4 to 6 are omi
        norms are summed first, in a sum of their own. A large sum is then split
        (`party.parts`): each part takes steps 2 to 9.
     2  `Sums.begin` encodes, tags, masks and seals the vectors, under keys that   row 1
-       were exchanged before, and returns a `SumUnderWay`
+       were exchanged before, and returns a `SumInProgress`
        (`crypto.sealing.secure_sum`). Its upload leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
     4  It sends the members of the sum to all: `Unmask(survivors, dropped)`. A    row 2
        party refuses sums over too few parties, or over other parties than
        before a crash (`_admit`).
-    5  `SumUnderWay.settle` checks the lists. If a party has dropped out, it      row 2b
+    5  `SumInProgress.settle` checks the lists. If a party has dropped out, it      row 2b
        signs them (`Confirm`), and the coordinator forwards all signatures.
-    6  `SumUnderWay.shares` reveals the seeds that remove the masks of this       row 2b
+    6  `SumInProgress.shares` reveals the seeds that remove the masks of this       row 2b
        sum, once. The keys of the next sum travel with them (`UnmaskShares`),
        which is row 0 of that sum.
     7  The coordinator recovers the seeds, and subtracts the remaining masks      `RevealStep`
        under the encryption.
     8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
-    9  `SumUnderWay.open` decrypts it, checks its tag against the survivors and   here
+    9  `SumInProgress.open` decrypts it, checks its tag against the survivors and   here
        decodes it; `Sums.accept` takes the keys.
 
 A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 after a dropout.
@@ -59,7 +59,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
+from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumInProgress, Vector
 
 IMPOSSIBLE_NORMS = (
     "the squared norms of {} sums add up to less than zero: a hospital sent a wrong one. The run "
@@ -247,7 +247,7 @@ class Summing:
             raise CohortError("the coordinator mistakes what belongs to a sum for another one")
         self._members.confirm_members(total.members)
 
-    async def _unmask(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+    async def _unmask(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
         """Help to remove the masks of the members of the sum: steps 5 and 6."""
         with self._recorder.phase("unmask"):
             claim, confirmed = under_way.settle(lists), None
@@ -258,7 +258,7 @@ class Summing:
             keys = self._sums.next_keys(lists.survivors)
         return await exchange(structs.replace(shares, offer=keys))
 
-    async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
+    async def _withhold(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
         """Send only the keys of the next sum: this one stays masked for good."""
         return await exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
 

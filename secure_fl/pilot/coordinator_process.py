@@ -15,7 +15,7 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.resume import Saved, Unfinished
+from secure_fl.coordinator.resume import SavedRounds, Unfinished
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
@@ -79,7 +79,7 @@ class RunLeader:
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
         self._faults = FaultBudget(unsolved)
-        self._saved = Saved(saved or {})
+        self._saved = SavedRounds(saved or {})
         self._gathered: frozenset[str] = frozenset()  # who accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._awaited: list[str] | None = None  # for whom the run waits, as the log says

@@ -17,7 +17,7 @@ from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, Tamper
 from secure_fl.events import PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
-from secure_fl.pilot.site_run import SiteContext, SiteRun
+from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
@@ -58,7 +58,7 @@ class HospitalProcess:
 
     def __init__(
         self,
-        context: SiteContext,
+        context: HospitalContext,
         approve: Approve,
         *,
         asked: Asked | None = None,

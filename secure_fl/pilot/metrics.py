@@ -189,7 +189,7 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
             "--metrics needs prometheus_client, which is not installed",
             fix="from a checkout: pip install --constraint constraints.txt '.[metrics]'; or leave "
             "--metrics out",
-            reason="extra",
+            reason="missing-extra",
         ) from None
     with listening(meter, port) as at:
         yield at

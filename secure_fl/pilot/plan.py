@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import algorithm_settings, plain
-from secure_fl.config.errors import validate
 from secure_fl.config.toml import Table, Text, odd_values
+from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError
-from secure_fl.faults import sections
 from secure_fl.federation.run_spec import RunSpec, feature_sections
+from secure_fl.field_errors import sections
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
 from secure_fl.statistics.questions import of_tables

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError
 from secure_fl.policy.questions import Proposal
@@ -32,7 +32,7 @@ def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
     return digest.digest()[:RUN]
 
 
-def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) -> Rules:
+def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) -> CoordinatorRules:
     """Take the run's rules from the signed roster, not from the coordinator."""
     host = roster.host.name if roster.host is not None else None
     parties, least = [name for name in members if name != host], plan.protection.min_cohort
@@ -44,4 +44,4 @@ def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) ->
         )
     if plan.protection.mode != "none":
         require_maskable(len(parties))
-    return Rules(host, least, threshold, goes_back=False, spares=True)
+    return CoordinatorRules(host, least, threshold, goes_back=False, spares=True)

@@ -132,7 +132,7 @@ class SiteMemory:
                 "on so one learns the cohort's key, so these keys open nothing more",
                 fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
                 "keys roster --after`), new keys (`keys rotate`) and new kits",
-                reason="retired",
+                reason="retired-keys",
             )
 
 

@@ -12,7 +12,7 @@ from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.run_id import rules_of_roster
-from secure_fl.pilot.site_run import SiteContext
+from secure_fl.pilot.site_run import HospitalContext
 from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.protocol.frames import Link
@@ -31,7 +31,7 @@ class SiteQuestions:
 
     def __init__(
         self,
-        context: SiteContext,
+        context: HospitalContext,
         plan: QuestionPlan,
         text: str,
         members: tuple[str, ...],

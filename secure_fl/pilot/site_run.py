@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from secure_fl.crypto.blame.inquiry import Case
+from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
@@ -17,14 +17,14 @@ from secure_fl.events import Event, Listener, PlanApproved
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits
-from secure_fl.federation.validation import require_ready, tasks_of
+from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.protocol.survivor_log import TwoStories
+from secure_fl.protocol.survivor_log import EquivocationProof
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
@@ -34,7 +34,7 @@ Records = Callable[[Plan], Silo]  # this site's records under the name that the 
 
 
 @dataclass(frozen=True)
-class SiteContext:
+class HospitalContext:
     """The state of a hospital that outlives its runs."""
 
     keys: PartyKeys
@@ -66,7 +66,7 @@ class SiteRun:
     """One run at one hospital: its session, its folder and its result."""
 
     def __init__(
-        self, context: SiteContext, plan: Plan, text: str, members: tuple[str, ...], link: Link
+        self, context: HospitalContext, plan: Plan, text: str, members: tuple[str, ...], link: Link
     ) -> None:
         """Begin, or refuse a plan that does not fit this site's records; `text`: the plan's."""
         self._context, self.link, self._closed, self._members = context, link, False, members
@@ -74,11 +74,11 @@ class SiteRun:
         self.cleared = False  # true once a member was convicted of spoiling a failed sum
         self._approvals: list[dict[str, str]] = []
         spec = spec_of(plan, context.ledger)
-        spec.check()
+        check_spec(spec)
         rules = rules_of_roster(context.roster, plan, members)
         self._spec, self._rules = spec, replace(rules, goes_back=context.goes_back)
         self._silo = context.records(plan)
-        spec.check_members(sum(name != rules.host for name in members), rules.min_cohort)
+        check_members(spec, sum(name != rules.host for name in members), rules.min_cohort)
         require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
         context.memory.begin(*self._inputs)
@@ -123,8 +123,8 @@ class SiteRun:
         for name, file in kept.evidence().items():
             try:
                 data = file.read_bytes()
-                case = TwoStories.from_bytes(data) or Case.from_bytes(data)
-                if isinstance(case, TwoStories):
+                case = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
+                if isinstance(case, EquivocationProof):
                     case.check(coordinator)
                 else:
                     case.check(context.keys, coordinator)

@@ -35,10 +35,9 @@ def trained_values(spec: ModelSettings) -> int:
     import torch
     import transformers
 
-    from secure_fl.learning.adapters import adapt
     from secure_fl.learning.anatomy import freeze_embeddings, trainable
     from secure_fl.learning.fetching import configured, supported
-    from secure_fl.learning.models import load_tokenizer
+    from secure_fl.learning.models import add_parts, load_tokenizer
 
     tokenizer = load_tokenizer(spec) if spec.name == "tiny" else None
     config = configured(spec, tokenizer, {})
@@ -50,5 +49,5 @@ def trained_values(spec: ModelSettings) -> int:
     if spec.freeze_embeddings:
         freeze_embeddings(encoder)
     with torch.device("meta"):
-        adapt(encoder, spec, seed=0, fresh=())
+        add_parts(encoder, spec, seed=0, fresh=())
     return sum(values.numel() for values in trainable(encoder).values())

@@ -22,10 +22,9 @@ from pydantic_core import PydanticCustomError
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Source
-from secure_fl.config.errors import validate
 from secure_fl.config.toml import Key, Table, Text
-from secure_fl.errors import SettingsError
-from secure_fl.faults import nearest
+from secure_fl.config.validation import validate
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
 from secure_fl.statistics.rules import StatisticsRules
 

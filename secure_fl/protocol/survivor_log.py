@@ -1,13 +1,14 @@
-"""What the coordinator says of who is in each sum, signed so that two stories convict it.
+"""Signed log of the coordinator's survivor lists, and proof that it sent two different ones.
 
-It signs, for each list of survivors, one digest of all lists of the run so far. An honest one tells
-all members the same lists, so of a run and a number there is one such digest. Two that differ,
-both signed, are evidence that needs no other key than the coordinator's public one.
+For each list of survivors the coordinator signs one digest of all lists of the run so far. An
+honest coordinator sends all members the same lists, so a run and a list number have one digest. Two
+different signed digests are evidence, which anybody can check with the coordinator's public key.
 
-All that members hear comes from the coordinator, which can keep two of them apart for ever. So what
-a member was told last goes with its first keys of the next gathering, and those are sealed under
-it: it is passed on, or no sum with this member is. `party.session` compares it with its own notes.
-Where no sum can be, a coordinator passes it on with its `Stop`.
+Members hear each other only through the coordinator, which can keep two of them apart for ever.
+Therefore a member's first key offer of a session carries the last statement that it received, and
+its keys are sealed under it: the coordinator must pass it on, or no sum with this member is
+possible. `party.session` compares it with its own statements. Where no sum is possible, an honest
+coordinator passes the statements on with its `Stop`.
 """
 
 from __future__ import annotations
@@ -21,62 +22,66 @@ import msgspec
 from msgspec import structs
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, WireError
-from secure_fl.protocol.messages import Name, Offer, Told, Unmask
+from secure_fl.protocol.messages import Name, Offer, SurvivorStatement, Unmask
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 
 
 @dataclass(slots=True)
-class Story:
-    """All that one member is told of who is in the sums of one run; each end keeps it."""
+class SurvivorLog:
+    """Hash chain of the survivor lists that one member received in one run; each end keeps it."""
 
     run: bytes
-    last: Told | None = None
+    last: SurvivorStatement | None = None
 
-    def tell(self, me: Identity, lists: Unmask) -> Unmask:
-        """At the coordinator: sign these lists, after all before them."""
+    def sign(self, me: Identity, lists: Unmask) -> Unmask:
+        """Sign these lists and all before them (at the coordinator)."""
         number, digest = self._next(lists)
-        self.last = Told(self.run, number, digest, me.sign(_statement(self.run, number, digest)))
-        return structs.replace(lists, told=self.last)
+        signature = me.sign(_signed_digest(self.run, number, digest))
+        self.last = SurvivorStatement(self.run, number, digest, signature)
+        return structs.replace(lists, statement=self.last)
 
-    def hear(self, coordinator: PublicIdentity, lists: Unmask) -> Told:
-        """At a member: what was signed, if it is just what this member was told in this run."""
-        told, (number, digest) = lists.told, self._next(lists)
-        if told is None or (told.run, told.number, told.digest) != (self.run, number, digest):
+    def verify(self, coordinator: PublicIdentity, lists: Unmask) -> SurvivorStatement:
+        """Return the statement of these lists, if it is signed and covers this member's log."""
+        statement, (number, digest) = lists.statement, self._next(lists)
+        expected = self.run, number, digest
+        if statement is None or (statement.run, statement.number, statement.digest) != expected:
             raise CohortError(
-                "the coordinator does not sign what it says of who is in a sum", fix=DISTRUST
+                "the coordinator sent a survivor list without a matching signed statement",
+                fix=DISTRUST,
             )
-        check(told, coordinator)
-        self.last = told
-        return told
+        check_signature(statement, coordinator)
+        self.last = statement
+        return statement
 
     def _next(self, lists: Unmask) -> tuple[int, bytes]:
-        before = self.last or Told(self.run, 0, bytes(32), bytes(64))
-        what = before.digest, sorted(lists.survivors), sorted(lists.dropped)
-        return before.number + 1, sha256(msgspec.msgpack.encode(what)).digest()
+        number, digest = (self.last.number, self.last.digest) if self.last else (0, bytes(32))
+        chained = digest, sorted(lists.survivors), sorted(lists.dropped)
+        return number + 1, sha256(msgspec.msgpack.encode(chained)).digest()
 
 
-def check(told: Told, coordinator: PublicIdentity) -> None:
-    """Refuse what the coordinator did not sign."""
-    coordinator.verify(_statement(told.run, told.number, told.digest), told.signature)
+def check_signature(statement: SurvivorStatement, coordinator: PublicIdentity) -> None:
+    """Refuse a statement that the coordinator did not sign."""
+    digest = _signed_digest(statement.run, statement.number, statement.digest)
+    coordinator.verify(digest, statement.signature)
 
 
-def _statement(run: bytes, number: int, digest: bytes) -> bytes:
+def _signed_digest(run: bytes, number: int, digest: bytes) -> bytes:
     return sha256(b"secure-fl told\0" + msgspec.msgpack.encode((run, number, digest))).digest()
 
 
-class TwoStories(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Two statements that no coordinator signs that tells all members the same."""
+class EquivocationProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Two signed statements that contradict each other: an honest coordinator never signs both."""
 
     accused: Name
-    one: Told
-    other: Told
+    one: SurvivorStatement
+    other: SurvivorStatement
 
     def check(self, coordinator: PublicIdentity) -> None:
-        """Refuse evidence that does not convict: edited, of another key, or of one story."""
-        for told in (self.one, self.other):
-            check(told, coordinator)
+        """Refuse evidence that was edited, has another key, or shows no contradiction."""
+        for statement in (self.one, self.other):
+            check_signature(statement, coordinator)
         if self.accused != coordinator.name or not contradict(self.one, self.other):
             raise WireError(
                 "the statements in this evidence do not contradict each other",
@@ -85,48 +90,50 @@ class TwoStories(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def to_bytes(self) -> bytes:
-        """For a file of the run's folder."""
+        """Encode for a file in the run's folder."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """The inverse of `to_bytes`; None: this is something else."""
+        """Decode the result of `to_bytes`; None: these bytes are something else."""
         try:
             return msgspec.msgpack.decode(data, type=cls)
         except (ValueError, msgspec.MsgspecError):
             return None
 
 
-def contradict(one: Told, other: Told) -> bool:
-    """Whether both are of one place in one run, and of different lists up to there."""
+def contradict(one: SurvivorStatement, other: SurvivorStatement) -> bool:
+    """Return True if both have the same run and number, but cover different lists."""
     same = (one.run, one.number) == (other.run, other.number)
     return same and one.digest != other.digest
 
 
-def of_offers(offers: Iterable[Offer | None]) -> tuple[Told, ...]:
-    """What those who offer keys were told last, each once."""
-    told = (offer.told for offer in offers if offer is not None)
-    return tuple(dict.fromkeys(one for one in told if one is not None))
+def statements_of(offers: Iterable[Offer | None]) -> tuple[SurvivorStatement, ...]:
+    """Return the distinct statements that came with key offers."""
+    statements = (offer.statement for offer in offers if offer is not None)
+    return tuple(dict.fromkeys(s for s in statements if s is not None))
 
 
-def found_in(
-    mine: Iterable[Told], others: Sequence[Told], coordinator: PublicIdentity
-) -> TwoStories | None:
-    """Whether another member was told something else than this one, in a run of both.
+def find_equivocation(
+    mine: Iterable[SurvivorStatement],
+    others: Sequence[SurvivorStatement],
+    coordinator: PublicIdentity,
+) -> EquivocationProof | None:
+    """Return proof that another member received a different statement than this one, if any.
 
-    Only what the coordinator signed counts: a member that invents a story convicts nobody.
+    Only statements that the coordinator signed count: a member that invents one convicts nobody.
     """
     if not others:
         return None
-    own = {(told.run, told.number): told for told in mine}
+    known = {(statement.run, statement.number): statement for statement in mine}
     for theirs in others:
-        ours = own.get((theirs.run, theirs.number))
+        ours = known.get((theirs.run, theirs.number))
         if ours is None or not contradict(ours, theirs):
             continue
-        found = TwoStories(coordinator.name, ours, theirs)
+        proof = EquivocationProof(coordinator.name, ours, theirs)
         try:
-            found.check(coordinator)
+            proof.check(coordinator)
         except SecureFLError:
             continue
-        return found
+        return proof
     return None

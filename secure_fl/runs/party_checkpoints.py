@@ -18,7 +18,7 @@ from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
-from secure_fl.protocol.messages import Told
+from secure_fl.protocol.messages import SurvivorStatement
 from secure_fl.runs import checkpoint
 
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
@@ -131,7 +131,7 @@ class PartyCheckpoints:
             ) from error
         self.leave_out(party)
 
-    def keep_statement(self, statement: Told) -> None:
+    def keep_statement(self, statement: SurvivorStatement) -> None:
         """Add a line; nothing waits for the disk: a lost line costs evidence, and nobody's data."""
         line = {"run": statement.run.hex(), "number": statement.number}
         line |= {"digest": statement.digest.hex(), "signature": statement.signature.hex()}
@@ -147,7 +147,7 @@ class PartyCheckpoints:
                 reason="unwritable",
             ) from error
 
-    def statements(self) -> Sequence[Told]:
+    def statements(self) -> Sequence[SurvivorStatement]:
         """All whole lines; what a crash cut off is left out."""
         found = []
         lines = self._told.read_text().splitlines() if self._told.exists() else []
@@ -157,7 +157,7 @@ class PartyCheckpoints:
                 run, digest, signature = (
                     bytes.fromhex(line[key]) for key in ("run", "digest", "signature")
                 )
-                found.append(Told(run, int(line["number"]), digest, signature))
+                found.append(SurvivorStatement(run, int(line["number"]), digest, signature))
         return found
 
     def evidence(self) -> dict[str, Path]:
@@ -219,9 +219,9 @@ class NoCheckpoints:
     def convict(self, party: str, evidence: bytes) -> None:
         """Nothing is kept."""
 
-    def keep_statement(self, statement: Told) -> None:
+    def keep_statement(self, statement: SurvivorStatement) -> None:
         """Nothing is kept."""
 
-    def statements(self) -> Sequence[Told]:
+    def statements(self) -> Sequence[SurvivorStatement]:
         """Nothing was kept."""
         return ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError, SettingsError
 from secure_fl.events import EventLog, Listener
@@ -87,7 +87,9 @@ def run(
             fix="ask more hospitals: a sum over one hospital IS that hospital",
             field="protection.min_cohort",
         )
-    rules = Rules(None, sealed.min_cohort, sealed.threshold or default_threshold(len(names)))
+    rules = CoordinatorRules(
+        None, sealed.min_cohort, sealed.threshold or default_threshold(len(names))
+    )
     keys = make_keys(sealed.mode, names, None)
     wires = connect(keys)
     capture.begin(sealed.mode, None, tuple(names), wires.run)

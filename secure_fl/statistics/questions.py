@@ -22,10 +22,9 @@ from pydantic import Field, model_validator
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.data import PartyName
-from secure_fl.config.errors import examined, together
 from secure_fl.config.toml import Text
-from secure_fl.errors import SettingsError
-from secure_fl.faults import nearest
+from secure_fl.config.validation import joined, section_or_errors
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.settings import PositiveReal, Section
 
 FREE_TEXT = frozenset({"text", "pair", "tokens", "prompt", "completion", "history", "candidates"})
@@ -268,7 +267,7 @@ def of_tables(raws: Any, text: Text) -> tuple[Question, ...]:
         else:
             asked.append(found)
     if errors:
-        raise together(errors)
+        raise joined(errors)
     return tuple(asked)
 
 
@@ -281,7 +280,7 @@ def _question(raw: Mapping[str, Any], place: int, text: Text) -> Question | list
     for field, found in config_toml.odd_values(dict(raw)):
         fix = 'days stand in quotes, as in "2026-01-31"'
         return [text.error(f"{found}; no field takes that", (*key, *field), fix=fix)]
-    made = examined(KINDS[kind], raw, key, text)
+    made = section_or_errors(KINDS[kind], raw, key, text)
     if isinstance(made, list) or made.epsilon is None or kind not in SKETCHES:
         return made
     return [text.error("no noise is made for sketches", (*key, "epsilon"), fix="leave it out")]

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from secure_fl.config import toml as config_toml
-from secure_fl.config.errors import validate
 from secure_fl.config.toml import Text
+from secure_fl.config.validation import validate
 from secure_fl.errors import QuestionRefused
 from secure_fl.settings import Positive, Section
 from secure_fl.statistics.questions import Question

@@ -17,7 +17,7 @@ from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
@@ -98,7 +98,7 @@ def federate(
     """
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
     parties = [name for name in programs if name != host]
-    rules = Rules(host, min_cohort, threshold or default_threshold(len(parties)))
+    rules = CoordinatorRules(host, min_cohort, threshold or default_threshold(len(parties)))
     keys = keys or make_keys(mode, list(programs), host)
     wires = connect({name: keys[name] for name in programs}, run)
     out = Federated({}, {}, [], {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 from secure_fl import FedAvg
-from secure_fl.algorithms.base import Demands, Entry
+from secure_fl.algorithms.base import Entry
 from secure_fl.algorithms.fedavg import fedavg
 from secure_fl.algorithms.plugins import GROUP
 from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN, Registry
@@ -28,7 +29,7 @@ from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.policy.rules import PolicyRefusal, check
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+from secure_fl.settings import Positive
 from secure_fl.testing.hospitals import small
 from tests.support.event_documents import into
 from tests.support.policy_plans import COMPANY, TODAY, plan, policy
@@ -135,23 +136,21 @@ def test_a_site_runs_it_only_if_it_is_installed_there_and_named(install: Install
 
 
 @pytest.mark.parametrize(
-    ("points", "said"),
+    ("points", "words"),
     [
-        ({"fedavg": "faraway:ENTRY"}, "two algorithms are called 'fedavg'"),
-        ({"mine": "faraway:NOTHING"}, "cannot be used: AttributeError"),
-        ({"mine": "nowhere:ENTRY"}, "cannot be used: ModuleNotFoundError"),
-        ({"mine": "faraway:OTHER"}, "faraway:OTHER is of type int, not Entry"),
-        ({"yours": "faraway:ENTRY"}, "its settings are called 'mine'"),
+        ({"fedavg": "faraway:ENTRY"}, "'fedavg'"),
+        ({"mine": "faraway:NOTHING"}, "AttributeError"),
+        ({"mine": "nowhere:ENTRY"}, "ModuleNotFoundError"),
+        ({"mine": "faraway:OTHER"}, "type int"),
+        ({"yours": "faraway:ENTRY"}, "called 'mine'"),
     ],
 )
-def test_what_is_wrong_with_an_entry_point_is_said(
-    install: Install, points: dict[str, str], said: str
+def test_a_faulty_entry_point_is_explained(
+    install: Install, points: dict[str, str], words: str
 ) -> None:
     install(**points)
-    registry = Registry(BUILT_IN)
-    with pytest.raises(SettingsError, match=said) as caught:
-        registry[next(iter(points))]
-    assert "faraway" in str(caught.value)
+    with raises(SettingsError, words, "faraway"):
+        Registry(BUILT_IN)[next(iter(points))]
 
 
 def test_two_packages_cannot_share_a_name(install: Install) -> None:
@@ -170,12 +169,6 @@ class Halves(FedAvg):
 
     name: Literal["halves"] = "halves"  # type: ignore[assignment]
     times: Positive = 1
-
-    def demands(self, training: TrainingSettings, values: int) -> Demands:
-        return Demands.of_fit(self, training)
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        return (model,)
 
     @classmethod
     def entry(cls) -> Entry:
@@ -211,7 +204,21 @@ def test_a_program_passes_its_own_class(tmp_path: Path) -> None:
     assert "halves" not in ALGORITHMS
 
 
-def test_a_class_that_nobody_knows_is_told_both_ways() -> None:
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_program_is_there(name: str) -> None:
+    """Programs are named by strings, so that settings load without torch."""
+    coroutine = BUILT_IN[name].program(None, None, None)
+    assert inspect.iscoroutine(coroutine)
+    coroutine.close()
+
+
+def test_the_registry_loads_no_torch() -> None:
+    code = "import sys, secure_fl.algorithms.registry; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == "False"
+
+
+def test_an_unregistered_class_is_explained() -> None:
     with raises(SettingsError, "Lost is not registered", "Lost.entry()", GROUP):
         small(Lost())
     with raises(SettingsError, "'fedadam'"):

@@ -261,7 +261,7 @@ def test_what_is_missing_is_an_error_and_no_protection(lost, match, sealed, tmp_
 def test_another_result_is_told(text, sealed, tmp_path):
     shutil.copytree(sealed, tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text(text)
-    with raises(RunError, reason="form"):
+    with raises(RunError, reason="malformed"):
         looked(tmp_path / "run")
 
 

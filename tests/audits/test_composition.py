@@ -25,7 +25,7 @@ from secure_fl.audits.selftest.composition import (
 )
 from secure_fl.audits.selftest.composition_subjects import composition_trials, paired
 from secure_fl.config import load as config
-from secure_fl.learning.dp.model import Bounds
+from secure_fl.learning.dp.private_model import Bounds
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings

@@ -29,6 +29,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
@@ -187,7 +188,7 @@ def test_fedids_batches_are_put_back_in_their_places():
     public = prior().outsiders[:10]
     p = replace(prior(), algorithm=FedID(public_batch=3, batches_per_exchange=2))
     silo = Silo("host", public, public=public)
-    site = Site(silo, p.task, SPEC, p.training, p.seed, EventLog("host"))
+    site = Site(silo, SiteSpec(p.task, SPEC, p.training, p.seed), SiteContext(EventLog("host")))
     y = np.random.default_rng(1).dirichlet([1, 1], 10)
     batches = PublicRecords(site, 3).batches(1, 0)  # three of three; the third finds no partner
     rows = np.concatenate([batches[0].numpy(), batches[1].numpy()])

@@ -132,7 +132,7 @@ def test_hospitals_with_and_without_a_gpu_end_with_the_same_model(
     """`agree` compares digests at all parties, so a bit that differed would end the run."""
     turn = count()
     monkeypatch.setattr(
-        "secure_fl.learning.training.pick_device",
+        "secure_fl.learning.local_training.pick_device",
         lambda _: torch.device("cuda" if next(turn) % 2 else "cpu"),
     )
     alike(federation(name, "auto", "he+secagg").run(), federation(name, "cpu").run())

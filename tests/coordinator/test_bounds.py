@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.coordinator import run_steps as steps
-from secure_fl.coordinator.blame import Inquest
+from secure_fl.coordinator import run_steps
+from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.run_steps import STEPS, DeclareStep
-from secure_fl.coordinator.sum_steps import Rules, Sent, StepContext, SumStep
+from secure_fl.coordinator.sum_steps import CoordinatorRules, StepContext, SumStep
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.errors import SecureFLError, WireError
@@ -25,7 +25,7 @@ from secure_fl.party import exchange
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Link, Received
 from secure_fl.protocol.messages import Audience, Declare, Offer, Ready, Segment, SumInput
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, summing
@@ -72,14 +72,14 @@ def test_lists_that_no_honest_party_sends_are_refused_before_they_are_looked_at(
 
 def declared(message: Declare, party: str = "west") -> None:
     """The step in which all declare their names, up to its answer."""
-    step = DeclareStep(StepContext(None, NAMES, None, Offered(), None))  # type: ignore[arg-type]
-    step.take(party, message, b"")
+    step = DeclareStep(StepContext(None, NAMES, None, OfferedKeys(), None))  # type: ignore[arg-type]
+    step.receive(party, message, b"")
 
 
 def test_a_name_that_is_declared_often_would_keep_a_coordinator_busy() -> None:
     """Quadratic in how often: 16,000 times are 80 KB and seconds, a megabyte is minutes."""
     some, more = ({"west": ("x",) * count} for count in (4_000, 16_000))
-    assert seconds(lambda: steps._by_name(more)) > 6 * seconds(lambda: steps._by_name(some))
+    assert seconds(lambda: run_steps._by_name(more)) > 6 * seconds(lambda: run_steps._by_name(some))
 
 
 def test_who_declares_a_name_twice_is_refused_at_once() -> None:
@@ -144,11 +144,11 @@ def test_a_megabyte_of_anything_costs_a_coordinator_little(worst: tuple[Any, byt
     frame = link.pack(message, Bulk.of(bulk))
     assert 400_000 < frame.size < 1_200_000
     totals = blind_totals(ProtectionSettings(), NAMES, host=None, threshold=3, run=run)
-    offered = Offered(NAMES, dict.fromkeys(NAMES, Offer(KEY, {}, DIGEST)), 1)
-    rules = Rules(None, 3, 3)
+    offered = OfferedKeys(NAMES, dict.fromkeys(NAMES, Offer(KEY, {}, DIGEST)), 1)
+    rules = CoordinatorRules(None, 3, 3)
     sums = SumStep(StepContext(rules, NAMES, totals, offered, None))
     sums.total, sums.survivors = totals(Audience.PARTIES, offered), NAMES
-    inquest = Inquest(Sent({"west": frame.head}, {}), "west", frame, "coordinator", asked="west")
+    inquest = Inquest(SentSum({"west": frame.head}, {}), "west", frame, "coordinator", asked="west")
 
     def taken() -> None:
         received = Received.of(frame, me.public)
@@ -159,7 +159,7 @@ def test_a_megabyte_of_anything_costs_a_coordinator_little(worst: tuple[Any, byt
         context = StepContext(rules, NAMES, totals, offered, sums, inquest if finds else None)
         with suppress(SecureFLError):
             step: Any = STEPS[kind](context)
-            step.take("west", received.envelope.message, frame.bulk)
+            step.receive("west", received.envelope.message, frame.bulk)
 
     assert min(seconds(taken) for _ in range(3)) < 0.05
 
@@ -183,7 +183,7 @@ def test_a_megabyte_of_anything_costs_a_party_little(message: Any) -> None:
     """At any point of a sum: it is answered, or refused, without much work."""
     run, hub = bytes(16), Identity.generate("coordinator")
     keys = make_keys("he+secagg", NAMES, None)
-    rules, protection = Rules(None, 3, 3), ProtectionSettings()
+    rules, protection = CoordinatorRules(None, 3, 3), ProtectionSettings()
 
     def answered() -> float:
         own = Link(run, keys["west"].identity, hub.public, asks=False)

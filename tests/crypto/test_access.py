@@ -58,7 +58,7 @@ def test_whom_else_a_list_names_is_seen(
     tmp_path: Path, others: tuple[tuple[int, ...], ...]
 ) -> None:
     file = listed(tmp_path / "passphrase", (MASK, READ, NOBODY), *others)  # type: ignore[arg-type]
-    with raises(KeyringError, reason="exposed"):
+    with raises(KeyringError, reason="permissions"):
         check_private(file, 0o600)
 
 

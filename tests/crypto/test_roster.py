@@ -77,8 +77,8 @@ def _swap_key(roster: Roster) -> Roster:
 WRONG: tuple[tuple[str, Callable[[Roster], Roster]], ...] = (
     ("signature", lambda r: replace(r, version=7)),
     ("signature", _swap_key),
-    ("stranger", lambda r: replace(r, signatures=(*r.signatures, ("eve", bytes(64))))),
-    ("names", lambda r: replace(r, members=(*r.members, r.members[0]))),
+    ("not-listed", lambda r: replace(r, signatures=(*r.signatures, ("eve", bytes(64))))),
+    ("duplicate-names", lambda r: replace(r, members=(*r.members, r.members[0]))),
     (
         "role",
         lambda r: replace(
@@ -86,7 +86,10 @@ WRONG: tuple[tuple[str, Callable[[Roster], Roster]], ...] = (
             members=(replace(r.members[0], role="boss"), *r.members[1:]),  # type: ignore[arg-type]
         ),
     ),
-    ("hosts", lambda r: replace(r, members=tuple(replace(m, role="host") for m in r.members))),
+    (
+        "several-hosts",
+        lambda r: replace(r, members=tuple(replace(m, role="host") for m in r.members)),
+    ),
     ("no-party", lambda r: replace(r, members=())),
     ("card", lambda r: replace(r, members=(replace(r.members[0], name="west"), *r.members[1:]))),
     ("shared-key", lambda r: replace(r, coordinator=r.members[0].identity)),
@@ -102,7 +105,7 @@ def test_what_is_wrong_is_said(reason: str, wrong: Callable[[Roster], Roster]) -
 
 
 def test_names_that_differ_by_case_only_are_refused() -> None:
-    with raises(KeyringError, reason="names"):
+    with raises(KeyringError, reason="duplicate-names"):
         make_roster(members("north", "North", "east"), site("hub").public)
 
 
@@ -116,7 +119,7 @@ def test_an_expired_roster_is_refused() -> None:
 def test_a_foreign_identity_neither_signs_nor_uses_it() -> None:
     impostor = Identity.generate("north")
     for reason, action in (
-        ("stranger", lambda: unsigned(*NAMES).sign(site("west"))),
+        ("not-listed", lambda: unsigned(*NAMES).sign(site("west"))),
         ("other-keys", lambda: unsigned(*NAMES).sign(impostor)),
         ("other-keys", lambda: signed(*NAMES).verify(me=impostor.public)),
     ):
@@ -127,16 +130,16 @@ def test_a_foreign_identity_neither_signs_nor_uses_it() -> None:
 def test_files_are_closed() -> None:
     good = json.loads(roster_bytes(signed(*NAMES)))
     for change, reason, named in (
-        ({"extra": 1}, "form", "extra"),
-        ({"format": 2}, "version", "2"),
+        ({"extra": 1}, "malformed", "extra"),
+        ({"format": 2}, "other-format", "2"),
         ({"fingerprint": "00000"}, "changed", "fingerprint"),
-        ({"created": "2026-01-01T00:00:00"}, "form", "created"),
-        ({"members": [{**good["members"][0], "role": "boss"}]}, "form", "role"),
+        ({"created": "2026-01-01T00:00:00"}, "malformed", "created"),
+        ({"members": [{**good["members"][0], "role": "boss"}]}, "malformed", "role"),
     ):
         with raises(KeyringError, named, reason=reason):
             read_roster(json.dumps(good | change).encode())
     for cut in (b"", roster_bytes(signed(*NAMES))[:-40]):
-        with raises(KeyringError, reason="form"):
+        with raises(KeyringError, reason="malformed"):
             read_roster(cut)
 
 

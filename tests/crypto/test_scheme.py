@@ -79,4 +79,4 @@ def test_cohorts_that_do_not_fit_are_refused():
 )
 def test_bad_slots_are_refused(slots):
     with pytest.raises(CryptoError):
-        check_slots(COHORT, slots)
+        check_slots(slots)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.sealing import packing
 from secure_fl.crypto.sealing.packing import Codec
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -20,7 +20,7 @@ from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Rule, SumUnderWay
+from secure_fl.protocol.ports import Group, Rule, SumInProgress
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, Program, federate
@@ -227,14 +227,16 @@ class ThinNoise:
 
     def check_survivors(self, survivors: int) -> None:
         if survivors < 4:
-            raise BudgetError("this sum lost too much of its noise", reason="lost-noise")
+            raise BudgetError("this sum lost too much of its noise", reason="too-many-dropouts")
 
 
-def begun(rule: Rule) -> SumUnderWay:
+def begun(rule: Rule) -> SumInProgress:
     """One party's half of a sum whose input has been sent."""
     keys, settings = make_keys("secagg", NAMES, None), ProtectionSettings(mode="secagg")
     sums = {
-        n: privacy_layer(settings, keys[n], Rules(None, 2, 3), run=bytes(16), seed=0).sums
+        n: privacy_layer(
+            settings, keys[n], CoordinatorRules(None, 2, 3), run=bytes(16), seed=0
+        ).sums
         for n in NAMES
     }
     offers = {n: half.next_keys(NAMES) for n, half in sums.items()}
@@ -277,7 +279,9 @@ def test_each_step_of_a_sum_is_taken_once_and_in_order() -> None:
 @pytest.mark.parametrize("mode", ["none", "he"])
 def test_a_sum_without_masks_has_nothing_to_settle_and_opens_once(mode: Protection) -> None:
     keys, settings = make_keys(mode, NAMES, None), ProtectionSettings(mode=mode)
-    sums = privacy_layer(settings, keys["a"], Rules(None, 2, 3), run=bytes(16), seed=0).sums
+    sums = privacy_layer(
+        settings, keys["a"], CoordinatorRules(None, 2, 3), run=bytes(16), seed=0
+    ).sums
     assert sums.next_keys(NAMES) is None
     under_way = sums.begin([Group(("a",), {"k": np.ones(3, np.float32)})], Rule(), (1, 1))
     for masked in (

@@ -134,7 +134,7 @@ def test_a_replay_is_caught_and_named():
         StreamId("run", "other", 5),
         StreamId("nur", "segment", 5),
     ):
-        with raises(TamperError, reason="sum", sum=stream.sum):
+        with raises(TamperError, reason="wrong-sum", sum=stream.sum):
             check(opened, sum(tag.values()), stream=stream)
 
 

@@ -293,7 +293,7 @@ def test_finished_streams_are_not_kept_for_a_minute(kits: Kits) -> None:
 def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
     url = free_url()
     with FlareHub(url, kits.coordinator, ["east"]):
-        with raises(RunError, reason="address"):
+        with raises(RunError, reason="unusable-address"):
             FlareHub(url, kits.coordinator, ["east"])
     with raises(SettingsError, "https://127.0.0.1"):
         FlareHub("https://127.0.0.1", kits.coordinator, ["east"])

@@ -23,7 +23,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.data.examples import Example, Text
-from secure_fl.data.public import without_labels
+from secure_fl.data.public_set import without_labels
 from secure_fl.data.splits import write
 from secure_fl.errors import (
     DataError,

@@ -17,7 +17,7 @@ from secure_fl.config.build import RunSettings
 from secure_fl.config.load import loads
 from secure_fl.display.sinks import to_csv
 from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
-from secure_fl.learning.tasks.text import Classification
+from secure_fl.learning.tasks.classification import Classification
 from secure_fl.settings import TrainingSettings
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises

@@ -17,7 +17,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
-from secure_fl.corpora.ner import OWN
+from secure_fl.corpora.entities import OWN
 from secure_fl.events import Event, Scored
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported

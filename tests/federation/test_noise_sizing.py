@@ -11,7 +11,7 @@ import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSums
@@ -64,7 +64,7 @@ def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sen
     less = 1 - 1e-9  # at the edge of what is useful, nothing is refused
     edge = found.std_useful * math.sqrt(2 / 4) * less  # all present: 4 shares for 2
     account(NoiseSettings(epsilon=1e9, std=edge)).size(EXAMPLES, CLASSES, 1, 4)
-    with raises(BudgetError, reason="drowned"):
+    with raises(BudgetError, reason="noise-hides-signal"):
         account(NoiseSettings(epsilon=1e9, std=edge * (1 + 1e-6))).size(EXAMPLES, CLASSES, 1, 4)
 
 
@@ -87,9 +87,9 @@ def test_a_useful_plan_runs_and_advice_makes_it_one() -> None:
         ({"epsilon": 0}, "a number above 0"),
         ({"epsilon": math.inf}, "finite"),
         ({"epsilon": 8, "delta": 1}, "a number below 1"),
-        ({"epsilon": 8, "target_epsilon": 9}, "up to the budget"),
+        ({"epsilon": 8, "target_epsilon": 9}, "at most epsilon"),
         ({"epsilon": 8, "target_epsilon": 2, "std": 3}, "not both"),
-        ({"epsilon": 8, "dropouts": -1}, "from 0 on"),
+        ({"epsilon": 8, "dropouts": -1}, "of at least 0"),
         ({"epsilon": 8, "ledger": ""}, "not empty"),
     ],
 )
@@ -99,13 +99,13 @@ def test_odd_settings_are_refused(fields: dict[str, Any], said: str) -> None:
 
 
 def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
-    with pytest.raises(SettingsError, match="with none, each would be seen"):
+    with pytest.raises(SettingsError, match="a mode that hides updates"):
         ProtectionSettings(mode="none", noise=NoiseSettings(epsilon=8.0))
     silos = [Silo(name, notes(10, name)) for name in NAMES]
     protection = ProtectionSettings(noise=NoiseSettings(epsilon=8.0))
     with raises(SettingsError, field="protection.noise"):
         Federation(silos, FedAvg(), protection=protection)
-    with raises(BudgetError, reason="nobody-left"):
+    with raises(BudgetError, reason="no-noise-source"):
         account(forced(dropouts=3)).size(EXAMPLES, CLASSES, 1, 4)
 
 
@@ -118,7 +118,7 @@ def test_host_sums_have_16_bits_and_fit_for_128_parties() -> None:
     cards = {name: keys["h000"].peers.get(name, keys["h000"].identity.public) for name in names}
     many = replace(keys["h000"], peers={**cards, HUB: keys[HUB].identity.public})
     protection = ProtectionSettings(bits=4)
-    sums = privacy_layer(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0).sums
+    sums = privacy_layer(protection, many, CoordinatorRules(HUB, 3, 86), run=bytes(16), seed=0).sums
     assert isinstance(sums, SecureSums)
     scales, parties = sums.context.transcript.scales, sums.context.parties
     group = Group(tuple(names), {"y": VOTE})

@@ -304,7 +304,7 @@ def test_layers_of_an_unknown_architecture_are_not_guessed() -> None:
     class Odd(nn.Module):
         config = transformers.BertConfig(num_hidden_layers=3)
 
-    with pytest.raises(ModelError, match="cannot be told apart"):
+    with pytest.raises(ModelError):
         anatomy.encoder_layers(Odd())
 
 

@@ -15,7 +15,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning import anatomy, models, training
+from secure_fl.learning import anatomy, local_training, models
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import AdapterSettings, DPSettings
@@ -116,7 +116,7 @@ def test_what_cannot_is_refused_before_it_trains(monkeypatch: pytest.MonkeyPatch
 def test_a_processor_without_bfloat16_trains_in_float32_and_says_so(
     knows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "knows_bfloat16", lambda device: knows)
+    monkeypatch.setattr(local_training, "supports_bfloat16", lambda device: knows)
 
     def trained(precision: str) -> tuple[dict[str, Tensor], list[Any]]:
         events: list[Any] = []

@@ -22,7 +22,7 @@ from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
 from tests.support.limits import files_of_at_most
@@ -139,7 +139,7 @@ SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
 def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
     total = blind_totals(
         ProtectionSettings(mode="secagg"), ("a", "b"), host=None, threshold=2, run=bytes(16)
-    )(Audience.PARTIES, Offered())
+    )(Audience.PARTIES, OfferedKeys())
     one, large = from_slots(np.ones(4, np.uint64)), from_slots(np.full(4, 2**47, np.uint64))
     total.add("a", SEGMENTS, one + one)
     with raises(WireError, field="slots"):

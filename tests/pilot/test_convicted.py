@@ -14,7 +14,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.main import main
 from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.secure_sum import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, Misconduct
 from secure_fl.pilot.coordinator_process import RunLeader
@@ -29,20 +29,20 @@ def spoiling(
     monkeypatch: pytest.MonkeyPatch, in_round: int, liars: tuple[str, ...] = (LIAR,)
 ) -> None:
     """In one round the liars change a slot of what they send, after they tagged it."""
-    sealed, seal = SumUnderWay._masked, SumUnderWay._seal
+    sealed, seal = SecureSumInProgress._masked, SecureSumInProgress._seal
 
-    def remember(sum: SumUnderWay, group: Any, at: Any) -> Any:
+    def remember(sum: SecureSumInProgress, group: Any, at: Any) -> Any:
         sum.round = at[0]  # type: ignore[attr-defined]
         return seal(sum, group, at)
 
-    def masked(sum: SumUnderWay, *what: Any) -> Slots:
+    def masked(sum: SecureSumInProgress, *what: Any) -> Slots:
         slots = sealed(sum, *what)
         if sum._context.me == LIAR and sum.round >= in_round:  # type: ignore[attr-defined]
             slots[0] = (slots[0] + np.uint64(1)) % np.uint64(COHORT.modulus)
         return slots
 
-    monkeypatch.setattr(SumUnderWay, "_seal", remember)
-    monkeypatch.setattr(SumUnderWay, "_masked", masked)
+    monkeypatch.setattr(SecureSumInProgress, "_seal", remember)
+    monkeypatch.setattr(SecureSumInProgress, "_masked", masked)
 
 
 def five(folder: Path) -> LocalPilot:

@@ -107,7 +107,7 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(
         made.lead(patience=0).run()
     told, *_ = made.seen("refused")
     assert told["party"] == victim and "keys rotate" in told["why"]
-    with raises(KeyringError, reason="retired"):
+    with raises(KeyringError, reason="retired-keys"):
         made.processes[victim]._memory.require_unforged(made.roster)
     SiteMemory(tmp_path / "another").require_unforged(made.roster)
 

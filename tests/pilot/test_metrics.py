@@ -199,7 +199,7 @@ def test_what_changes_without_an_event_is_asked_for(served):
     found = fetch(port)
     assert found['secure_fl_connected{member="north"}'] == 1
     assert found['secure_fl_connected{member="south"}'] == 0
-    assert found['secure_fl_dropped_messages_total{reason="stranger"}'] == 4
+    assert found['secure_fl_dropped_messages_total{reason="not-listed"}'] == 4
 
 
 def status_of(port: int, method: str, path: str, host: str | None = None) -> int:
@@ -273,7 +273,7 @@ def test_it_listens_on_this_machine_only_and_ends_with_the_run():
         assert port is not None
         (thread,) = (t for t in threading.enumerate() if t.name == "metrics")
         assert thread.daemon
-        with raises(RunError, port, reason="address"), serving(Meter(), port):
+        with raises(RunError, port, reason="unusable-address"), serving(Meter(), port):
             pass
         with pytest.raises(OSError, match="refused"):  # loopback, by another address
             socket.create_connection(("127.0.0.2", port), timeout=2)
@@ -290,7 +290,7 @@ def test_it_is_off_unless_asked_for():
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "secure_fl.pilot.scraping")
-    with raises(RunError, reason="extra") as caught, serving(Meter(), 0):
+    with raises(RunError, reason="missing-extra") as caught, serving(Meter(), 0):
         pass
     assert ".[metrics]" in caught.value.fix
     with serving(Meter(), None) as port:  # nor is it needed where nothing is shown

@@ -147,15 +147,15 @@ def test_a_kit_that_was_changed_or_is_for_another_card_does_not_open(places: Pla
     require_own(load_kit(open_kit(kit, me, folder / "kit")), me)  # it is genuine
     assert (folder / "kit" / "client.key").stat().st_mode & 0o077 == 0
     for reason, changed in (
-        ("sealed", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
-        ("form", data[: len(data) // 2]),
-        ("version", data.replace(b"secure-fl/kit/2", b"secure-fl/kit/9")),
+        ("cannot-open", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+        ("malformed", data[: len(data) // 2]),
+        ("other-format", data.replace(b"secure-fl/kit/2", b"secure-fl/kit/9")),
     ):
         kit.write_bytes(changed)
         with raises(KeyringError, reason=reason):
             open_kit(kit, me, folder / "other")
     kit.write_bytes(data)
-    with raises(KeyringError, reason="recipient"):
+    with raises(KeyringError, reason="other-recipient"):
         open_kit(kit, places_identity(places.folder / "east"), folder / "other")
     assert not (folder / "other").exists()
 

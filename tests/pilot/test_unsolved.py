@@ -12,7 +12,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.secure_sum import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.party.session import Session
@@ -28,9 +28,9 @@ LIAR = "hospital-3"
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot]:
     """A pilot in which one tags wrongly each time, and never shows what it sent."""
-    masked, examine = SumUnderWay._masked, Session._examine
+    masked, examine = SecureSumInProgress._masked, Session._examine
 
-    def spoiled(sum: SumUnderWay, *what: Any) -> Any:
+    def spoiled(sum: SecureSumInProgress, *what: Any) -> Any:
         slots = masked(sum, *what)
         if sum._context.me == LIAR:
             slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
@@ -40,7 +40,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot
         found, bulk = examine(session, message, frame)
         return found, b"" if session.party == LIAR else bulk
 
-    monkeypatch.setattr(SumUnderWay, "_masked", spoiled)
+    monkeypatch.setattr(SecureSumInProgress, "_masked", spoiled)
     monkeypatch.setattr("secure_fl.party.session.Session._examine", hiding)
     plan = plan_of(FedAvg(rounds=2), protection=ProtectionSettings(min_cohort=3))
     town = local_pilot(tmp_path, plan, 5)
@@ -64,7 +64,7 @@ def test_a_coordinator_that_forgets_costs_all_their_keys(made: LocalPilot) -> No
     for _ in range(2):
         with pytest.raises(SecureFLError):
             lead(made, remembers=False)
-    with raises(KeyringError, reason="retired"):
+    with raises(KeyringError, reason="retired-keys"):
         require_keys(made)
 
 

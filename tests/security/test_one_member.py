@@ -14,7 +14,7 @@ from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 from secure_fl.crypto.sealing import blind_sum, packing, sharing, step_keys, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
-from secure_fl.crypto.sealing.secure_sum import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.segments import Layout
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Scales
@@ -122,10 +122,10 @@ def test_the_grid_that_a_total_gives_is_added_in_one_order() -> None:
 
 def with_a_negative_norm_later(monkeypatch: pytest.MonkeyPatch) -> Federated:
     """Sums that carry their norms; in the second of three, the liar's is below nothing."""
-    seal, encode = SumUnderWay._seal, Layout.encode
+    seal, encode = SecureSumInProgress._seal, Layout.encode
     speaking: list[tuple[str, int]] = []
 
-    def sealing(sum: SumUnderWay, group: Group, at: SumId) -> object:
+    def sealing(sum: SecureSumInProgress, group: Group, at: SumId) -> object:
         speaking.append((sum._context.me, at[1]))
         return seal(sum, group, at)
 
@@ -137,7 +137,7 @@ def with_a_negative_norm_later(monkeypatch: pytest.MonkeyPatch) -> Federated:
             slots[:end] = packing.encode_wide(np.array([large - 1e6, small]))
         return slots, leftovers
 
-    monkeypatch.setattr(SumUnderWay, "_seal", sealing)
+    monkeypatch.setattr(SecureSumInProgress, "_seal", sealing)
     monkeypatch.setattr(Layout, "encode", encoding)
     programs = {name: summing(VALUES, times=3, carry=True) for name in NAMES}
     return federate(programs, mode="he+secagg", catch=True, min_cohort=3)

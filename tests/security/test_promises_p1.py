@@ -22,7 +22,7 @@ from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
@@ -55,7 +55,7 @@ def test_a_coordinator_offered_a_secret_key_refuses_to_start() -> None:
                 COHORT.modulus,
                 offered,
                 masks=True,
-                offered=Offered(),
+                offered=OfferedKeys(),
                 numbers={},
                 host=None,
                 threshold=1,
@@ -177,5 +177,5 @@ def test_ciphertexts_alone_carry_no_host_sum() -> None:
     assert isinstance(out.error, SecureFLError) and "hub" not in out.results
     with pytest.raises(CohortError, match="needs masks"):
         blind_totals(ProtectionSettings(mode="he"), NAMES, host="hub", threshold=3, run=bytes(16))(
-            messages.Audience.HOST, Offered()
+            messages.Audience.HOST, OfferedKeys()
         )

@@ -205,7 +205,7 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
 
             class Counting:
                 check, masked, result = total.check, total.masked, total.result
-                lost, selves = total.lost, total.selves
+                lost, self_mask_seeds = total.lost, total.self_mask_seeds
 
                 def add(self, sender: str, segments: Any, data: bytes) -> None:
                     for _ in range(often if sender == "north" else 1):

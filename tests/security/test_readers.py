@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.sealing.secure_sum import SecureSums, SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Upload
@@ -41,7 +41,7 @@ def test_a_reader_that_contributes_is_refused(
     """A hospital that runs another program: it seals into a segment that it only reads."""
     honest = SecureSums.begin
 
-    def begin(self: SecureSums, groups: Any, rule: Any, at: Any) -> SumUnderWay:
+    def begin(self: SecureSums, groups: Any, rule: Any, at: Any) -> SecureSumInProgress:
         if self.context.me != "west":
             return honest(self, groups, rule, at)
         keys = self._keys

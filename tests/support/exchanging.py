@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secure_fl.algorithms.fedkd.factor_exchange import FactorExchange, factor_exchange
+from secure_fl.algorithms.fedkd.factor_exchange import factor_exchange
 from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.algorithms.updates import Update
 from secure_fl.events import EventLog
@@ -24,7 +23,6 @@ from tests.support.event_documents import into
 NAMES = ("east", "north", "south", "west")
 WAYS: tuple[FactorMode, ...] = get_args(FactorMode)
 MODES: tuple[Protection, ...] = get_args(Protection)
-SLOW = pytest.mark.slow
 Matrix = NDArray[np.float64]
 
 
@@ -56,7 +54,6 @@ def exchanged(
     T: float = 0.95,
     max_rank: int | None = None,
     weights: Mapping[str, float] | None = None,
-    after: Callable[[FactorExchange], None] = lambda way: None,
     **options: Any,
 ) -> dict[str, Log]:
     """Let every party exchange its updates, one after the other, through the real door."""
@@ -77,7 +74,6 @@ def exchanged(
                 log.kept.append(
                     {n: torch.zeros_like(δ) for n, δ in Δ.items()} | ready.personal.state_dict()
                 )
-                after(ready)
             log.width = [e["widths"] for e in events if e["event"] == "factor_widths"]
             return log
 

@@ -25,6 +25,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.dp.scope import sampling_units
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 
@@ -129,7 +130,11 @@ def make_site(
         silo.name, dp, units, batch_size, passes=passes, ledger=ledger, run="this run"
     )
     model = ModelSettings(layers=1)
-    return Site(silo, task, model, training, 1, EventLog("north", listener), privacy=privacy)
+    return Site(
+        silo,
+        SiteSpec(task, model, training, 1),
+        SiteContext(EventLog("north", listener), privacy=privacy),
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -58,7 +58,7 @@ def play(
         async def run(cohort: Cohort) -> Any:
             own = own_of(party, tiers[party], depths, size)
             mixing = way(own, server(), beta, reading)
-            members, before = TierMembers(ladder, tiers), frozenset[str]()
+            members, before = TierMembers(ladder, tiers), list[str]()
             model: dict[str, Tensor] = {n: torch.zeros(size) for n in own.parts}
             history = []
             for number, g in enumerate(updates[party], 1):

@@ -16,10 +16,10 @@ import numpy as np
 from pydantic import Field
 
 from secure_fl.algorithms.base import Algorithm, Demands, Entry
-from secure_fl.data.public import digest
+from secure_fl.data.public_set import digest
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
-from secure_fl.learning.counts import Counts, Rows, pieces, whole
+from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
 
@@ -117,7 +117,7 @@ async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
 
 
 async def share_own(
-    cohort: Cohort, site: Site, rows: Mapping[str, Mapping[str, Rows]]
+    cohort: Cohort, site: Site, rows: Mapping[str, Mapping[str, Contributions]]
 ) -> dict[str, dict[str, float]]:
     """Share the main metric of each hospital whose policy allows it, among the members.
 
@@ -136,7 +136,10 @@ async def share_own(
 
 
 async def compare(
-    cohort: Cohort, site: Site, rows: Mapping[str, Mapping[str, Rows]], totals: Mapping[str, Counts]
+    cohort: Cohort,
+    site: Site,
+    rows: Mapping[str, Mapping[str, Contributions]],
+    totals: Mapping[str, Counts],
 ) -> list[dict[str, Any]]:
     """Compare each model with the first one, record by record."""
     first, *others = rows
@@ -156,7 +159,7 @@ async def compare(
     opened = await cohort.sum(pieces(squares), together=True)
     if not opened:  # a member left between the two sums
         return []
-    totals_of_squares = whole(opened)
+    totals_of_squares = from_pieces(opened)
     return [
         {
             "model": other,

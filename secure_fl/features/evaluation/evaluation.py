@@ -162,8 +162,10 @@ def pinned(models: Sequence[Path | str], task: TaskSettings) -> Evaluate:
     """Name models for a pilot's plan, with the digests of the models on this machine."""
     cfg = Evaluate(models=named(models, here=False))
     made = make_task(with_labels(task, cfg))
-    models = (m.model_copy(update={"digest": read(m.name, made).digest()}) for m in cfg.models)
-    return Evaluate(models=tuple(models))
+    with_digests = (
+        model.model_copy(update={"digest": read(model.name, made).digest()}) for model in cfg.models
+    )
+    return Evaluate(models=tuple(with_digests))
 
 
 def named(models: Sequence[Path | str], *, here: bool = True) -> tuple[EvaluatedModel, ...]:

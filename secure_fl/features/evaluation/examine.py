@@ -1,4 +1,4 @@
-"""Models from a folder or a hub, checked against a task and measured at a site."""
+"""Finished models: read from a folder or a hub, checked against a task, and measured at a site."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.errors import DataError, ModelError
-from secure_fl.learning.counts import Counts, Rows
-from secure_fl.learning.intervals import Z, slopes
+from secure_fl.learning.metric_counts import Contributions, Counts
+from secure_fl.learning.metrics import Z, slopes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,45 +23,47 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Task
 
 SPLIT = "test"
-SQUARES = "squares"  # counts from which no metric follows
-UNNAMED = re.compile(r"LABEL_\d+")  # the default names of transformers
+SQUARES = "squares"  # no metric depends on them
+UNNAMED = re.compile(r"LABEL_\d+")  # the default class names of transformers
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model with its tokenizer and its classes, in the model's order."""
+class LoadedModel:
+    """A model with its tokenizer, and its classes in the order of its outputs."""
 
     model: nn.Module
     tokenizer: Any
     labels: tuple[str, ...]
 
     def digest(self) -> str:
-        """Digest weights, classes and tokens."""
+        """A digest of weights, classes and tokenizer."""
+        import torch
+
         digest = hashlib.sha256("\n".join(self.labels).encode())
         digest.update(self.tokenizer.backend_tokenizer.to_str().encode())
         for name, weight in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
             flat = weight.detach().cpu().contiguous().flatten()
-            digest.update(memoryview(flat.view(_bytes()).numpy()))
+            digest.update(memoryview(flat.view(torch.uint8).numpy()))
         return digest.hexdigest()
 
     def in_order(self, logits: Tensor, labels: tuple[str, ...]) -> Tensor:
-        """Reorder logits by the task's classes."""
+        """Logits with the classes in the task's order."""
         if self.labels == labels:
             return logits
         return logits[..., [self.labels.index(name) for name in labels]]
 
 
-def read(name: str, task: Task) -> Loaded:
-    """Read a model for a task, or raise if it does not fit or lacks weights."""
+def read(name: str, task: Task) -> LoadedModel:
+    """Read a model that fits a task; refuse one that lacks weights or has other classes."""
     from secure_fl.learning.exporting import CARD, load_exported
 
     folder = Path(name).expanduser()
     if (folder / CARD).is_file():
-        model, tokenizer, own = load_exported(folder)
-        if own.kind != task.kind:
-            raise _unfit(name, f"it was trained for the task {own.kind!r}, not {task.kind!r}")
-        loaded = Loaded(model.eval(), tokenizer, own.labels)
+        model, tokenizer, trained = load_exported(folder)
+        if trained.kind != task.kind:
+            raise _unfit(name, f"it is for the task {trained.kind!r}, not {task.kind!r}")
+        loaded = LoadedModel(model.eval(), tokenizer, trained.labels)
     else:
         loaded = _read_plain(name, folder, task)
     _require_labels(name, loaded.labels, task)
@@ -69,7 +71,7 @@ def read(name: str, task: Task) -> Loaded:
 
 
 def labels_of(name: str) -> tuple[str, ...] | None:
-    """Return the classes or entity tags that a model names, or None."""
+    """The classes that a model names, including entity tags; None where it names none."""
     from secure_fl.learning.exporting import CARD, load_exported
 
     folder = Path(name).expanduser()
@@ -78,39 +80,34 @@ def labels_of(name: str) -> tuple[str, ...] | None:
     return _named(name)
 
 
-def _read_plain(name: str, folder: Path, task: Task) -> Loaded:
-    """Read a checkpoint of transformers or peft that includes the head of the task."""
-    from secure_fl.learning import adapter_files
-    from secure_fl.learning.models import load_model, load_tokenizer
+def _read_plain(name: str, folder: Path, task: Task) -> LoadedModel:
+    """A checkpoint as transformers or peft writes it, complete with the head of the task."""
+    from secure_fl.learning.models import load_model, load_tokenizer, part_in
     from secure_fl.settings import ModelSettings
 
     if name == "tiny":
         raise ModelError(
-            "the built-in model is not trained",
+            "the built-in model is untrained",
             model=name,
-            fix="train it first, and give the folder of the run",
+            fix="train it first, and give the run's folder",
         )
     if not folder.is_dir() and (folder.is_absolute() or name.startswith((".", "~"))):
         raise ModelError("there is no such folder", model=name, fix="check the path")
     labels = (_named(name) or ()) if task.labels else ()
     _require_labels(name, labels, task)
-    base = adapter_files.base_of(folder) if folder.is_dir() else None
-    own = (folder / "tokenizer.json").is_file() or base is None
-    spec = ModelSettings(name=base or name, freeze_embeddings=False, pooling=_pooling(task))
-    tokenizer = load_tokenizer(ModelSettings(name=name) if own else spec)
-    model = load_model(spec, task, tokenizer, 0, complete=base is None)
-    if base is not None:
-        model = adapter_files.read(model, folder)
-    return Loaded(model.eval(), tokenizer, labels)
-
-
-def _pooling(task: Task) -> Any:
-    """Return the pooling of the heads of transformers, which plain checkpoints have."""
-    return "cls" if task.head == "sequence" else None
+    part, base = (part_in(folder) if folder.is_dir() else None) or (None, name)
+    pooling: Any = "cls" if task.head == "sequence" else None  # the head of transformers
+    spec = ModelSettings(name=base, freeze_embeddings=False, pooling=pooling)
+    has_tokenizer = (folder / "tokenizer.json").is_file() or part is None
+    tokenizer = load_tokenizer(ModelSettings(name=name) if has_tokenizer else spec)
+    model = load_model(spec, task, tokenizer, 0, complete=part is None)
+    if part is not None:
+        model = part.read(model, folder)
+    return LoadedModel(model.eval(), tokenizer, labels)
 
 
 def _named(name: str) -> tuple[str, ...] | None:
-    """Return the classes of a plain checkpoint, in the order of its outputs."""
+    """The classes of a plain checkpoint, in the order of its outputs."""
     from secure_fl.learning.fetching import configured
     from secure_fl.settings import ModelSettings
 
@@ -119,6 +116,14 @@ def _named(name: str) -> tuple[str, ...] | None:
     names = getattr(configured(ModelSettings(name=name), None, {}), "id2label", None) or {}
     labels = tuple(str(names[at]) for at in sorted(names))
     return None if not labels or all(map(UNNAMED.fullmatch, labels)) else labels
+
+
+def _require_labels(name: str, labels: Collection[str], task: Task) -> None:
+    if set(labels) != set(task.labels):
+        has, wanted = (", ".join(sorted(names)[:12]) for names in (labels, task.labels))
+        raise _unfit(
+            name, f"its labels are {has or 'not named'}, the task's {wanted or 'not named'}"
+        )
 
 
 def _unfit(name: str, what: str) -> ModelError:
@@ -131,53 +136,40 @@ def _unfit(name: str, what: str) -> ModelError:
     )
 
 
-def _require_labels(name: str, labels: Collection[str], task: Task) -> None:
-    """Refuse a model whose classes are not those of the task."""
-    if set(labels) != set(task.labels):
-        own, wanted = (
-            ", ".join(sorted(these)[:12]) or "not named" for these in (labels, task.labels)
-        )
-        raise _unfit(name, f"its labels are {own}; the task has {wanted}")
-
-
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8
-
-
-def examine(site: Site, label: str, one: Loaded) -> dict[str, Rows]:
-    """Measure a model on the site's test records; return the counts of each record."""
-    from secure_fl.learning.training import autocast
+def examine(site: Site, label: str, loaded: LoadedModel) -> dict[str, Contributions]:
+    """Measure a model on the site's test records; return the contribution of each to the counts."""
+    from secure_fl.learning.local_training import autocast
 
     if not site.silo.test:
         raise DataError(
-            "this site has no test records, which an evaluation needs",
-            fix="give this site a test split, or leave the evaluation to other sites",
+            "there are no test records here, and an evaluation needs them",
+            fix="give this site a test split",
             party=site.name,
             split=SPLIT,
         )
     with site.recorder.phase("tokenise"):
         try:
-            encoded = site.task.encode(site.silo.test, one.tokenizer)
+            encoded = site.task.encode(site.silo.test, loaded.tokenizer)
         except DataError as error:
             raise error.at(party=site.name, split=SPLIT) from None
     with site.recorder.phase("evaluate"), autocast(site):
-        model = one.model.to(site.device)
+        model = loaded.model.to(site.device)
         logits, batches = site.task.outcomes(model, encoded, site.at_once())
     with site.recorder.phase("count"):
         labels = site.task.labels
-        logits = [one.in_order(z, labels) if labels else z for z in logits]
+        logits = [loaded.in_order(z, labels) if labels else z for z in logits]
         site.scores.begin(label, (SPLIT,))
         site.scores.measure(label, SPLIT, 1, (logits, batches), site.silo.test)
         return site.task.rows(logits, batches)
 
 
-def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDArray[np.float64]]:
-    """Return how far each record moves each metric over all records, to first order.
+def pulls(
+    task: Task, rows: Mapping[str, Contributions], totals: Counts
+) -> dict[str, NDArray[np.float64]]:
+    """The distance that each record here moves each metric over all records, to first order.
 
-    The sum of their squares is the variance of a metric (Efron's infinitesimal jackknife). For a
-    difference between two models, it is the sum of the squared differences.
+    The variance of a metric is the sum of their squares. For a difference between two models, it is
+    the sum of squared differences (Efron's infinitesimal jackknife).
     """
     counted = {name: vector for name, vector in totals.items() if name != SQUARES}
 
@@ -192,7 +184,7 @@ def pulls(task: Task, rows: Mapping[str, Rows], totals: Counts) -> dict[str, NDA
 
 
 def difference(one: float, other: float, square: float) -> dict[str, Any]:
-    """Return the difference between two models' metrics, with a 95 % interval."""
+    """The gain of a metric over another model's, and its 95 % interval."""
     half = Z * float(np.sqrt(max(square, 0.0)))
-    change = other - one
-    return {"difference": change, "interval": [change - half, change + half]}
+    apart = other - one
+    return {"difference": apart, "interval": [apart - half, apart + half]}

@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.coordinator.sum_steps import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.errors import SettingsError
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
 from secure_fl.settings import GuardSettings
 
 if TYPE_CHECKING:
-    from secure_fl.federation.run_spec import RunSpec
     from secure_fl.learning.site import Site
 
 
@@ -82,7 +82,7 @@ class GuardFeature(RunFeature):
         guard = settings_of(spec)
         return guard.most if guard is not None and guard.again else 0
 
-    def statement(self, spec: RunSpec, rules: Rules, parties: int) -> str:
+    def statement(self, spec: RunSpec, rules: CoordinatorRules, parties: int) -> str:
         """Say what sums over half of the parties reveal, if the guard may search."""
         guard = settings_of(spec)
         if guard is None or not guard.search:

@@ -23,7 +23,7 @@ from secure_fl.features.guard.subset_search import SubsetSearch
 from secure_fl.party.hooks import RoundHook, Snapshot, States
 from secure_fl.party.members import Members
 from secure_fl.party.sum_request import RoundSums
-from secure_fl.protocol.ports import Transcript
+from secure_fl.protocol.ports import TranscriptLayer
 from secure_fl.settings import GuardSettings
 
 
@@ -85,12 +85,14 @@ class Guard(RoundHook):
         caps = [cap for cap in (settings.max_growth, max_growth) if cap is not None]
         self._cap = min(caps, default=math.inf)
         self._own, self._shared = OwnState(), SharedState(seed)
-        self._transcript: Transcript | None = None
+        self._transcript: TranscriptLayer | None = None
         self._states: States = {}
         self._admitted = Snapshot({})  # the state after the last admitted round
         self._scaling: Mapping[str, Any] = {}
 
-    def watch(self, keep: States, shared: States, transcript: Transcript) -> tuple[States, States]:
+    def watch(
+        self, keep: States, shared: States, transcript: TranscriptLayer
+    ) -> tuple[States, States]:
         """Receive the states that a refused round takes back."""
         self._transcript = transcript
         self._states = {**keep, **shared}

@@ -17,7 +17,7 @@ from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.hooks import RoundHook, Snapshot, States
 from secure_fl.party.members import Members
 from secure_fl.party.sum_request import Arrays, RoundSums, SumRequest
-from secure_fl.protocol.ports import Transcript
+from secure_fl.protocol.ports import TranscriptLayer
 
 
 class Scores(Protocol):
@@ -54,7 +54,9 @@ class Pooling(RoundHook):
         self._best, self._value, self._waited = 0, -math.inf, 0
         self._snapshots: tuple[Snapshot, ...] = ()
 
-    def watch(self, keep: States, shared: States, transcript: Transcript) -> tuple[States, States]:
+    def watch(
+        self, keep: States, shared: States, transcript: TranscriptLayer
+    ) -> tuple[States, States]:
         """Receive the states whose best round is kept, if the run can stop early."""
         if self._patience is None:
             return {}, {"pooling": self}

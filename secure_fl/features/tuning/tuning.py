@@ -211,7 +211,7 @@ def dev_scores(result: Result) -> Mapping[str, float]:
 
 def around(settings: Settings) -> dict[str, list[Any]]:
     """Return learning rates around the settings' own."""
-    from secure_fl.learning.usual import with_rate
+    from secure_fl.learning.learning_rates import with_rate
 
     rate = with_rate(settings.training, settings.model, settings.task.kind).learning_rate or 0.0
     return {RATE: [float(f"{rate * times:.3g}") for times in AROUND]}

@@ -19,7 +19,7 @@ from secure_fl.features.evaluation.evaluation import Evaluation, evaluate_settin
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 from secure_fl.learning.exporting import CARD
-from secure_fl.learning.tasks.text import label_name
+from secure_fl.learning.tasks.classification import label_name
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
 from secure_fl.settings import TrainingSettings

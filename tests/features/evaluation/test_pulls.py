@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from secure_fl.features.evaluation.examine import pulls
-from secure_fl.learning.tasks.base import Task
+from secure_fl.learning.tasks.classification import Classification
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.text import Classification
+from secure_fl.learning.tasks.task import Task
 
 
 def left_out(task: Task, z: torch.Tensor, gold: torch.Tensor) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from secure_fl.errors import SettingsError
 from secure_fl.features.pooled_scores import pooling
 from secure_fl.features.pooled_scores.pooling import Pooling
 from secure_fl.federation.result import Result
-from secure_fl.learning.tasks.text import label_name
+from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.hooks import Snapshot
 from secure_fl.party.members import Members
 from secure_fl.party.sum_request import RoundSums, SumRequest

@@ -21,8 +21,8 @@ from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperErr
 from secure_fl.events import Event, PrivacySpent
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.dp.scope import open_ledger
-from secure_fl.learning.dp.training import fit_privately
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from tests.support.event_documents import into
 from tests.support.private import dp_settings, make_site, notes
