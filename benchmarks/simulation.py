@@ -14,7 +14,7 @@ from typing import Any
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.events import EventLog
-from secure_fl.federation.assembly import connect, join_run
+from secure_fl.federation.assembly import PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -91,12 +91,14 @@ def simulate(
     sessions = {
         name: join_run(
             program,
-            keys[name],
-            wires.parties[name],
-            rules,
-            protection,
-            recorder=recorders[name],
-            surroundings=surroundings[name] if surroundings else nullcontext,
+            PartyContext(
+                keys[name],
+                wires.parties[name],
+                rules,
+                protection,
+                recorder=recorders[name],
+                surroundings=surroundings[name] if surroundings else nullcontext,
+            ),
         )
         for name in names
     }

@@ -100,7 +100,12 @@ def _is_pilot(plan: Path) -> bool:
 
 
 def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
-    from secure_fl.features.evaluation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.features.evaluation.evaluation import (
+        evaluation_training,
+        pinned,
+        with_labels,
+        without_noise,
+    )
     from secure_fl.federation.run_spec import feature_sections
     from secure_fl.files import write_whole
     from secure_fl.pilot.plan import load_plan, write_plan
@@ -115,7 +120,7 @@ def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
             "algorithm": cfg,
             "run": asked.run.model_copy(update={"name": name}),
             "task": with_labels(asked.task, cfg),
-            "training": looking(asked.training),
+            "training": evaluation_training(asked.training),
             "protection": without_noise(asked.protection),
             **dict.fromkeys(feature_sections(asked)),
         }

@@ -133,6 +133,7 @@ def hospital_of(
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site_memory import records_of, site_keys
+    from secure_fl.pilot.site_run import HospitalContext
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
@@ -141,15 +142,17 @@ def hospital_of(
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
     return HospitalProcess(
-        keys,
-        roster,
+        HospitalContext(
+            keys,
+            roster,
+            lambda plan: records_of(rules, roster.member(name), plan),
+            out,
+            listen,
+            rules.ledger,
+            limits_of(rules.policy),
+            goes_back=goes_back,
+        ),
         plan_rules(rules, kit),
-        lambda plan: records_of(rules, roster.member(name), plan),
-        out,
-        listen,
-        rules.ledger,
-        limits_of(rules.policy),
-        goes_back=goes_back,
         asked=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
     )

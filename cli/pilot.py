@@ -91,7 +91,7 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
 @click.option("--port", type=PORT, default=8443, show_default=True, help="Port of the coordinator.")
 @click.option("--out", type=PATH, default=Path("pilot"), show_default=True, help="New folder.")
 @click.pass_context
-def local(ctx: click.Context, out: Path, **options: Any) -> None:
+def local(ctx: click.Context, /, out: Path, **options: Any) -> None:
     """Play a complete pilot on this machine, in about two minutes.
 
     It runs every command of docs/pilot.md (examples/pilot.sh), in a folder for each hospital and

@@ -74,7 +74,7 @@ def tune(
     try:
         with console.status("training the trials one after the other"):
             result = tuning.tune(
-                settings, values, halving=not grid, tell=show_trial, progress=False
+                settings, values, halving=not grid, report=show_trial, progress=False
             )
     except KeyboardInterrupt:
         stop(INTERRUPTED, "interrupted; no files were written. Spent privacy budget stays spent")

@@ -36,8 +36,8 @@ def settings() -> set[str]:
     """`section.field` of settings files and of what runs leave."""
     from secure_fl.cli.settings import sections
 
-    named = [(title.split(",")[0].strip("[]"), told()) for title, told in sections().items()]
-    fields = {f"{title}.{field.name}" for title, told in named for field in told.fields}
+    named = [(title.split(",")[0].strip("[]"), section) for title, section in sections().items()]
+    fields = {f"{title}.{field}" for title, section in named for field in section.model_fields}
     tables = {title for title, _ in named}
     return fields | tables | {"metrics.best", "metrics.last", "roster.tier"}
 

@@ -21,7 +21,7 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.public import Sum
 from secure_fl.crypto.sealing.scheme import COHORT, Slots
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -219,7 +219,7 @@ def play(setting: Setting, trick: Trick) -> Outcome:
         out.results[cohort.me] = await _sums(cohort)
 
     sessions = {
-        name: join_run(program, setting.keys[name], link, rules, protection)
+        name: join_run(program, PartyContext(setting.keys[name], link, rules, protection))
         for name, link in wires.parties.items()
     }
     totals = LyingTotals(

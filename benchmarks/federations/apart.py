@@ -13,7 +13,7 @@ from benchmarks.simulation import Program
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.events import EventLog
-from secure_fl.federation.assembly import join_run
+from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.frames import Link
 from secure_fl.settings import ProtectionSettings
@@ -32,8 +32,8 @@ def run_apart(
         sessions = {}
         for name, recorder in recorders.items():
             link = Link(run, keys[name].identity, coordinator, asks=False)
-            own = keys[name]
-            sessions[name] = join_run(program, own, link, rules, protection, recorder=recorder)
+            context = PartyContext(keys[name], link, rules, protection, recorder=recorder)
+            sessions[name] = join_run(program, context)
         while party := pipe.recv():
             session = sessions[party]
             reply = session.step(receive(pipe))

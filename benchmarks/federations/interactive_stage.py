@@ -19,7 +19,7 @@ from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
@@ -152,12 +152,14 @@ def play(
     sessions = {
         name: join_run(
             program,
-            own,
-            wires.parties[name],
-            rules,
-            protection,
-            noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
-            capture=parts,
+            PartyContext(
+                own,
+                wires.parties[name],
+                rules,
+                protection,
+                noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
+                capture=parts,
+            ),
         )
         for name, own in keys.items()
     }

@@ -20,7 +20,7 @@ from benchmarks.micro.memory import resident
 from benchmarks.report import Report, Target, table
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.federation.assembly import connect, join_run
+from secure_fl.federation.assembly import PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -106,7 +106,8 @@ def _run(vectors: Sequence[int], mode: Protection, seed: int) -> Row:
     context = get_context("fork")
     for number, name in enumerate(PARTIES):
         session = join_run(
-            _program(vectors, seed + number), keys[name], wires.parties[name], rules, protection
+            _program(vectors, seed + number),
+            PartyContext(keys[name], wires.parties[name], rules, protection),
         )
         ends[name], theirs = context.Pipe()
         processes.append(context.Process(target=_serve, args=(session, theirs)))

@@ -1,7 +1,7 @@
-"""From the settings' protection mode to keys, and to the party's half of a sum.
+"""Keys and the party's half of sums, by the protection mode of the settings.
 
-The coordinator's half is made in `crypto.sealing.blind_sum`: its process never loads this file,
-which can use secret keys.
+`crypto.sealing.blind_sum` makes the coordinator's half: its process never loads this file, which
+can use secret keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from secure_fl.settings import Protection, ProtectionSettings
 
 
 def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dict[str, PartyKeys]:
-    """Fresh keys for a federation in one process; hospitals bring theirs from a key ceremony."""
+    """Generate keys for a federation in one process; hospitals get theirs in a key ceremony."""
     identities = {name: Identity.generate(name) for name in members}
     cards = {name: identity.public for name, identity in identities.items()}
     cohort = secret.generate() if mode in ENCRYPTED else None
@@ -44,12 +44,12 @@ def privacy_layer(
     run: bytes,
     seed: int,
 ) -> PrivacyLayer:
-    """The party's half of all sums of a run, its envelopes, and what it keeps between sums."""
+    """Make the party's half of all sums of a run, with its envelopes and its transcript."""
     name = keys.identity.name
     if protection.mode == "none":
         return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), ClearTranscript())
     if protection.mode not in ENCRYPTED:
-        keys = replace(keys, cohort=None)  # a ceremony deals one, whatever the mode
+        keys = replace(keys, cohort=None)  # a ceremony deals one in every mode
     rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
     envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
     sums = SecureSums(

@@ -1,24 +1,24 @@
-"""One party's place in a run: its site, its checkpoints and its ledger, before it joins.
+"""One party of a run before it joins: its site, its checkpoints, its ledger and its hooks.
 
 In one process a `Federation` prepares all parties; across hospitals each prepares itself (`pilot`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from secure_fl.capture.capture import Capture
+from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog, Listener
-from secure_fl.federation.assembly import join_run
-from secure_fl.federation.run_feature import SiteLimits, run_features
+from secure_fl.federation.assembly import PartyContext, join_run
+from secure_fl.federation.run_feature import SiteLimits, passes_of, run_features
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.federation.validation import require_adapters
 from secure_fl.learning.dp.scope import noise_of, privacy_of
@@ -32,14 +32,31 @@ from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.party_checkpoints import NoCheckpoints
 
-NO_LIMITS = SiteLimits()
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The surroundings of a run in this process: everything that is not in its specification."""
+
+    rules: CoordinatorRules
+    tasks: Mapping[str, Task]  # by party
+    folder: RunFolder | None
+    listen: Listener
+    local_heads: bool = False
+    measured: tuple[Silo, ...] | None = None  # with dev and test records; None: the party's own
+    identity: Identity | None = None  # signs the ledger; None: a key that is kept with the ledger
+    limits: SiteLimits = field(default_factory=SiteLimits)
+    hooks: tuple[RoundHook, ...] = ()  # that this site adds to every run
+    opened: Path | None = None  # record of opened sums; None: in the run's folder
+    cache: ModelCache = field(default_factory=ModelCache)
+    trainer: BatchedTrainer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A party that could begin."""
+    """A party that is ready to join a run."""
 
     spec: RunSpec
+    rules: CoordinatorRules
     site: Site
     checkpoints: Checkpoints
     noise: NoiseLedger | None
@@ -47,20 +64,18 @@ class Prepared:
 
     def join(
         self,
-        rules: CoordinatorRules,
         keys: PartyKeys,
         link: Link,
         *,
         until: int | None = None,
         capture: Capture | None = None,
     ) -> Session:
-        """What answers the coordinator for this party, by its algorithm's program."""
+        """Make the session of this party, which runs the algorithm's program."""
         spec, site = self.spec, self.site
-        return join_run(
-            lambda cohort: spec.entry.program(cohort, site, spec.algorithm),
+        context = PartyContext(
             keys,
             link,
-            rules,
+            self.rules,
             spec.protection,
             seed=spec.seed,
             recorder=site.recorder,
@@ -69,77 +84,57 @@ class Prepared:
             hooks=self.hooks,
             surroundings=site.surroundings,
             until=until,
-            capture=capture,
+            capture=capture or NoCapture(),
         )
+        return join_run(lambda cohort: spec.entry.program(cohort, site, spec.algorithm), context)
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """What checkpoints hold of a party itself, where its predictions are noised."""
+class PartyState:
+    """The checkpointed state of a party with a noise ledger."""
 
     site: Site
     noise: NoiseLedger
 
     def state_dict(self) -> dict[str, Any]:
-        """The site's, and the head of the ledger."""
+        """Return the state of the site, and the head of the ledger."""
         return self.site.state_dict() | {"noise": self.noise.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse; what began without the head goes on without."""
+        """Restore the state; a checkpoint without the head of a ledger is accepted."""
         self.site.load_state_dict(state)
         self.noise.load_state_dict(state.get("noise", {}))
 
 
-def prepare(
-    spec: RunSpec,
-    silo: Silo,
-    task: Task,
-    threshold: int,
-    *,
-    folder: RunFolder | None,
-    listen: Listener,
-    hospitals: Sequence[Silo] | None = None,
-    local_head: bool = False,
-    identity: Identity | None = None,
-    limits: SiteLimits = NO_LIMITS,
-    hooks: Sequence[RoundHook] = (),
-    opened: Path | None = None,
-    cache: ModelCache | None = None,
-    trainer: BatchedTrainer | None = None,
-) -> Prepared:
-    """Make one party's site, with what it kept of earlier rounds and of its budget.
-
-    `identity`: signs the ledger; None: a key that is kept with the ledger. `hooks`: hooks that the
-    site adds to every run. `opened`: the file that records over whom the run's sums are opened;
-    None: in the run's folder.
-    """
-    name, model = spec.algorithm.name, silo.model or spec.model
-    require_adapters(spec.entry, name, model, spec.training)
-    place: Path | None = None if folder is None else folder.path
-    privacy = privacy_of(silo, spec.training, spec.passes, place, identity)
+def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
+    """Make one party's site, with its earlier rounds and its spent budget."""
+    require_adapters(spec.entry, spec.algorithm.name, silo.model or spec.model, spec.training)
+    folder, limits, identity = context.folder, context.limits, context.identity
+    path = None if folder is None else folder.path
+    privacy = privacy_of(silo, spec.training, passes_of(spec), path, identity)
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
     site_spec = SiteSpec(
-        task,
+        context.tasks[silo.name],
         spec.model,
         spec.training,
         spec.seed,
-        local_head=local_head,
+        local_head=context.local_heads,
         balances=spec.algorithm.balances,
         metrics=spec.metrics,
-        measured=None if hospitals is None else tuple(hospitals),
+        measured=context.measured,
     )
-    context = SiteContext(
-        EventLog(silo.name, listen),
+    site_context = SiteContext(
+        EventLog(silo.name, context.listen),
         privacy,
         max_batch=limits.max_batch,
-        cache=cache or ModelCache(),
-        trainer=trainer,
+        cache=context.cache,
+        trainer=context.trainer,
     )
-    site = Site(silo, site_spec, context)
-    noise = noise_of(silo, spec.protection.noise, threshold, place, identity)
-    own = site if noise is None else Own(site, noise)
-    kept = folder.party(silo.name, own, opened) if folder else NoCheckpoints()
+    site = Site(silo, site_spec, site_context)
+    noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, identity)
+    state = site if noise is None else PartyState(site, noise)
+    rounds = folder.party(silo.name, state, context.opened) if folder else NoCheckpoints()
     optional = (feature.hook(spec, site, limits) for feature in run_features())
-    parts = (*hooks, *(hook for hook in optional if hook is not None))
-    return Prepared(spec, site, kept, noise, parts)
+    hooks = (*context.hooks, *(hook for hook in optional if hook is not None))
+    return Prepared(spec, context.rules, site, rounds, noise, hooks)

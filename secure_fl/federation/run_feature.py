@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.features import load
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
 
 if TYPE_CHECKING:
-    from secure_fl.federation.run_spec import RunSpec
     from secure_fl.learning.site import Site
 
 
@@ -50,3 +50,9 @@ class RunFeature:
 def run_features() -> tuple[RunFeature, ...]:
     """Load the features that take part in runs, in the table's order."""
     return tuple(load("run").values())
+
+
+def passes_of(spec: RunSpec) -> int:
+    """Return the largest number of passes over the records, with rounds that features may add."""
+    extra = sum(feature.extra_rounds(spec) for feature in run_features())
+    return (spec.algorithm.rounds + extra) * spec.algorithm.epochs

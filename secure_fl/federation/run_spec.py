@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS, Entry, entry_of
-from secure_fl.config.build import plain
+from secure_fl.config.build import Settings, plain
 from secure_fl.config.toml import write
 from secure_fl.errors import SettingsError, nearest
 from secure_fl.features import FEATURES
-from secure_fl.federation.run_feature import run_features
-from secure_fl.federation.validation import require_adapters, require_masks
-from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.scores import Metric
 from secure_fl.settings import (
     ModelSettings,
@@ -25,20 +22,20 @@ from secure_fl.settings import (
 
 
 def algorithm_of(given: object) -> Algorithm:
-    """An algorithm by its settings, by their class, or by its name in settings files."""
+    """Return the settings of an algorithm, given as settings, as their class, or by name."""
     if isinstance(given, Algorithm):
         return given
-    what = f"found {type(given).__name__}"
+    problem = f"found {type(given).__name__}"
     fix = 'give an algorithm, its class or its name, as in FedAvg(rounds=8), FedAvg or "fedavg"'
     if isinstance(given, str):
         if given in ALGORITHMS:
             given = ALGORITHMS[given].settings
         else:
-            what, fix = f"there is no algorithm {given!r}", nearest(given, list(ALGORITHMS))
+            problem, fix = f"there is no algorithm {given!r}", nearest(given, list(ALGORITHMS))
     if isinstance(given, type) and issubclass(given, Algorithm):
-        made: Algorithm = given.model_validate({})
-        return made
-    raise SettingsError(what, fix=fix, field="algorithm")
+        defaults: Algorithm = given.model_validate({})
+        return defaults
+    raise SettingsError(problem, fix=fix, field="algorithm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +51,23 @@ class RunSpec:
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # in addition to the task's own
     sections: Mapping[str, Section] = field(default_factory=dict)  # of features, by section name
 
+    @classmethod
+    def of(cls, settings: Settings) -> RunSpec:
+        """Make the specification of a settings file."""
+        return cls(
+            settings.algorithm,
+            settings.task,
+            settings.model,
+            settings.training,
+            settings.protection,
+            settings.run.seed,
+            sections=feature_sections(settings),
+        )
+
     @property
     def entry(self) -> Entry:
         """The registry's entry of the algorithm."""
         return entry_of(self.algorithm)
-
-    def check(self) -> None:
-        """Refuse settings that contradict each other, or that would only seem to protect."""
-        name, entry = self.algorithm.name, self.entry
-        features = run_features()
-        if self.training.dp is not None and not entry.trains_nothing:
-            require_private(self.task.kind, name, through_fit=entry.dp_covers_all)
-        if self.protection.noise is not None:
-            require_predictions(name, noised=entry.opens_predictions)
-        require_masks(entry, self.protection)
-        require_adapters(entry, name, self.model, self.training)
-        for feature in features:
-            feature.check(self)
-
-    def check_members(self, parties: int, min_cohort: int) -> None:
-        """Refuse a number of parties that a feature of the run cannot work with."""
-        for feature in run_features():
-            feature.check_members(self, parties, min_cohort)
-
-    @property
-    def passes(self) -> int:
-        """The largest number of passes over the records, with all rounds that features may add."""
-        extra = sum(feature.extra_rounds(self) for feature in run_features())
-        return (self.algorithm.rounds + extra) * self.algorithm.epochs
 
     def describe(self) -> str:
         """Write the settings as TOML; `resume` compares them with those of the run's folder."""

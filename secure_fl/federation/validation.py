@@ -1,4 +1,4 @@
-"""What a federation must agree on before it starts: who, over how many, and which labels."""
+"""Checks of the members, labels and settings of a federation before it starts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties
+from secure_fl.features import FEATURES
+from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.learning.dp.scope import require_predictions, require_private
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import (
     ModelSettings,
@@ -21,8 +25,33 @@ from secure_fl.settings import (
 from secure_fl.thresholds import default_threshold, require_maskable
 
 
+def check_spec(spec: RunSpec) -> None:
+    """Refuse settings that contradict each other, or that would only seem to protect."""
+    name, entry = spec.algorithm.name, spec.entry
+    if unknown := spec.sections.keys() - FEATURES.keys():
+        raise SettingsError(
+            f"this installation has no feature for [{min(unknown)}]",
+            fix="remove the section, or install a version with the feature",
+            field=min(unknown),
+        )
+    if spec.training.dp is not None and not entry.trains_nothing:
+        require_private(spec.task.kind, name, through_fit=entry.dp_covers_all)
+    if spec.protection.noise is not None:
+        require_predictions(name, noised=entry.opens_predictions)
+    require_masks(entry, spec.protection)
+    require_adapters(entry, name, spec.model, spec.training)
+    for feature in run_features():
+        feature.check(spec)
+
+
+def check_members(spec: RunSpec, parties: int, min_cohort: int) -> None:
+    """Refuse a number of parties that a feature of the run cannot work with."""
+    for feature in run_features():
+        feature.check_members(spec, parties, min_cohort)
+
+
 def statement(mode: str, sentence: str) -> str:
-    """What a mode protects, in a sentence; `sentence` is the collusion bound's."""
+    """Describe the protection of a mode; `sentence` describes the collusion bound."""
     if mode == "none":
         return "UNPROTECTED: the coordinator can read every update."
     if mode == "he":
@@ -31,14 +60,14 @@ def statement(mode: str, sentence: str) -> str:
 
 
 def unshared(entry: Entry) -> str:
-    """What is to be said where no sum is ever formed; empty where there is one."""
+    """Describe an algorithm that forms no sums; return "" for the others."""
     if entry.pools_data:
-        return "All records lie in one place, and nothing is protected."
+        return "All records are in one place, and nothing is protected."
     return "Nothing is shared, and no sum is formed." if entry.sums_nothing else ""
 
 
 def statement_of_some(mode: str, min_cohort: int) -> str:
-    """What is weaker about sums over some parties only: who contributes is not proved."""
+    """Describe the weaker protection of partial sums, whose contributors are not proved."""
     if mode not in ("secagg", "he+secagg"):
         return ""
     return (
@@ -49,14 +78,14 @@ def statement_of_some(mode: str, min_cohort: int) -> str:
 
 
 def pooled(silos: Sequence[Silo]) -> Silo:
-    """One silo with the training records of all; where one of them is a host, so is this."""
+    """Pool the training records of all silos in one; it is a host if one of them is."""
     everything = tuple(example for silo in silos for example in silo.train)
     first = next((silo for silo in silos if silo.role == "host"), silos[0])
     return replace(first, name="all-records", train=everything, dev=(), test=())
 
 
 def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
-    """Refuse a hospital that has nothing to learn from, where something is to be learned."""
+    """Refuse a hospital without training records, if the algorithm trains."""
     for silo in silos:
         if not silo.train and not entry.trains_nothing:
             raise DataError(
@@ -68,7 +97,7 @@ def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
 
 
 def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
-    """Refuse a host where nothing would keep its sums from the other parties."""
+    """Refuse a host in a mode in which other parties could open its sums."""
     if entry.has_host and protection.mode == "he":
         raise SettingsError(
             "this algorithm sums for a host alone, which needs masks: in mode he every party holds "
@@ -81,7 +110,7 @@ def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
 def require_adapters(
     entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
 ) -> None:
-    """Refuse adapters that an algorithm cannot average or teach, or DP-SGD cannot bound."""
+    """Refuse adapters that the algorithm or DP-SGD cannot train."""
     kind = None if model.adapter is None else model.adapter.kind
     if kind is not None and kind not in entry.adapters:
         able = ", ".join(entry.adapters) or "no adapters at all"
@@ -92,20 +121,20 @@ def require_adapters(
         )
     if kind == "dora" and training.dp is not None:
         raise SettingsError(
-            "DP-SGD cannot bound what a record does to the magnitudes of dora",
+            "DP-SGD cannot bound the influence of a record on the magnitudes of dora",
             fix='set model.adapter.kind = "lora", "ffa" or "exact", or remove training.dp',
             field="model.adapter.kind",
         )
 
 
-def require_silos(found: object) -> None:
-    """Refuse what are no hospitals, before anything else is said of them."""
-    listed = found if isinstance(found, list | tuple) else ()
+def require_silos(silos: object) -> None:
+    """Refuse anything but a list of hospitals."""
+    listed = silos if isinstance(silos, list | tuple) else ()
     odd = next((silo for silo in listed if not isinstance(silo, Silo)), None)
-    if odd is None and isinstance(found, list | tuple):
+    if odd is None and isinstance(silos, list | tuple):
         return
     raise SettingsError(
-        f"found {type(found if odd is None else odd).__name__} in the place of hospitals",
+        f"found {type(silos if odd is None else odd).__name__} instead of hospitals",
         fix="give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)",
         field="silos",
     )
@@ -114,11 +143,11 @@ def require_silos(found: object) -> None:
 def rules_of(
     silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
 ) -> CoordinatorRules:
-    """The host, the smallest cohort and the threshold, or why these parties cannot federate."""
+    """Return host, smallest cohort and threshold, or raise if these parties cannot federate."""
     names = [silo.name for silo in silos]
     if len(set(names)) != len(names):
         raise SettingsError(
-            f"two parties have the same name: {sorted(names)}", fix="give each a name of its own"
+            f"two parties have the same name: {sorted(names)}", fix="give each another name"
         )
     host = _host_of(silos, entry)
     parties = len(silos) - (host is not None)
@@ -142,7 +171,7 @@ def rules_of(
 
 
 def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
-    """The host, where the algorithm has one, with labels and public records for all."""
+    """Return the host if the algorithm has one; check its labels and the public records."""
     hosts = [silo for silo in silos if silo.role == "host"]
     if len(hosts) > 1:
         names = ", ".join(host.name for host in hosts)
@@ -150,7 +179,7 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
     if not entry.has_host:
         if hosts:
             raise SettingsError(
-                f"{hosts[0].name} is a host, and this algorithm has no use for one",
+                f"{hosts[0].name} is a host, and this algorithm has none",
                 fix='give it the role "party"',
                 field="role",
             )
@@ -168,16 +197,18 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
 
 
 def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
-    """Refuse what one site can see alone, where it cannot look at the others' records."""
+    """Refuse records or settings that one site alone can recognise as unfit."""
     if settings.labels is None and settings.kind in ("classification", "pair", "ner"):
         raise SettingsError(
-            "across hospitals all labels are declared: nobody can look at the others' records",
+            "a plan must declare all labels, because no hospital sees the records of the others",
             fix="list them in task.labels of the plan",
             field="task.labels",
         )
     require_trainable([silo], entry)
     if entry.pools_data:
-        raise SettingsError("this algorithm puts all records in one place", fix="take another")
+        raise SettingsError(
+            "this algorithm puts all records in one place", fix="choose another algorithm"
+        )
     if entry.has_host:
         _check_public([silo])
     if silo.role == "host":
@@ -196,13 +227,13 @@ def _check_public(silos: Sequence[Silo]) -> None:
 
 
 def _check_labels(host: Silo) -> None:
-    """Nothing is learned from a host's record without a label, and nothing measured by it."""
+    """Refuse a host's record without a label: it can neither train nor measure a model."""
     for split in ("train", "dev", "test"):
         row = first_unlabelled(getattr(host, split))
         if row is not None:
             raise DataError(
                 "the label is missing, and a host needs all",
-                fix="label its records; those without belong to the public ones",
+                fix="label its records; records without labels belong to the public ones",
                 party=host.name,
                 split=split,
                 row=row,
@@ -210,20 +241,19 @@ def _check_labels(host: Silo) -> None:
 
 
 def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:
-    """Each party's task: one label set for all, or each its own where heads may stay at home.
+    """Return each party's task, with one label set for all or with local heads.
 
-    Entity types that a corpus does not annotate are another task, so NER parties that share a
-    model may differ. A class that a hospital merely has no record of is none: models of texts are
-    shared with one head, or not at all.
+    NER parties may have different label sets, because a corpus may not annotate some entity types.
+    In other tasks a label that is missing at one hospital is still a class of the shared head.
     """
     may_differ = entry.own_labels and (entry.sums_nothing or settings.kind == "ner")
     if settings.labels is None and not may_differ:
-        found = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
-        if len(set(found.values())) > 1:
-            every = set().union(*found.values())
+        sets = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
+        if len(set(sets.values())) > 1:
+            every = set().union(*sets.values())
             lacking = "; ".join(
                 f"{name} lacks {', '.join(map(shown, sorted(every - set(labels))))}"
-                for name, labels in found.items()
+                for name, labels in sets.items()
                 if set(labels) != every
             )
             raise DataError(
@@ -236,5 +266,5 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
 
 
 def local_heads(tasks: Mapping[str, Task]) -> bool:
-    """Whether the parties' label sets differ, so that every head stays with its party."""
+    """Return true if the parties' label sets differ, so that each party keeps its own head."""
     return len({task.labels for task in tasks.values()}) > 1

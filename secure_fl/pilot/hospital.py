@@ -11,18 +11,13 @@ import hmac
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from secure_fl.crypto.keys.roster import Roster
-from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
-from secure_fl.events import Listener, PlanAccepted, Refused, Waiting
-from secure_fl.federation.run_feature import SiteLimits
+from secure_fl.events import PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
-from secure_fl.pilot.site_memory import SiteMemory
-from secure_fl.pilot.site_run import Home, Records, SiteRun
+from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
@@ -63,40 +58,21 @@ class HospitalProcess:
 
     def __init__(
         self,
-        keys: PartyKeys,
-        roster: Roster,
+        context: HospitalContext,
         approve: Approve,
-        records: Records,
-        folder: Path,
-        listen: Listener = lambda event: None,
-        ledger: Path | None = None,
-        limits: SiteLimits | None = None,
         *,
-        goes_back: bool = False,
         asked: Asked | None = None,
         approvals: Callable[[Proposal], list[Approved]] = lambda plan: [],
     ) -> None:
-        """`ledger`: where this site's budget is kept, over all runs; None: beside them.
+        """`approve`: raises if the site's policy refuses a plan. `asked`: answers questions.
 
-        `goes_back`: whether finished rounds may be repeated. `asked`: answers questions; None: none
-        is answered. `approvals`: of a plan by people at this site; raises if one is missing.
+        `approvals`: returns the approvals of a plan by people at this site; raises if one is
+        missing.
         """
-        self.name = keys.identity.name
-        self._roster, self._approve, self._listen = roster, approve, listen
-        self._asked, self._approvals = asked, approvals
-        ledger = ledger or folder / "ledger"
-        self._memory = SiteMemory(ledger)
-        self._home = Home(
-            keys,
-            roster,
-            records,
-            folder,
-            listen,
-            ledger,
-            self._memory,
-            limits or SiteLimits(),
-            goes_back,
-        )
+        self.name = context.keys.identity.name
+        self._context, self._memory = context, context.memory
+        self._roster, self._listen = context.roster, context.listen
+        self._approve, self._asked, self._approvals = approve, asked, approvals
         self._invited: Invited | None = None
         self._under_way: Run | None = None
         self._last: tuple[bytes, Frame] | None = None
@@ -136,7 +112,7 @@ class HospitalProcess:
         return self._not_known(received)
 
     def _link(self, run: bytes) -> Link:
-        return Link(run, self._home.keys.identity, self._roster.coordinator, asks=False)
+        return Link(run, self._context.keys.identity, self._roster.coordinator, asks=False)
 
     def _not_known(self, received: Received) -> Frame:
         """A genuine frame of a run that was under way before this process began."""
@@ -182,7 +158,7 @@ class HospitalProcess:
         if self._awaited != missing:
             self._awaited = missing
             event = Waiting(party=self.name, run=run, parties=missing)
-            append_event(self._home.folder / run, event)
+            append_event(self._context.folder / run, event)
             self._listen(event)
 
     def _begin(self, invited: Invited, received: Received) -> Frame:
@@ -210,11 +186,11 @@ class HospitalProcess:
     def _run(self, invited: Invited, members: tuple[str, ...], link: Link) -> Run:
         plan = invited.plan
         if isinstance(plan, Plan):
-            return SiteRun(self._home, plan, invited.text, members, link)
+            return SiteRun(self._context, plan, invited.text, members, link)
         from secure_fl.pilot.site_questions import SiteQuestions
 
         site = self._questions.site(plan)
-        return SiteQuestions(self._home, plan, invited.text, members, link, site)
+        return SiteQuestions(self._context, plan, invited.text, members, link, site)
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):

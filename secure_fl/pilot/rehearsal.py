@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
 
 import numpy as np
 
@@ -39,17 +39,8 @@ def rehearse(plan: Plan, silo: Silo, folder: Path) -> float:
     with TemporaryDirectory(dir=folder, prefix=".rehearsal-") as place:
         spec = spec_of(plan, Path(place) / "ledger")
         short = spec.algorithm.model_copy(update={"rounds": 1})
-        federation = Federation(
-            silos,
-            short,
-            task=spec.task,
-            model=spec.model,
-            training=spec.training,
-            protection=spec.protection,
-            **cast("dict[str, Any]", spec.sections),
-            seed=spec.seed,
-            folder=Path(place) / "run",
-            progress=False,
+        federation = Federation.of_spec(
+            replace(spec, algorithm=short), silos, Path(place) / "run", progress=False
         )
         started = time.perf_counter()
         federation.run()

@@ -12,7 +12,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError, SettingsError
 from secure_fl.events import EventLog, Listener
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
@@ -96,12 +96,14 @@ def run(
     sessions = {
         site.name: join_run(
             _program(site, questions),
-            keys[site.name],
-            wires.parties[site.name],
-            rules,
-            sealed,
-            recorder=EventLog(site.name, listener),
-            capture=capture,
+            PartyContext(
+                keys[site.name],
+                wires.parties[site.name],
+                rules,
+                sealed,
+                recorder=EventLog(site.name, listener),
+                capture=capture,
+            ),
         )
         for site in sites
     }

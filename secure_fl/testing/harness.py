@@ -27,7 +27,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.hooks import RoundHook
@@ -38,6 +38,7 @@ from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty, Message
 from secure_fl.protocol.ports import TotalFor
+from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -154,14 +155,16 @@ def federate(
         out.recorders[name] = EventLog(name, listen)
         out.sessions[name] = join_run(
             noted(name),
-            keys[name],
-            wires.parties[name],
-            rules,
-            protection,
-            recorder=out.recorders[name],
-            checkpoints=kept[name] if kept else None,
-            hooks=[hooks(name, out.recorders[name])] if hooks else (),
-            noise=ledgers(name) if ledgers else None,
+            PartyContext(
+                keys[name],
+                wires.parties[name],
+                rules,
+                protection,
+                recorder=out.recorders[name],
+                checkpoints=kept[name] if kept else NoCheckpoints(),
+                hooks=[hooks(name, out.recorders[name])] if hooks else (),
+                noise=ledgers(name) if ledgers else None,
+            ),
         )
     coordinator = lead_run(
         wires.coordinator,

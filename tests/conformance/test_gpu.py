@@ -18,10 +18,10 @@ from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.audits.run import audit
 from secure_fl.config.load import loads
 from secure_fl.corpora import make
+from secure_fl.features.batched_simulation.trainer import BatchedTraining
 from secure_fl.federation.result import Result
 from secure_fl.settings import (
     AdapterSettings,
-    BatchedTraining,
     DPSettings,
     Kind,
     ModelSettings,

@@ -19,7 +19,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules, StepContext, SumSt
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.errors import SecureFLError, WireError
-from secure_fl.federation.assembly import join_run
+from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party import exchange
 from secure_fl.protocol import messages
@@ -104,7 +104,7 @@ def test_the_others_go_on_without_who_declares_a_name_twice(
             message = structs.replace(message, names=message.names * 2)
         return await honest(message, expect)
 
-    monkeypatch.setattr("secure_fl.party.groups.ask", ask)
+    monkeypatch.setattr("secure_fl.party.summing.ask", ask)
     values = {"x": np.ones(20, np.float32)}
     programs = {name: summing(values, partial=True, bound=2.0) for name in NAMES}
     out = federate(programs, mode="he+secagg", catch=True)
@@ -187,7 +187,9 @@ def test_a_megabyte_of_anything_costs_a_party_little(message: Any) -> None:
 
     def answered() -> float:
         own = Link(run, keys["west"].identity, hub.public, asks=False)
-        session = join_run(summing({"x": np.ones(9)}), keys["west"], own, rules, protection)
+        session = join_run(
+            summing({"x": np.ones(9)}), PartyContext(keys["west"], own, rules, protection)
+        )
         to = Link(run, hub, keys["west"].identity.public, asks=True)
         session.step(to.pack(messages.Start(NAMES)))
         frame = to.pack(message)

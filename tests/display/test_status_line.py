@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from secure_fl.cli.footer import MOST, fitted
 from secure_fl.display.eta import late
 from secure_fl.display.status_line import CoordinatorStatus, SiteStatus
 from secure_fl.events import (
@@ -15,7 +14,7 @@ from secure_fl.events import (
     TrainingProgress,
     Waiting,
 )
-from tests.support.screens import WIDTHS, require_text
+from tests.support.screens import WIDTHS, drawn, require_text
 
 NAMES = ("north", "st-elsewhere-university-hospital", "west")
 
@@ -32,7 +31,7 @@ class Clock:
 def screens(*named: tuple[str, list[str]]) -> str:
     """Lines at every width, under what they are of."""
     return "\n".join(
-        "\n".join([f"--- {what}, {width} columns", *fitted(lines, width)])
+        "\n".join([f"--- {what}, {width} columns", drawn(Text("\n".join(lines)), width)])
         for what, lines in named
         for width in WIDTHS
     )
@@ -127,6 +126,3 @@ def test_nothing_is_left_out_without_a_mark() -> None:
     waited = {f"hospital-{n}": float(n) for n in range(1, 9)}
     said = late(waited, ["hospital-8"])
     assert said.startswith("hospital-8 (8.0 s, away), hospital-7 (7.0 s)") and "and 3 more" in said
-    many = fitted([said] * 20, 60)
-    assert len(many) == MOST and many[-1].endswith(" ...")
-    assert all(Text(line).cell_len < 60 for line in many)

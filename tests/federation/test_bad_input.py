@@ -221,12 +221,6 @@ def test_public_shares_that_leave_too_little(tmp_path: Path) -> None:
         made("data.public=0.05")
 
 
-def test_two_parties_of_one_name() -> None:
-    one, *_ = silos()
-    with pytest.raises(SettingsError, match="same name"):
-        small(silos=[one, one, one])
-
-
 def test_no_cuda_here() -> None:
     import torch
 

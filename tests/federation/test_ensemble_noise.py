@@ -19,7 +19,7 @@ from secure_fl.crypto.privacy.accounting import (
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
-from secure_fl.errors import BudgetError, SecureFLError, TamperError
+from secure_fl.errors import BudgetError, TamperError
 from secure_fl.federation.result import Result
 from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.learning.site import Site
@@ -100,15 +100,6 @@ def test_no_other_sum_leaves_a_hospital_that_noise_protects() -> None:
     )
     assert HUB not in out.results
     assert "a sum without noise" in str(out.sessions["east"].error)
-
-
-def test_predictions_that_are_no_numbers_leave_nobody() -> None:
-    broken = VOTE.copy()
-    broken[3] = np.nan
-    out = played(forced(), west=broken, catch=True)
-    assert out.error is not None and HUB not in out.results
-    error = out.sessions["west"].error
-    assert isinstance(error, SecureFLError) and "NaN" in str(error)
 
 
 # --- the ledger ---------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_the_collusion_bound_is_printed_with_every_run() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "said"),
-    [(Local(rounds=1), "Nothing is shared"), (Centralized(rounds=1), "All records lie in one")],
+    [(Local(rounds=1), "Nothing is shared"), (Centralized(rounds=1), "All records are in one")],
 )
 def test_who_forms_no_sum_names_no_bound(algorithm: Algorithm, said: str) -> None:
     statement = small(algorithm, "he+secagg").run().document["protection"]["statement"]

@@ -231,13 +231,6 @@ def test_a_model_is_evaluated_on_records_that_it_never_saw(
     assert done.evaluate(everybody)["accuracy"] == pytest.approx(done.pooled("test")["accuracy"])
 
 
-def test_pairs_are_predicted(done: Result) -> None:
-    assert done.predict(["a rash"], pairs=["after the tablets"])[0]["label"] in ("ade", "no-ade")
-    for wrong in (lambda: done.predict("a rash"), lambda: done.predict(["a"], pairs=["b", "c"])):
-        with pytest.raises(DataError):
-            wrong()
-
-
 # --- metrics and tasks of one's own ------------------------------------------
 
 

@@ -191,7 +191,7 @@ def test_of_sums_in_a_row_over_the_same_parties_the_last_is_told(tmp_path: Path)
     notes = OpenedSumsLog(tmp_path / "opened.jsonl")
     for number, who in enumerate(("abcd", "abcd", "abc", "ab"), 1):
         notes.admit(1, number, tuple(who), "x")
-    notes.let_in(1, ("a", "b"))
+    notes.note_handover(1, ("a", "b"))
     notes.admit(2, 1, ("a", "b"), "x")
     told = [(round, number, "".join(who)) for round, number, who in notes.rounds()]
     assert told == [(1, 0, "ab"), (1, 2, "abcd"), (1, 3, "abc"), (1, 4, "ab"), (2, 1, "ab")]

@@ -31,7 +31,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
 
     async def watching(self: Summing, request: SumRequest) -> Any:
         found, values = await sum(self, request), request.values
-        me = self._who.me
+        me = self._members.me
         if me in seen and self.round:
             seen[me].append(dict(found if me == CURIOUS else values))
         return found

@@ -26,7 +26,7 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, Asked, HospitalProcess
-from secure_fl.pilot.site_run import Records
+from secure_fl.pilot.site_run import HospitalContext, Records
 from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link
@@ -91,16 +91,18 @@ class LocalPilot:
         """A hospital's process begins, or begins again: all that it knows is on disk."""
         self.down.discard(name)
         self.processes[name] = HospitalProcess(
-            self.keys[name],
-            self.roster,
+            HospitalContext(
+                self.keys[name],
+                self.roster,
+                self.records.get(name, lambda plan: self.members[name]),
+                self.folder / name,
+                self.listener(name),
+                limits=SiteLimits(options={"share_scores": name in self.sharing}),
+                goes_back=self.goes_back,
+            ),
             self.approve.get(name, lambda plan: None),
-            self.records.get(name, lambda plan: self.members[name]),
-            self.folder / name,
-            self.listener(name),
-            goes_back=self.goes_back,
             asked=self.asked.get(name),
             approvals=self.approvals.get(name, lambda plan: []),
-            limits=SiteLimits(options={"share_scores": name in self.sharing}),
         )
 
     def listener(self, name: str) -> Listener:

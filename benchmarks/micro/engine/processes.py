@@ -21,6 +21,7 @@ from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.invitations import HubEngine
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.site_memory import records_of, site_keys
+from secure_fl.pilot.site_run import HospitalContext
 from secure_fl.policy.policy_file import load_site
 from secure_fl.protocol.frames import Frame
 from tests.support.pilot_folders import HUB, PilotFolders
@@ -38,14 +39,14 @@ def hospital_of(site: Path, runs: Path) -> HospitalProcess:
     rules, kit = load_site(site / "site.toml"), load_kit(site / "kit")
     keys = site_keys(ring_of(site), kit.roster)
     me = kit.roster.member(site.name)
-    return HospitalProcess(
+    context = HospitalContext(
         keys,
         kit.roster,
-        lambda plan: None,
         lambda plan: records_of(rules, me, plan),
         runs,
-        ledger=rules.ledger,
+        ledger_folder=rules.ledger,
     )
+    return HospitalProcess(context, lambda plan: None)
 
 
 def ring_of(folder: Path) -> KeyRing:

@@ -1,8 +1,8 @@
-"""Evaluation alone: models as they are, on every hospital's test records, and nothing is trained.
+"""Evaluation of models on the test records of all hospitals, without training.
 
-One sealed sum of counts tells what each model is worth on all records together. Where there are
-several, a second one tells how sure the differences are: of each metric, the squares of how far
-single records move it for one model more than for the first.
+One sealed sum of counts gives the metrics of each model over all records. With several models, a
+second sum gives the uncertainty of their differences: for each metric, the squares of the
+differences between the influence of single records on one model and on the first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from secure_fl.settings import ModelSettings, Section, TrainingSettings
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
 
-BIASED = {"calibration_error"}  # by its bins, so that no interval holds it
-PAIRED = "paired "  # before a model's label: squares of its differences to the first
+BIASED = {"calibration_error"}  # its bins bias it, so it has no interval
+PAIRED = "paired "  # before a model's label: squares of its differences from the first model
 
 
 class EvaluatedModel(Section):
@@ -49,20 +49,20 @@ class Evaluate(Algorithm):
     models: Annotated[tuple[EvaluatedModel, ...], Field(max_length=8)] = ()
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
-        """Nothing is trained; how many records are looked at together is the site's affair."""
+        """Return the demands of an evaluation; each site chooses its own batch."""
         return Demands(exchanges=1, passes=1, steps=0, batch=1, cells=0, drawn=1.0)
 
     def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Nothing."""
+        """Return no models: nothing is trained."""
         return ()
 
     def reads(self, model: ModelSettings) -> tuple[str, ...]:
-        """The models that are measured, and not [model]."""
+        """Return the names of the measured models; [model] is not used."""
         return tuple(one.name for one in self.models)
 
     @property
     def pinned(self) -> bool:
-        """Whether every model is named by its digest."""
+        """True if every model has a digest."""
         return all(one.digest for one in self.models)
 
     @classmethod
@@ -77,22 +77,22 @@ class Evaluate(Algorithm):
 
 
 class Findings:
-    """What an evaluation found, as a checkpoint keeps it."""
+    """The findings of an evaluation, as a checkpoint keeps them."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
+    def __init__(self, findings: dict[str, Any]) -> None:
+        self._findings = findings
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
-        return dict(self._found)
+        """Return the findings."""
+        return dict(self._findings)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        self._found |= state
+        """Restore the findings."""
+        self._findings |= state
 
 
 async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
-    """The party program."""
+    """Run the program of one party."""
     require_models(cfg)
     with site.recorder.phase("load model"):
         models = {one.label: read(one.name, site.task) for one in cfg.models}
@@ -119,18 +119,18 @@ async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
 async def share_own(
     cohort: Cohort, site: Site, rows: Mapping[str, Mapping[str, Contributions]]
 ) -> dict[str, dict[str, float]]:
-    """The main metric at each hospital whose own rules share it, which it tells members itself.
+    """Share the main metric of each hospital whose policy allows it, among the members.
 
-    All others send that they do not; the coordinator cannot tell who is who.
+    All others send NaN; the coordinator cannot distinguish them.
     """
-    told = [np.nan] * len(rows)
+    own = [np.nan] * len(rows)
     if site.share_scores:
-        totals = ({name: one.total() for name, one in found.items()} for found in rows.values())
-        told = [site.task.pooled([counts]).get(site.task.metric, np.nan) for counts in totals]
-    said = await cohort.share({"own": np.array(told, np.float64)})
+        totals = ({name: row.total() for name, row in by_name.items()} for by_name in rows.values())
+        own = [site.task.pooled([counts]).get(site.task.metric, np.nan) for counts in totals]
+    shared = await cohort.share({"own": np.array(own, np.float64)})
     return {
         name: dict(zip(rows, map(float, values["own"]), strict=True))
-        for name, values in sorted(said.items())
+        for name, values in sorted(shared.items())
         if values["own"].shape == (len(rows),) and np.isfinite(values["own"]).all()
     }
 
@@ -141,7 +141,7 @@ async def compare(
     rows: Mapping[str, Mapping[str, Contributions]],
     totals: Mapping[str, Counts],
 ) -> list[dict[str, Any]]:
-    """How much better each model is than the first, record by record."""
+    """Compare each model with the first one, record by record."""
     first, *others = rows
     task = site.task
     records = float(totals[first]["loss"][0])
@@ -157,16 +157,18 @@ async def compare(
         for other in others
     }  # fmt: skip
     opened = await cohort.sum(pieces(squares), together=True)
-    if not opened:  # somebody left between the two sums
+    if not opened:  # a member left between the two sums
         return []
-    found = from_pieces(opened)
+    totals_of_squares = from_pieces(opened)
     return [
         {
             "model": other,
             "to": first,
             "metrics": {
                 name: difference(scores[first][name], scores[other][name], square / records**2)
-                for name, square in zip(metrics[other], found[PAIRED + other], strict=True)
+                for name, square in zip(
+                    metrics[other], totals_of_squares[PAIRED + other], strict=True
+                )
             },
         }
         for other in others
@@ -174,7 +176,7 @@ async def compare(
 
 
 def questions(site: Site, digests: Any) -> tuple[str, ...]:
-    """What is asked of this site's records: of each model by itself, in whatever company."""
+    """Digest the questions about this site's records, one for each model, whatever the others."""
     records = digest(site.silo.test)
     return tuple(
         hashlib.sha256(f"evaluate {one} ".encode() + records).hexdigest() for one in digests
@@ -182,32 +184,26 @@ def questions(site: Site, digests: Any) -> tuple[str, ...]:
 
 
 def require_models(cfg: Evaluate) -> None:
-    """Refuse an evaluation of nothing, or of two models under one label."""
+    """Refuse an evaluation without models, or of two models with one label."""
     labels = [one.label for one in cfg.models]
     if not labels or len(set(labels)) < len(labels):
         raise SettingsError(
-            "an evaluation names at least one model, and each by a label of its own",
+            "an evaluation needs at least one model, and a different label for each",
             fix="give [[algorithm.models]] with name and label; secure-fl evaluate writes them",
             field="algorithm.models",
         )
 
 
 def require_pinned(cfg: Evaluate, digests: Mapping[str, str]) -> None:
-    """Refuse another model than the one that was named."""
+    """Refuse a model with another digest than the plan names."""
     for one in cfg.models:
         if one.digest is not None and one.digest != digests[one.label]:
             raise ModelError(
-                f"this is another model than the one that is to be evaluated: its digest is "
-                f"{digests[one.label]}",
+                f"this is not the model that the plan names: its digest is {digests[one.label]}",
                 model=one.name,
-                fix="get the very folder that the digest in [[algorithm.models]] was made of",
+                fix="use the folder with the digest in [[algorithm.models]]",
                 field="algorithm.models",
             )
 
 
-ENTRY = Entry(
-    Evaluate,
-    evaluate,
-    trains_nothing=True,
-    summary="models as they are, measured on all hospitals' test records",
-)
+ENTRY = Evaluate.entry()

@@ -1,7 +1,7 @@
-"""Evaluation without training: models side by side on all hospitals' test records.
+"""Evaluation without training: a comparison of models on all hospitals' test records.
 
-found = evaluate(["runs/first", "runs/second/model"], silos)
-found.scores["first"]["accuracy"], found.intervals["first"]["accuracy"]
+evaluation = evaluate(["runs/first", "runs/second/model"], silos)
+evaluation.scores["first"]["accuracy"], evaluation.intervals["first"]["accuracy"]
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ OUTSIDE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
-    """What models are worth on all hospitals' test records: its document, as in result.json."""
+    """Scores of models on all hospitals' test records, with the document of result.json."""
 
     document: Mapping[str, Any]
 
     @property
     def models(self) -> dict[str, str]:
-        """Where each model lies, by its label."""
-        return {one["label"]: one["name"] for one in self.document["evaluation"]["models"]}
+        """The folder or hub name of each model, by its label."""
+        return {model["label"]: model["name"] for model in self.document["evaluation"]["models"]}
 
     @property
     def scores(self) -> dict[str, dict[str, float]]:
-        """Each model's metrics over all records together."""
+        """The metrics of each model over all records."""
         return models_of(self.document, "pooled")
 
     @property
     def intervals(self) -> dict[str, dict[str, list[float]]]:
-        """Their 95 % intervals, where counts tell them."""
+        """The 95 % intervals of the metrics that follow from counts."""
         return models_of(self.document, "intervals")
 
     @property
     def differences(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Of each other model to the first, by metric: `difference` and its paired `interval`."""
-        found = self.document["evaluation"].get("compared", ())
-        return {one["model"]: one["metrics"] for one in found}
+        """The `difference` of each model from the first, with its paired `interval`, by metric."""
+        compared = self.document["evaluation"].get("compared", ())
+        return {model["model"]: model["metrics"] for model in compared}
 
     def to_frame(self) -> Any:
-        """A pandas data frame: a line for each model and metric."""
+        """Make a pandas data frame with a line for each model and metric."""
         import pandas
 
         lines = []
@@ -72,7 +72,7 @@ class Evaluation:
         return pandas.DataFrame(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of result.json."""
+        """Return the document of result.json."""
         return dict(self.document)
 
     def save(self, folder: Path | str) -> Path:
@@ -80,34 +80,36 @@ class Evaluation:
         file = Path(folder) / RESULT
         if file.exists():
             fix = "choose another folder"
-            raise RunError("there is a result already", fix=fix, file=file, reason="exists")
+            raise RunError(
+                "this folder already holds a result", fix=fix, file=file, reason="exists"
+            )
         write_json(file, self.document)
         return Path(folder)
 
     @classmethod
     def load(cls, folder: Path | str) -> Evaluation:
-        """Read an evaluation's folder, or one of `save`."""
+        """Read the folder of an evaluation or of `save`."""
         file = Path(folder) / RESULT
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             fix = "give the folder of an evaluation"
-            what = "there is no result to read here"
-            raise RunError(what, fix=fix, file=file, reason="missing") from error
+            problem = "there is no result to read here"
+            raise RunError(problem, fix=fix, file=file, reason="missing") from error
         if not document.get("evaluation"):
             fix = "read it by Result.load"
-            raise RunError("this is no evaluation", fix=fix, file=file, reason="missing")
+            raise RunError("this result is not an evaluation", fix=fix, file=file, reason="missing")
         return cls(document)
 
     def __repr__(self) -> str:
-        """In a line."""
+        """Summarise in one line."""
         metric = self.document["main_metric"]
-        said = ", ".join(f"{k} {number(v.get(metric))}" for k, v in self.scores.items())
+        scores = ", ".join(f"{k} {number(v.get(metric))}" for k, v in self.scores.items())
         parties = len(self.document["parties"])
-        return f"<Evaluation over {parties} hospitals, test {metric}: {said}>"
+        return f"<Evaluation over {parties} hospitals, test {metric}: {scores}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Render for notebooks."""
         return f"<p>{escape(repr(self)[1:-1])}</p>{score_table(self.document)._repr_html_()}"
 
 
@@ -123,15 +125,15 @@ def evaluate(
 ) -> Evaluation:
     """Measure models on all hospitals' test records, by sealed sums, without training.
 
-    `models`: folders of transformers or peft, hub names, or runs' folders. `task`: without labels,
-    they are those of the first model. Of `training` only the device and the precision count.
+    `models`: folders of transformers or peft, hub names, or folders of runs. `task`: its labels
+    default to those of the first model. `training`: only its device and precision are used.
     """
     cfg = Evaluate(models=named(models))
     done = Federation(
         silos,
         cfg,
         task=with_labels(task or TaskSettings(), cfg),
-        training=looking(training or TrainingSettings()),
+        training=evaluation_training(training or TrainingSettings()),
         protection=without_noise(protection or ProtectionSettings()),
         folder=folder,
         progress=progress,
@@ -142,49 +144,51 @@ def evaluate(
 def evaluate_settings(
     models: Sequence[Path | str], settings: Settings, folder: Path | None, listener: Listener | None
 ) -> Evaluation:
-    """The same over the hospitals of a settings file, by its task and its protection."""
+    """Measure models on the hospitals of a settings file, with its task and its protection."""
     cfg = Evaluate(models=named(models))
-    asked = settings.model_copy(
+    changed = settings.model_copy(
         update={
             "algorithm": cfg,
             "task": with_labels(settings.task, cfg),
-            "training": looking(settings.training),
+            "training": evaluation_training(settings.training),
             "protection": without_noise(settings.protection),
             **dict.fromkeys(feature_sections(settings)),
         }
     )
-    return Evaluation(Federation.of(asked, folder, listener=listener).run().document)
+    return Evaluation(Federation.of(changed, folder, listener=listener).run().document)
 
 
 def pinned(models: Sequence[Path | str], task: TaskSettings) -> Evaluate:
-    """What a pilot's plan names: models with the digests of what lies here."""
+    """Name models for a pilot's plan, with the digests of the models on this machine."""
     cfg = Evaluate(models=named(models, here=False))
     made = make_task(with_labels(task, cfg))
-    each = (one.model_copy(update={"digest": read(one.name, made).digest()}) for one in cfg.models)
-    return Evaluate(models=tuple(each))
+    with_digests = (
+        model.model_copy(update={"digest": read(model.name, made).digest()}) for model in cfg.models
+    )
+    return Evaluate(models=tuple(with_digests))
 
 
 def named(models: Sequence[Path | str], *, here: bool = True) -> tuple[EvaluatedModel, ...]:
-    """Models with short labels: a run's or a folder's name, with a number where two are alike.
+    """Name models by short labels: the run or folder, with a number if two are equal.
 
-    `here`: by their whole paths; for other machines, as they were given.
+    `here`: name them by absolute paths; for other machines, names stay as they were given.
     """
-    found: dict[str, EvaluatedModel] = {}
+    by_label: dict[str, EvaluatedModel] = {}
     for given in models:
         place = Path(given).expanduser()
         where = _to_use(place) if (place / RESULT).is_file() else place
         there = where.is_dir()
         short = where.parent.name if there and where.name == "model" else where.name
         label = OUTSIDE.sub("-", short).strip("-._")[:36] or "model"
-        if label in found:
-            label = f"{label}-{sum(one.startswith(label) for one in found) + 1}"
+        if label in by_label:
+            label = f"{label}-{sum(other.startswith(label) for other in by_label) + 1}"
         name = str(where.resolve() if here and there else where if there else given)
-        found[label] = EvaluatedModel(name=name, label=label)
-    return tuple(found.values())
+        by_label[label] = EvaluatedModel(name=name, label=label)
+    return tuple(by_label.values())
 
 
 def _to_use(run: Path) -> Path:
-    """The shared model of a finished run."""
+    """Return the shared model of a finished run."""
     use = json.loads((run / RESULT).read_text(encoding="utf-8")).get("use") or "model"
     if not (run / use).is_dir():
         raise ModelError(
@@ -196,18 +200,18 @@ def _to_use(run: Path) -> Path:
 
 
 def with_labels(task: TaskSettings, cfg: Evaluate) -> TaskSettings:
-    """The task with its labels, which the first model names where nobody else does."""
+    """Return the task with its labels, by default those of the first model."""
     if task.labels is not None or task.kind not in ("classification", "pair", "ner"):
         return task
-    found = labels_of(cfg.models[0].name) if cfg.models else None
-    return task.model_copy(update={"labels": found})
+    labels = labels_of(cfg.models[0].name) if cfg.models else None
+    return task.model_copy(update={"labels": labels})
 
 
-def looking(training: TrainingSettings) -> TrainingSettings:
-    """Of settings of training, what it takes to look at records."""
+def evaluation_training(training: TrainingSettings) -> TrainingSettings:
+    """Keep the settings of training that an evaluation uses."""
     return TrainingSettings(device=training.device, precision=training.precision)
 
 
 def without_noise(protection: ProtectionSettings) -> ProtectionSettings:
-    """There are no sums of predictions that noise could be on."""
+    """Remove the noise on predictions, which an evaluation does not sum."""
     return protection.model_copy(update={"noise": None})

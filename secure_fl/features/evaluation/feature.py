@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from secure_fl.errors import SettingsError
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
 
 if TYPE_CHECKING:
-    from secure_fl.federation.run_spec import RunSpec
     from secure_fl.learning.site import Site
 
 

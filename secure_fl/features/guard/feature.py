@@ -9,11 +9,11 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.errors import SettingsError
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
 from secure_fl.settings import GuardSettings
 
 if TYPE_CHECKING:
-    from secure_fl.federation.run_spec import RunSpec
     from secure_fl.learning.site import Site
 
 

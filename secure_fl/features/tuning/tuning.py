@@ -1,11 +1,12 @@
-"""Finding settings that learn: short sealed trials, judged by dev scores over all records.
+"""A search for settings: short sealed trials, scored on the dev records of all hospitals.
 
-Each trial is a run of its own, with its own schedule from the first rate to the last. By successive
-halving (Jamieson, Talwalkar, arXiv 1502.07943; Hyperband's inner loop) all combinations begin with
-few rounds, and the better third goes on to three times as many: a third of a grid's rounds. Where
-scores are equal and losses near, chance would choose, so who is like the last that goes on does,
-too. Who is left alone has won: a trial beside nobody would decide nothing, and spend what the run
-itself is to spend. Records are read once, and those to test by are left out: no trial sees them.
+Each trial is a run with its own learning rate schedule. By successive halving (Jamieson, Talwalkar,
+arXiv 1502.07943; Hyperband's inner loop), all combinations begin with few rounds, and the best
+third continues with three times as many: a third of the rounds of a full grid. A trial whose score
+equals that of the last one in this third, and whose loss is close, continues as well, because
+chance would decide between them. A combination that remains alone has won: a further trial would
+decide nothing and would spend privacy budget. Records are read once, without test records: no trial
+sees those.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 
-KEEP = 3  # one in so many goes on, to so many times the rounds
-NEAR = 0.02  # losses that differ by less, at equal scores, say nothing
+KEEP = 3  # one in three continues, with three times the rounds
+NEAR = 0.02  # at equal scores, a smaller relative difference of losses is chance
 RATE = "training.learning_rate"
-AROUND = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # times the file's rate, where nothing is said to be tried
+AROUND = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # default search: these times the settings' rate
 
 Choice: TypeAlias = Mapping[str, Any]  # field -> value
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One short run, and what it came to."""
+    """One short run and its scores."""
 
     choice: Choice
     rounds: int
     score: float | None  # over all dev records, after the last round; None: training failed
     loss: float | None
     seconds: float  # of processor time
-    epsilon: float | None = None  # of the ledgers, after it: the most of any hospital
+    epsilon: float | None = None  # the largest of the hospitals' ledgers, after the trial
 
     @property
     def label(self) -> str:
-        """What it tried."""
+        """The tried values, as text."""
         return ", ".join(f"{name} = {value}" for name, value in self.choice.items())
 
     @property
@@ -77,13 +78,13 @@ class Tuning:
 
     @property
     def undecided(self) -> bool:
-        """Whether the trials with the most rounds all have one score, so that losses chose."""
+        """True if the longest trials all have one score, so that losses decided."""
         longest = [trial for trial in self.trials if trial.rounds == self.best.rounds]
         return len(longest) > 1 and len({trial.score for trial in longest}) == 1
 
     @property
     def epsilon(self) -> float | None:
-        """What ledgers hold after the search, the search included: the most of any hospital."""
+        """The largest ε of the hospitals' ledgers after the search."""
         return max((t.epsilon for t in self.trials if t.epsilon is not None), default=None)
 
 
@@ -92,15 +93,14 @@ def tune(
     values: Mapping[str, Sequence[Any]] | None = None,
     *,
     halving: bool = True,
-    tell: Callable[[Trial], None] = lambda trial: None,
+    report: Callable[[Trial], None] = lambda trial: None,
     progress: bool | None = None,
 ) -> Tuning:
-    """Try all combinations of values of these fields, and keep the best.
+    """Try all combinations of values of these fields, and return the best.
 
     `values`: None tries learning rates around the settings' own. `halving`: False trains every
-    combination for all rounds. `tell` hears of each trial as it ends, and `progress` shows each as
-    `Federation` does. Whatever a trial spends of a
-    privacy budget is entered into the hospitals' ledgers, like any run's.
+    combination for all rounds. `report`: receives each trial when it ends. `progress`: as in
+    `Federation`. The hospitals' ledgers record the privacy budget that trials spend.
     """
     require_lasting_ledgers(settings)
     choices = list(combinations(settings, values or around(settings)))
@@ -115,7 +115,7 @@ def tune(
         done = []
         for choice in choices:
             trial, metric = attempt(settings, choice, rounds, records, progress=progress)
-            tell(trial)
+            report(trial)
             done.append(trial)
         done.sort(key=lambda trial: trial.rank, reverse=True)
         if done[0].score is None:
@@ -127,20 +127,20 @@ def tune(
 
 
 def ahead(trials: Sequence[Trial], count: int) -> list[Trial]:
-    """The first of ordered trials, and who is like the last of these; none that failed."""
+    """Return the first of ordered trials, with those that equal the last; none that failed."""
     first = [trial for trial in trials[:count] if trial.score is not None]
     return [*first, *(trial for trial in trials[count:] if _alike(first[-1], trial))]
 
 
 def _alike(better: Trial, worse: Trial) -> bool:
-    """Whether there is nothing to choose between them."""
+    """Return true if only chance would decide between two trials."""
     if better.score != worse.score or better.loss is None or worse.loss is None:
         return False
     return worse.loss <= better.loss * (1 + NEAR)
 
 
 def rungs(points: int, rounds: int, *, halving: bool = True) -> Iterator[tuple[int, int]]:
-    """How many trials of how many rounds, one after the other; the last has all rounds."""
+    """Yield the number of trials and their rounds for each stage; the last has all rounds."""
     if halving and points > 1:
         for rung in range(int(math.log(points, KEEP)), 0, -1):
             if (few := round(rounds / KEEP**rung)) >= 1 or rung == 1:
@@ -150,17 +150,17 @@ def rungs(points: int, rounds: int, *, halving: bool = True) -> Iterator[tuple[i
 
 
 class Records:
-    """The members with their records, read again only for a trial that asks for others."""
+    """A cache of the members with their records, for trials with equal settings of data."""
 
     def __init__(self) -> None:
-        self._asked: Any = None
+        self._key: Any = None
         self._members: list[Silo] = []
 
     def of(self, settings: Settings) -> list[Silo]:
-        """Everybody's, but for those to test by."""
-        asked = (settings.data, settings.task, settings.run.seed, settings.algorithm.name)
-        if asked != self._asked:
-            self._asked = asked
+        """Return the members without their test records."""
+        key = (settings.data, settings.task, settings.run.seed, settings.algorithm.name)
+        if key != self._key:
+            self._key = key
             self._members = [replace(silo, test=()) for silo in silos(settings)]
         return self._members
 
@@ -173,7 +173,7 @@ def attempt(
     *,
     progress: bool | None = None,
 ) -> tuple[Trial, str]:
-    """Train one combination for so many rounds; also the name of the score."""
+    """Train one combination for some rounds; return the trial and the name of its score."""
     began = time.process_time()
     chosen = with_choice(settings, {**choice, "algorithm.rounds": rounds})
     federation = Federation.of(chosen, hospitals=records.of(chosen), progress=progress)
@@ -182,7 +182,7 @@ def attempt(
         result = federation.run()
     except BudgetError:
         raise
-    except TrainingError:  # it diverged: another will do better
+    except TrainingError:  # it diverged: other combinations are better
         return Trial(choice, rounds, None, None, time.process_time() - began), metric
     dev = dev_scores(result)
     seconds, spent = time.process_time() - began, spent_by(result)
@@ -190,27 +190,27 @@ def attempt(
 
 
 def spent_by(result: Result) -> float | None:
-    """ε of the hospitals' ledgers after a run: the most of any; None: nothing was entered."""
+    """Return the largest ε of the hospitals' ledgers after a run, or None without budget."""
     privacy, noise = (result.document[name] or {} for name in ("privacy", "noise"))
-    found = [privacy.get("overall_epsilon"), noise.get("epsilon")]
-    return max((ε for ε in found if ε is not None), default=None)
+    epsilons = [privacy.get("overall_epsilon"), noise.get("epsilon")]
+    return max((ε for ε in epsilons if ε is not None), default=None)
 
 
 def dev_scores(result: Result) -> Mapping[str, float]:
-    """The scores over all dev records: of the host's model, or else of the parties'."""
+    """Return the scores over all dev records, of the host's model or else of the parties'."""
     pooled = result.document["metrics"]["last"]["pooled"]
-    found: Mapping[str, float] | None = pooled.get("dev", pooled.get("local/dev"))
-    if found is None:
+    scores: Mapping[str, float] | None = pooled.get("dev", pooled.get("local/dev"))
+    if scores is None:
         raise SettingsError(
-            "nobody has dev records, and trials are judged by them",
+            "no hospital has dev records, which score the trials",
             fix="give hospitals dev records: a file, or a share of the training records",
             field="data",
         )
-    return found
+    return scores
 
 
 def around(settings: Settings) -> dict[str, list[Any]]:
-    """Learning rates around the settings' own."""
+    """Return learning rates around the settings' own."""
     from secure_fl.learning.learning_rates import with_rate
 
     rate = with_rate(settings.training, settings.model, settings.task.kind).learning_rate or 0.0
@@ -218,7 +218,7 @@ def around(settings: Settings) -> dict[str, list[Any]]:
 
 
 def combinations(settings: Settings, values: Mapping[str, Sequence[Any]]) -> Iterator[Choice]:
-    """Every combination, once it is known to be one that settings allow."""
+    """Yield every combination, after validating it."""
     for point in product(*values.values()):
         choice = dict(zip(values, point, strict=True))
         with_choice(settings, choice)
@@ -226,17 +226,17 @@ def combinations(settings: Settings, values: Mapping[str, Sequence[Any]]) -> Ite
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:
-    """The settings with these fields changed, validated as a file's are."""
+    """Return the settings with these fields changed, validated like a file."""
     return changed(settings, [f"{name}={json.dumps(value)}" for name, value in choice.items()])
 
 
 def require_lasting_ledgers(settings: Settings) -> None:
-    """Refuse a search whose spending nothing would remember."""
-    asked = {"training.dp": settings.training.dp, "protection.noise": settings.protection.noise}
-    for name, section in asked.items():
+    """Refuse a search whose privacy spending no ledger would keep."""
+    budgets = {"training.dp": settings.training.dp, "protection.noise": settings.protection.noise}
+    for name, section in budgets.items():
         if section is not None and section.ledger is None:
             raise SettingsError(
-                "every trial spends of the privacy budget, and no ledger outlives it",
-                fix=f"set {name}.ledger to a folder, which the run that follows uses, too",
+                "every trial spends privacy budget, and no ledger keeps it",
+                fix=f"set {name}.ledger to a folder that the later run uses as well",
                 field=f"{name}.ledger",
             )

@@ -59,7 +59,7 @@ def test_a_site_s_own_cap_is_what_it_votes_by(tmp_path: Path) -> None:
     """Between the rounds of a run norms change by more than this site allows: it is against all."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=2), guard=GUARD))
     strict = made.processes["hospital-2"]
-    strict._home = replace(strict._home, limits=SiteLimits(options={"max_growth": 1e-9}))
+    strict._context = replace(strict._context, limits=SiteLimits(options={"max_growth": 1e-9}))
     made.lead().run()
     votes = {(e["party"], e["own_vote"]) for e in made.seen("guard")}
     assert ("hospital-2", True) in votes and ("hospital-1", True) not in votes

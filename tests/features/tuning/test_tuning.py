@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -84,7 +82,7 @@ def test_what_cannot_learn_loses_to_what_can(name: str) -> None:
     """Dead rates against one that learns; beside nobody it is not trained again."""
     heard: list[Trial] = []
     settings = study(name, size=240, rounds=6)
-    found = tune(settings, {RATE: [1e-9, 3e-3, 1e-8], "algorithm.epochs": [3]}, tell=heard.append)
+    found = tune(settings, {RATE: [1e-9, 3e-3, 1e-8], "algorithm.epochs": [3]}, report=heard.append)
     assert [trial.rounds for trial in heard] == [2, 2, 2]
     assert sorted(map(id, found.trials)) == sorted(map(id, heard))
     assert found.best.choice[RATE] == 3e-3 and found.best.rounds == 2
@@ -108,7 +106,7 @@ def test_who_is_like_the_last_that_goes_on_goes_on_too() -> None:
 def test_all_go_on_while_nobody_has_learned() -> None:
     """Rates that are dead alike: after few rounds chance would pick."""
     heard: list[Trial] = []
-    found = tune(study(rounds=3), {RATE: [1e-9, 2e-9, 3e-9, 1e38]}, tell=heard.append)
+    found = tune(study(rounds=3), {RATE: [1e-9, 2e-9, 3e-9, 1e38]}, report=heard.append)
     assert [trial.rounds for trial in heard if trial.choice[RATE] != 1e38] == [1, 1, 1, 3, 3, 3]
     again = Federation.of(found.settings).run()
     assert found.best.score == again.pooled("dev")[found.metric]
@@ -133,9 +131,9 @@ def test_a_trial_that_diverges_is_one_that_lost() -> None:
 def test_every_combination_is_checked_before_any_is_trained() -> None:
     heard: list[Trial] = []
     with raises(SettingsError, field="training.learning_rate"):
-        tune(study(), {RATE: [1e-3, -1.0]}, tell=heard.append)
+        tune(study(), {RATE: [1e-3, -1.0]}, report=heard.append)
     with raises(SettingsError):
-        tune(study(), {"training.learning_rat": [1e-3]}, tell=heard.append)
+        tune(study(), {"training.learning_rat": [1e-3]}, report=heard.append)
     assert heard == []
 
 
@@ -170,16 +168,3 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     assert CliRunner().invoke(main, ["tune", str(file), "--try", "nothing"]).exit_code == 2
     dead = CliRunner().invoke(main, ["tune", str(file), "--try", f"{RATE}=1e-9,2e-9"])
     assert "After 2 rounds all score the same" in dead.stdout
-
-
-def test_the_picture_is_well_formed_whatever_was_tried() -> None:
-    settings = study()
-
-    def shown(**fields: Any) -> ElementTree.Element:
-        from secure_fl.features.tuning.tuning import Tuning
-
-        trial = Trial({"a": "<&'"}, 3, 0.5, 1.0, 0.1)
-        lost = Trial({"a": "x"}, 1, None, None, 0.1)
-        return ElementTree.fromstring(picture(Tuning("f1", (trial, lost), settings)))  # noqa: S314
-
-    assert len(shown().findall(".//use/title")) == 1

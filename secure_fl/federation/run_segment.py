@@ -1,4 +1,4 @@
-"""Rounds that the same parties train together in this process, under one coordinator."""
+"""The rounds that a fixed set of parties trains in this process, under one coordinator."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MakeEngine = Callable[[Mapping[str, Session]], Engine]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A whole run, or the end of a round that only some had begun."""
+class RunSegment:
+    """All rounds of a run, or the end of one round that only some parties began."""
 
     spec: RunSpec
     parties: Mapping[str, Prepared]
     rules: CoordinatorRules
-    until: int | None = None  # the round to end with, if not the last
+    until: int | None = None  # the last round, if it is not the algorithm's
 
-    def begun(self) -> tuple[int, frozenset[str]] | None:
-        """The round that some of them must end before the others can join, and who; or None."""
+    def unfinished_round(self) -> tuple[int, frozenset[str]] | None:
+        """Return a round that must end before others can join, with the parties that began it."""
         ready = {
             name: Ready(party.checkpoints.available(), opened=party.checkpoints.opened())
             for name, party in self.parties.items()
@@ -40,15 +40,13 @@ class Stretch:
         return unfinished(ready, self.rules.host, self.rules.threshold)
 
     def train(self, engine: MakeEngine, capture: Capture, log: EventLog) -> None:
-        """Lead these parties to the end, with keys and a run id of their own."""
+        """Lead these parties to the end, with new keys and a new run id."""
         mode, names = self.spec.protection.mode, tuple(self.parties)
         keys = make_keys(mode, names, self.rules.host)
         wires = connect(keys)
         capture.begin(mode, self.rules.host, names, wires.run)
         sessions = {
-            name: party.join(
-                self.rules, keys[name], wires.parties[name], until=self.until, capture=capture
-            )
+            name: party.join(keys[name], wires.parties[name], until=self.until, capture=capture)
             for name, party in self.parties.items()
         }
         coordinator = lead_run(
@@ -61,8 +59,8 @@ class Stretch:
         try:
             coordinator.run()
         except SecureFLError as error:
-            # On one machine the operator may see what the failing party would only log at home.
-            own = sessions.get(str(error.where.get("party", "")))
-            if own is not None and own.error is not None and not own.stopped:
-                raise own.error from own.error.__cause__
+            # In one process the operator may see an error that a hospital keeps in its own log.
+            failed = sessions.get(str(error.where.get("party", "")))
+            if failed is not None and failed.error is not None and not failed.stopped:
+                raise failed.error from failed.error.__cause__
             raise
