@@ -15,7 +15,7 @@ from secure_fl.audits.shipped.mask_trials import mask_trials
 from secure_fl.audits.shipped.mechanism import mechanism_trials
 from secure_fl.audits.shipped.tampering import tampering_trials
 from secure_fl.crypto.privacy.noise import SkellamNoise
-from secure_fl.crypto.privacy.planning import planned, sized
+from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit
@@ -54,7 +54,7 @@ def noise_of(audit: Audit) -> SkellamNoise | None:
     if settings is None or shape is None:
         return None
     examples, releases = shape
-    plan = planned(
+    plan = plan_for_settings(
         settings,
         examples=examples,
         classes=len(audit.prior.task.labels),
@@ -62,7 +62,7 @@ def noise_of(audit: Audit) -> SkellamNoise | None:
         parties=len(audit.run.parties),
         threshold=audit.result["protection"]["threshold"],
     )
-    return sized(settings, plan).noise
+    return size_for_settings(settings, plan).noise
 
 
 def of_code(trials: Sequence[Trial]) -> tuple[Trial, ...]:

@@ -96,7 +96,7 @@ def _of_options(options: Options) -> Answer:
     if (options["batch"] or 1) > every:
         raise click.UsageError(f"--batch {options['batch']} is more than all, which are {every}")
     from secure_fl.crypto.privacy.planning import (
-        Predictions,
+        PredictionPlan,
         plan_predictions,
         plan_training,
         training_rows,
@@ -117,7 +117,7 @@ def _of_options(options: Options) -> Answer:
         return Answer("DP-SGD, per record", training_rows(training), asdict(training))
     examples, dropouts = options["examples"], options["dropouts"]
     size = options["batch"] or examples
-    plan = Predictions(
+    plan = PredictionPlan(
         parties,
         options["classes"],
         examples,

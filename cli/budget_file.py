@@ -11,7 +11,7 @@ from secure_fl.thresholds import default_threshold
 
 if TYPE_CHECKING:
     from secure_fl.config.load import Settings
-    from secure_fl.crypto.privacy.planning import PredictionBudget, Predictions
+    from secure_fl.crypto.privacy.planning import PredictionBudget, PredictionPlan
     from secure_fl.data.silo import Silo
 
 Options = Mapping[str, Any]
@@ -36,7 +36,7 @@ class Answer:
     refused: str = ""
 
 
-def predictions(plan: Predictions, found: PredictionBudget) -> Answer:
+def predictions(plan: PredictionPlan, found: PredictionBudget) -> Answer:
     """Answer for sums of predictions."""
     from secure_fl.crypto.privacy.planning import PREDICTIONS, prediction_rows
 
@@ -91,7 +91,7 @@ def _private(place: str, fields: Mapping[str, str], amount: str, given: Options)
 
 def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options) -> Answer:
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.crypto.privacy.planning import planned, sized
+    from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
     from secure_fl.errors import SettingsError
     from secure_fl.federation.ground_rules import tasks_of
     from secure_fl.learning.dp.scope import require_predictions
@@ -112,7 +112,7 @@ def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options)
     tasks = tasks_of(settings.task, everybody, entry)
     classes = max(len(task.labels) for task in tasks.values())
     parties = given.get("parties", sum(silo.role != "host" for silo in everybody))
-    plan = planned(
+    plan = plan_for_settings(
         noise,
         examples=examples,
         classes=given.get("classes", classes),
@@ -120,10 +120,10 @@ def _noise_answer(settings: Settings, everybody: Sequence[Silo], given: Options)
         parties=parties,
         threshold=settings.protection.threshold or default_threshold(parties),
     )
-    cost = sized(noise, plan).budget
+    cost = size_for_settings(noise, plan).budget
     refused = _over(cost.epsilon, noise.epsilon, "hospital")
     if not refused and cost.drowned and not noise.force:
-        refused = "the noise drowns what the parties agree on"
+        refused = "the noise drowns the signal that the parties agree on"
     return replace(predictions(plan, cost), refused=refused)
 
 

@@ -1,18 +1,18 @@
 """The privacy account of DP-SGD at one silo: its limit, its spending, its statement. No torch.
 
-Everything is spent before it is computed, in the silo's ledger (or, for a run without a folder,
-in memory), and ε is always recomposed from all events of the account.
+Everything is spent before it is computed, in the silo's ledger (or in memory, for a run without a
+folder), and ε is always recomposed from all events of the account.
 
-What the ε of a silo covers: whatever was computed from its training records by DP-SGD, so models,
-updates and all that follows from them. What it does not cover: how many records there are (they
-set the sample rate), losses and scores in the party's own event log, and dev and test records.
+A silo's ε covers everything computed from its training records by DP-SGD: models, updates and all
+results of them. It does not cover the number of records (which sets the sample rate), losses and
+scores in the party's own event log, and dev and test records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from secure_fl.crypto.privacy.accounting import (
@@ -27,7 +27,7 @@ from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, events_of, 
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
-ADJACENCY: Literal["add-remove"] = "add-remove"  # what sampling is accounted for
+ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbours of amplification by sampling
 
 Units = Sequence[Sequence[int]]
 
@@ -52,7 +52,7 @@ class Spending:
 
 
 class DpAccount:
-    """One silo's account: its sampling units, the noise of its steps, and what they cost."""
+    """One silo's account: its sampling units, the noise of its steps, and their cost."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class DpAccount:
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
         self.trainings: SavedTrainings | None = None  # read when a round is repeated
-        self._trained = (0, 0)  # the round of the last training, and how many it has had
-        self._passes, self._done = passes, 0  # over the units: planned for the run, finished
+        self._trained = (0, 0)  # last round, and number of its trainings
+        self._passes, self._done = passes, 0  # passes over the units: planned, finished
         self._noise = settings.noise_multiplier
         self._planned: float | None = None
         self._known: dict[tuple[Event, ...], float] = {}
-        self._mine = self._mine_in_ledger()  # spent by this run, also before it was resumed
+        self._mine = self._mine_in_ledger()  # of this run, also before a resume
         if settings.delta >= 1 / len(units):
             raise BudgetError(
-                f"δ = {settings.delta:g} allows giving away one whole {settings.unit} of this silo",
+                f"δ = {settings.delta:g} permits revealing one whole {settings.unit} of this silo",
                 fix=f"set training.dp.delta well below 1/{len(units)}",
                 party=dataset,
                 reason="delta",
@@ -93,20 +93,20 @@ class DpAccount:
 
     @property
     def noise_multiplier(self) -> float:
-        """σ: as set, or the least with which the passes still to come stay within the target."""
+        """σ: as set, or the least that keeps the remaining passes within the target."""
         if self._noise is None:
             self._noise = self._calibrated()
         return self._noise
 
     def spent(self) -> float | None:
-        """ε of everything this account ever reserved; None: nothing was, so nothing is promised."""
+        """Return ε of all events of this account; None without any."""
         held = self._held()
         return self._epsilon(held) if held else None
 
     def planned(self) -> float | None:
-        """ε once the planned passes are done, or None where their number is not known."""
+        """Return ε after the planned passes, or None if their number is unknown."""
         ahead = self._ahead(self.noise_multiplier)
-        if ahead and self._planned is None:  # holds until the run ends
+        if ahead and self._planned is None:  # valid until the run ends
             self._planned = self._epsilon([*self._held(), *ahead])
         return self._planned
 
@@ -129,21 +129,20 @@ class DpAccount:
         self._done += passes
 
     def trained_in(self, round: int) -> tuple[int, int]:
-        """Count one more training of a round: this round, and the number of the training in it."""
+        """Count a training of this round; return the round and the training's number in it."""
         before, count = self._trained
         self._trained = (round, count + 1 if round == before else 1)
         return self._trained
 
     def spent_before(self, state: Mapping[str, Any], passes: int) -> None:
-        """Count passes as done that a session before spent and made; refuse an older ledger."""
-        if self.ledger is not None and (head := state.get("head")) is not None:
-            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
-            self._held()
+        """Count passes of an earlier session as done; refuse an older ledger."""
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
         self.opacus = state["opacus"]
         self._done += passes
 
     def statement(self) -> dict[str, Any]:
-        """Say what this run did at this silo, and the ε of this and all earlier runs."""
+        """Return the spending of this run, and ε of this and all earlier runs."""
         steps = [event for event in self._mine if isinstance(event, DpSgdSteps)]
         return {
             "epsilon": self.spent() if steps else None,
@@ -155,30 +154,29 @@ class DpAccount:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints; what is rolled back stays spent, for the ledger is no part of them.
+        """Return the state for checkpoints.
 
-        They hold its head, so an older copy that was put in its place is known.
+        It contains the ledger's head, which exposes an older copy. Events stay spent after a
+        rollback, for the ledger itself is not part of a checkpoint.
         """
-        head = self.ledger.pinned if self.ledger is not None else None
         return {
             "opacus": self.opacus,
             "done": self._done,
             "spent": [encode_event(event) for event in self._mine],
-            "head": None if head is None else head.hex(),
+            "head": None if self.ledger is None else self.ledger.pinned_hex,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: noise is found anew, for what a crash wasted is spent too."""
+        """Continue from a checkpoint; noise is recomputed, since crashed steps are spent."""
         self.opacus, self._done = state["opacus"], state["done"]
         self._noise, self._planned = self.settings.noise_multiplier, None
-        if self.ledger is not None and (head := state.get("head")) is not None:
-            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
-            self._held()  # refuses a ledger that lacks what was spent when this was saved
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
         saved = [decode_event(text) for text in state["spent"]]
-        self._mine = max(saved, self._mine, key=len)  # what was spent stays spent
+        self._mine = max(saved, self._mine, key=len)  # events are never refunded
 
     def _allowed(self, event: DpSgdSteps, round: int) -> float:
-        """ε with this event, if the budget has room for it."""
+        """Return ε with this event, if the budget has room for it."""
         held = self._held()
         after = self._epsilon([*held, event])
         if after <= self.budget.epsilon:
@@ -199,8 +197,8 @@ class DpAccount:
         held, delta = self._held(), self.settings.delta
         if not self._ahead(1.0):
             raise SettingsError(
-                "the noise cannot be found: how often this run goes through the records is not "
-                "known, or it did so already",
+                "the noise cannot be computed: the number of passes over the records is unknown, "
+                "or all are done",
                 fix="set training.dp.noise_multiplier",
                 party=self.account.dataset,
             )
@@ -227,7 +225,7 @@ class DpAccount:
         return [DpSgdSteps(σ, self.sample_rate, left * self.steps_per_pass)] if left > 0 else []
 
     def _epsilon(self, events: Sequence[Event]) -> float:
-        """Compose; what was composed before is known (PRV takes seconds for long histories)."""
+        """Compose events, with a cache: PRV takes seconds for long histories."""
         key = tuple(events)
         if key not in self._known:
             dp = self.settings
@@ -235,27 +233,17 @@ class DpAccount:
         return self._known[key]
 
     def _held(self) -> list[Event]:
-        if self.ledger is None:
-            return list(self._mine)
-        chain = self.ledger.held()
-        if chain is None:
-            return []
-        return events_of(chain, self.account.dataset, self.account.unit)
+        return list(self._mine) if self.ledger is None else self.ledger.events(self.account)
 
     def _mine_in_ledger(self) -> list[Event]:
         if self.ledger is None or not self.ledger.path.exists():
             return []
-        return [
-            decode_event(entry.event)
-            for entry in load_chain(self.ledger.path).entries
-            if entry.state == "reserved"
-            and (entry.run, entry.dataset, entry.unit)
-            == (self.run, self.account.dataset, self.account.unit)
-        ]
+        chain = load_chain(self.ledger.path)
+        return events_of(chain, self.account.dataset, self.account.unit, self.run)
 
 
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
-    """Write the privacy part of a result; an ε of None promises nothing."""
+    """Return the privacy section of a result; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
     spent = [statement["epsilon"] for statement in statements.values()]
     uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]
@@ -276,7 +264,7 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
 
 
 def _nothing_for(parties: Sequence[str]) -> str:
-    """Say whose records DP-SGD never saw: FedID's host judges by its own, and tells all how."""
+    """Name the parties without DP-SGD, such as FedID's host, for the statement."""
     if not parties:
         return ""
     return (
