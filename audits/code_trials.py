@@ -22,7 +22,7 @@ from secure_fl.audits.selftest.mask_trials import mask_trials
 from secure_fl.audits.selftest.mechanism import mechanism_trials
 from secure_fl.audits.selftest.tampering import tampering_trials
 from secure_fl.crypto.privacy.noise import SkellamNoise
-from secure_fl.crypto.privacy.planning import planned, sized
+from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
 
 if TYPE_CHECKING:
     from secure_fl.audits.session import Audit
@@ -67,7 +67,7 @@ def noise_of(audit: Audit) -> SkellamNoise | None:
     if settings is None or shape is None:
         return None
     examples, releases = shape
-    plan = planned(
+    plan = plan_for_settings(
         settings,
         examples=examples,
         classes=len(audit.prior.task.labels),
@@ -75,7 +75,7 @@ def noise_of(audit: Audit) -> SkellamNoise | None:
         parties=len(audit.run.parties),
         threshold=audit.result["protection"]["threshold"],
     )
-    return sized(settings, plan).noise
+    return size_for_settings(settings, plan).noise
 
 
 def of_code(trials: Sequence[AuditTrial]) -> tuple[AuditTrial, ...]:

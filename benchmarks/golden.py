@@ -322,6 +322,7 @@ def record_library(folder: Path) -> Tree:
 
 def _by_library(folder: Path | None, *, together: bool) -> Tree:
     from secure_fl import (
+        BatchedTraining,
         FedAvg,
         Federation,
         ModelSettings,
@@ -351,7 +352,7 @@ def _by_library(folder: Path | None, *, together: bool) -> Tree:
     ]
     options: Tree = {"folder": folder} if folder is not None else {}
     if together:
-        options["together"] = True
+        options["trainer"] = BatchedTraining()
     with recorded(Case("library")) as frames:
         result = Federation(
             hospitals,

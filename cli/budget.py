@@ -17,7 +17,7 @@ from secure_fl.thresholds import default_threshold
 
 if TYPE_CHECKING:
     from secure_fl.config.load import Settings
-    from secure_fl.crypto.privacy.planning import PredictionBudget, Predictions
+    from secure_fl.crypto.privacy.planning import PredictionBudget, PredictionPlan
     from secure_fl.data.silo import Silo
 
 COUNT, CLASSES = click.IntRange(1, MOST_RECORDS), click.IntRange(2, MOST_RECORDS)
@@ -139,11 +139,11 @@ def _training_plan(options: Options) -> Answer:
 
 
 def _prediction_plan(options: Options) -> Answer:
-    from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
+    from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
 
     parties, examples, dropouts = options["parties"], options["examples"], options["dropouts"]
     size = options["batch"] or examples
-    plan = Predictions(
+    plan = PredictionPlan(
         parties,
         options["classes"],
         examples,
@@ -159,7 +159,7 @@ def _prediction_plan(options: Options) -> Answer:
     return _predictions(plan, cost)
 
 
-def _predictions(plan: Predictions, cost: PredictionBudget) -> Answer:
+def _predictions(plan: PredictionPlan, cost: PredictionBudget) -> Answer:
     """Answer for sums of predictions."""
     from secure_fl.crypto.privacy.planning import PREDICTIONS, prediction_rows
 
@@ -216,7 +216,7 @@ def _private(place: str, fields: Mapping[str, str], amount: str, given: Options)
 
 def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -> Answer:
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.crypto.privacy.planning import planned, sized
+    from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
     from secure_fl.errors import SettingsError
     from secure_fl.federation.validation import tasks_of
     from secure_fl.learning.dp.scope import require_predictions
@@ -235,7 +235,7 @@ def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -
     tasks = tasks_of(settings.task, members, entry)
     classes = max(len(task.labels) for task in tasks.values())
     parties = given.get("parties", sum(silo.role != "host" for silo in members))
-    plan = planned(
+    plan = plan_for_settings(
         noise,
         examples=examples,
         classes=given.get("classes", classes),
@@ -243,7 +243,7 @@ def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -
         parties=parties,
         threshold=settings.protection.threshold or default_threshold(parties),
     )
-    cost = sized(noise, plan).budget
+    cost = size_for_settings(noise, plan).budget
     refused = _over(cost.epsilon, noise.epsilon, "hospital")
     if not refused and cost.drowned and not noise.force:
         refused = "the noise hides the signal on which the hospitals agree"

@@ -18,8 +18,9 @@ from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.packing import Slots
 from secure_fl.crypto.sealing.public import Sum
-from secure_fl.crypto.sealing.scheme import COHORT, Slots
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys

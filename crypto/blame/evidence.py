@@ -1,8 +1,8 @@
-"""Evidence that a member broke the protocol, made of what it signed: anybody can check it.
+"""Evidence that a member broke the protocol, made of its own signatures: anybody can check it.
 
-Who deals shares signs a digest of each, and a holder looks at share, digest and signature before it
-masks anything. So if it later signs a message with another share, the two signatures together
-convict it: nobody else could have made either, and no honest holder comes into such a place.
+A dealer signs a digest of each share. A holder checks share, digest and signature before it masks
+anything. If it later signs a message with another share, the two signatures together convict it:
+nobody else could have made either, and no honest holder ever has to sign both.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from secure_fl.protocol.messages import Deal, Name, UnmaskShares
 
 
 class SeedCommitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What binds a party to its seeds in one sum: it signed these for one holder of its shares."""
+    """A party's commitment to its seeds of one sum, signed for one holder of its shares."""
 
-    public: bytes  # its mask key, and the digest of its self mask's seed
+    public: bytes  # the mask key, and the digest of the self mask's seed
     deal: Deal
     holder: Name
 
     def check(self, owner: PublicIdentity, run: str, index: int) -> None:
-        """Refuse what the owner did not sign."""
+        """Refuse a commitment that the owner did not sign."""
         statement = self.public + self.deal.key + self.deal.own
         about = run, index, owner.name, self.holder
         owner.verify(commit(statement, *about), self.deal.signature)
 
     def binds(self, seed: bytes, run: str, index: int, owner: str) -> bool:
-        """Whether this is the seed of its self mask."""
+        """Return True if this is the committed seed of the self mask."""
         return commit(seed, run, index, owner) == self.public[-32:]
 
 
 class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A share that a member revealed, and what its owner signed when it dealt it."""
+    """A share that a member revealed, and the different digest that its owner signed."""
 
     owner: Name  # of the secret
-    bound: bytes  # its public key and the digest of its seed, which it signed as well
+    bound: bytes  # its mask key and the digest of its self mask's seed, which it signed, too
     deal: Deal
-    head: bytes  # of the frame that the accused member sent, as it came
+    head: bytes  # of the accused member's frame
 
     @property
     def accused(self) -> str:
-        """Who sent the frame, as the frame says."""
+        """Return the sender of the frame."""
         return peek(self.head).sender
 
     def check(self, cards: Mapping[str, PublicIdentity]) -> None:
-        """Refuse evidence that does not convict: edited, of strangers, or of a right share."""
+        """Refuse evidence that does not convict: edited, of strangers, or of a valid share."""
         if not {self.owner, self.accused} <= set(cards):
-            raise CryptoError("this evidence speaks of somebody who is not on the roster")
+            raise CryptoError("this evidence names a member that is not on the roster")
         envelope = decode(Frame(self.head), cards[self.accused].verify)
         message, deal = envelope.message, self.deal
         if not isinstance(message, UnmaskShares):
@@ -60,11 +60,11 @@ class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         about = envelope.run.hex(), message.sum, self.owner, self.accused
         signed = commit(self.bound + deal.key + deal.own, *about)
         cards[self.owner].verify(signed, deal.signature)
-        for kind, dealt, told in (
+        for kind, dealt, revealed in (
             ("key", deal.key, message.keys),
             ("self", deal.own, message.seeds),
         ):
-            if self.owner in told and commit(told[self.owner], *about, kind) != dealt:
+            if self.owner in revealed and commit(revealed[self.owner], *about, kind) != dealt:
                 return
         raise CryptoError(
             "the share in this evidence is the one that was dealt: it convicts nobody",
@@ -72,12 +72,12 @@ class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def text(self) -> str:
-        """For event logs."""
+        """Encode for event logs."""
         return msgspec.msgpack.encode(self).hex()
 
     @classmethod
     def read(cls, text: str) -> FalseShare:
-        """The inverse of `text`."""
+        """Decode the result of `text`."""
         try:
             return msgspec.msgpack.decode(bytes.fromhex(text), type=cls)
         except (ValueError, msgspec.MsgspecError) as error:

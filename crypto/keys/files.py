@@ -1,4 +1,4 @@
-"""Key files, cards and kits: small, read with a limit and written all or nothing."""
+"""Access to key files, cards and kits: bounded reads and atomic writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_bounded(path: Path) -> bytes:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write all or nothing, or raise KeyringError."""
+    """Write atomically, or raise KeyringError."""
     try:
         files.replace_whole(path, data, mode=mode)
     except OSError as error:

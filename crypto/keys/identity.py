@@ -1,9 +1,9 @@
-"""Who a site is: long-term Ed25519 and X25519 keys, signatures, and messages sealed between sites.
+"""A site's long-term Ed25519 and X25519 keys, signatures, and messages sealed between sites.
 
-`PublicIdentity` may be shown to anybody, `Identity` never leaves its site; they are unrelated
-types, so a private key cannot be passed where a public one is meant. Sealed messages authenticate
-their sender in the way of HPKE's Auth mode (RFC 9180, section 5.1.3); like it, they do not survive
-the theft of the *recipient's* key: the thief reads what was sealed to it, and can forge to it.
+`PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
+key cannot be passed for a public one. Sealed messages authenticate their sender as in HPKE's Auth
+mode (RFC 9180, section 5.1.3). Like it, they do not survive the theft of the *recipient's* key: the
+thief can read messages to the recipient, and forge messages to it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 TAG_BYTES = 16
 DIGEST_SIZES = (32, 48, 64)
-MESSAGE = b"secure-fl channel message"  # what keys of channels are for
+MESSAGE = b"secure-fl channel message"  # label of channel keys
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also a safe file name
 
 
 @dataclass(frozen=True, slots=True)
 class PublicIdentity:
-    """What everybody may know of a site: its name and its two public keys."""
+    """The public half of an identity: a site's name and its two public keys."""
 
     name: str
     signing: bytes  # Ed25519
@@ -48,15 +48,15 @@ class PublicIdentity:
             raise CryptoError("a public key must have 32 bytes", party=self.name)
 
     def canonical(self) -> bytes:
-        """Give the same bytes at every site: version, both keys, name."""
+        """Encode the same bytes at every site: version, both keys, name."""
         return VERSION + self.signing + self.agreement + self.name.encode()
 
     def digest(self) -> bytes:
-        """SHA-256 over the canonical bytes."""
+        """Compute SHA-256 of the canonical bytes."""
         return digest_of(b"secure-fl identity", self.canonical())
 
     def fingerprint(self) -> str:
-        """Eight groups of five digits to compare over the telephone."""
+        """Return eight groups of five digits to compare over the telephone."""
         return spoken(self.digest())
 
     def verify(self, digest: bytes, signature: bytes) -> None:
@@ -70,13 +70,13 @@ class PublicIdentity:
                 "the signature does not belong to this site and content",
                 party=self.name,
                 field="signature",
-                fix="compare fingerprints with that site; do not use what was signed",
+                fix="compare fingerprints with that site; do not use the signed content",
             ) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity:
-    """A site's private keys. Shown as its name only; it can be neither pickled nor compared."""
+    """A site's private keys. Printed as its name only; cannot be pickled or compared."""
 
     name: str
     _signing: Ed25519PrivateKey = field(repr=False)
@@ -86,12 +86,12 @@ class Identity:
     def generate(cls, name: str) -> Identity:
         """Make fresh keys from the operating system's randomness."""
         fresh = cls(name, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
-        fresh.public  # noqa: B018 - refuses a bad name before anything is written
+        fresh.public  # noqa: B018 - refuses an invalid name before a file is written
         return fresh
 
     @classmethod
     def from_private_bytes(cls, data: bytes) -> Identity:
-        """Read what `to_private_bytes` wrote."""
+        """Decode the result of `to_private_bytes`."""
         try:
             if data[:1] != VERSION or len(data) <= 1 + 2 * KEY_BYTES:
                 raise ValueError
@@ -105,13 +105,13 @@ class Identity:
             ) from None
 
     def to_private_bytes(self) -> bytes:
-        """Both private keys in the clear: only `keyring` writes them, encrypted."""
+        """Encode both private keys in the clear: only `keyring` stores them, encrypted."""
         keys = self._signing.private_bytes_raw() + self._agreement.private_bytes_raw()
         return VERSION + keys + self.name.encode()
 
     @property
     def public(self) -> PublicIdentity:
-        """The half that may be shown."""
+        """The public half."""
         signing = self._signing.public_key().public_bytes_raw()
         return PublicIdentity(self.name, signing, self._agreement.public_key().public_bytes_raw())
 
@@ -122,7 +122,7 @@ class Identity:
         return self._signing.sign(digest)
 
     def shared_with(self, peer: bytes) -> bytes:
-        """X25519 with a peer's public key; a key that forces a known secret is refused."""
+        """Compute X25519 with a peer's public key; a low-order key is refused."""
         return agree(self._agreement, peer)
 
 
@@ -134,7 +134,7 @@ def seal_to(
     *,
     _ephemeral: X25519PrivateKey | None = None,
 ) -> bytes:
-    """Seal to one site so that only it can read, and it knows who sealed.
+    """Seal to one site: only it can read the message, and it can verify the sender.
 
     version | ephemeral public key | AES-256-GCM; key and nonce come from HKDF over
     X25519(ephemeral, recipient) | X25519(sender, recipient), bound to both identities.
@@ -147,7 +147,7 @@ def seal_to(
 
 
 def open_sealed(identity: Identity, sender: PublicIdentity, blob: bytes, context: bytes) -> bytes:
-    """Open what `sender` sealed to this identity under the same context, or raise CryptoError."""
+    """Open a message from `sender` under the same context, or raise CryptoError."""
     _check_shape(blob, 1 + KEY_BYTES + TAG_BYTES, sender)
     point, body = blob[1:33], blob[33:]
     secret = identity.shared_with(point) + identity.shared_with(sender.agreement)
@@ -173,12 +173,12 @@ class Channel:
     """Many small messages between two sites: one X25519, then an HKDF key per message.
 
     The key of a message depends on both identities, its direction and its context (run, step,
-    kind); the nonce is random, so even a context used twice repeats no key and nonce. Unlike
-    `seal_to` it has no ephemeral key: who steals either long-term key reads every message.
+    kind). The nonce is random, so a context used twice repeats no key and nonce. Unlike `seal_to`
+    it has no ephemeral key: the theft of either long-term key reveals every message.
     """
 
     peer: PublicIdentity
-    _from_me: tuple[bytes, bytes]  # sender and receiver, as all sites write them
+    _from_me: tuple[bytes, bytes]  # canonical sender and receiver
     _root: bytes = field(repr=False)
 
     def seal(self, plaintext: bytes, context: bytes, *, _nonce: bytes | None = None) -> bytes:
@@ -188,7 +188,7 @@ class Channel:
         return VERSION + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
     def open(self, blob: bytes, context: bytes) -> bytes:
-        """Open what the peer sealed to me under the same context, or raise CryptoError."""
+        """Open a message that the peer sealed under the same context, or raise CryptoError."""
         _check_shape(blob, 1 + NONCE_BYTES + TAG_BYTES, self.peer)
         key = AESGCM(derive(self._root, MESSAGE, *self._from_me[::-1], context))
         nonce, body = blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
@@ -199,7 +199,7 @@ class Channel:
 
 
 def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
-    """Agree with a peer once; both ends must name the same context (the run)."""
+    """Agree with a peer once; both ends must give the same context (the run)."""
     root = derive(identity.shared_with(peer.agreement), b"secure-fl channel", context)
     return Channel(peer, (identity.public.canonical(), peer.canonical()), root)
 
@@ -224,7 +224,7 @@ def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:
 
 def _unopened(sender: PublicIdentity) -> CryptoError:
     return CryptoError(
-        "a sealed message does not open: changed, meant for somebody else, or out of context",
+        "a sealed message does not open: it was changed, or is for another site or context",
         party=sender.name,
         field="seal",
         fix="check that both sites use the same roster, run and step",

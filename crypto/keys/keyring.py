@@ -1,16 +1,20 @@
-"""A site's folder of key files: its identity and the cohort's keys.
+"""A site's folder of key files, and the key ceremony that fills it.
 
     identity.key   cohort.key   archive/cohort-<roster version>.key
 
-The folder is mode 0700, every file 0600 and encrypted (`vault.py`). Cohort keys are bound
-to a roster's digest: a run under another roster is refused. Changing members means a new roster
-version and new keys; the old ones move to the archive, where no new run finds them.
+The folder has mode 0700, every file 0600 and is encrypted (`vault.py`). In the ceremony one dealer
+makes the cohort's keys and seals them to each member. The keys are bound to the digest of one
+roster, which the dealer has compared by telephone and signed: a run under another roster is
+refused. The bundles may travel by any channel, also by the coordinator. All members compare
+`CohortKeys.fingerprint()`, which exposes a dealer that deals different keys (and then no sum would
+open). Changing members takes a new roster version and new keys; the old keys move to the archive,
+where no new run looks.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,18 +32,18 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CohortKeys:
-    """What every member of one roster holds and the coordinator never sees."""
+    """Keys that every member of one roster holds, and the coordinator never gets."""
 
     roster: bytes  # the digest of the roster these keys belong to
     version: int  # that roster's version
     expires: datetime
     dealer: str
-    secret: bytes = field(repr=False)  # the scheme's secret key, opaque here
+    secret: bytes = field(repr=False)  # the scheme's secret key
     tag_key: bytes = field(repr=False)
     channel_key: bytes = field(repr=False)
 
     def fingerprint(self) -> str:
-        """Say which keys these are, telling nothing about them; equal at all members."""
+        """Return a fingerprint that is equal at all members and reveals nothing."""
         return spoken(digest_of(b"secure-fl cohort", encode_keys(self)))
 
     def check(self, roster: Roster, *, now: datetime | None = None) -> None:
@@ -60,59 +64,39 @@ class CohortKeys:
             )
 
 
-class _Keys(msgspec.Struct, forbid_unknown_fields=True, frozen=True, array_like=True):
-    format: int
-    roster: bytes
-    version: int
-    expires: datetime
-    dealer: str
-    secret: bytes
-    tag_key: bytes
-    channel_key: bytes
-
-
-class _Bundle(msgspec.Struct, forbid_unknown_fields=True, frozen=True, array_like=True):
-    format: int
-    dealer: str
-    recipient: str
-    sealed: bytes
+_Keys = tuple[int, bytes, int, datetime, str, bytes, bytes, bytes]  # format, fields of CohortKeys
+_Bundle = tuple[int, str, str, bytes]  # format, dealer, recipient, sealed keys
 
 
 def encode_keys(keys: CohortKeys) -> bytes:
     """Encode in the clear: for sealing and for encrypted files only."""
-    return msgspec.msgpack.encode(
-        _Keys(
-            FORMAT,
-            keys.roster,
-            keys.version,
-            keys.expires,
-            keys.dealer,
-            keys.secret,
-            keys.tag_key,
-            keys.channel_key,
-        )
-    )
+    return msgspec.msgpack.encode((FORMAT, *astuple(keys)))
 
 
 def decode_keys(data: bytes) -> CohortKeys:
-    """Read what `encode_keys` wrote."""
+    """Decode the result of `encode_keys`."""
     try:
-        k = msgspec.msgpack.decode(data, type=_Keys)
+        form, *_ = read = msgspec.msgpack.decode(data, type=_Keys)
     except msgspec.MsgspecError:
         raise KeyringError(
             "these are not a cohort's keys", fix="ask the dealer again", reason="malformed"
         ) from None
-    if k.format != FORMAT or {len(k.tag_key), len(k.channel_key)} != {KEY_BYTES} or not k.secret:
+    keys = CohortKeys(*read[1:])
+    if (
+        form != FORMAT
+        or {len(keys.tag_key), len(keys.channel_key)} != {KEY_BYTES}
+        or not keys.secret
+    ):
         raise KeyringError(
-            "cohort keys of an unknown form",
+            "the cohort keys have an unknown format",
             fix="install the dealer's version",
             reason="other-format",
         )
-    return CohortKeys(k.roster, k.version, k.expires, k.dealer, k.secret, k.tag_key, k.channel_key)
+    return keys
 
 
 def deal(dealer: Identity, roster: Roster, secret: bytes) -> CohortKeys:
-    """Make the cohort's keys for a roster that the dealer has signed; `secret` is the scheme's."""
+    """Make the cohort's keys for a roster that the dealer signed; `secret` is the scheme's key."""
     roster.verify(me=dealer.public)
     tag_key, channel_key = os.urandom(KEY_BYTES), os.urandom(KEY_BYTES)
     digest = roster.digest()
@@ -128,7 +112,7 @@ def seal_bundles(dealer: Identity, roster: Roster, keys: CohortKeys) -> dict[str
     plain, context = encode_keys(keys), _context(roster)
     return {
         m.name: msgspec.msgpack.encode(
-            _Bundle(FORMAT, dealer.name, m.name, seal_to(dealer, m.identity, plain, context))
+            (FORMAT, dealer.name, m.name, seal_to(dealer, m.identity, plain, context))
         )
         for m in roster.members
     }
@@ -138,30 +122,30 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
     """Open the bundle that a member of this roster sealed to this identity."""
     roster.verify(me=identity.public)
     try:
-        read = msgspec.msgpack.decode(bundle, type=_Bundle)
+        form, dealer, recipient, sealed = msgspec.msgpack.decode(bundle, type=_Bundle)
     except msgspec.MsgspecError:
         raise KeyringError(
             "is not a ceremony bundle, or is cut short",
             fix="ask the dealer for it again",
             reason="malformed",
         ) from None
-    if read.format != FORMAT:
+    if form != FORMAT:
         raise KeyringError(
-            f"the bundle has format {read.format}",
+            f"the bundle has format {form}, this program reads {FORMAT}",
             fix="install the dealer's version",
             reason="other-format",
         )
-    if read.recipient != identity.name:
+    if recipient != identity.name:
         raise KeyringError(
-            f"the bundle is for {read.recipient[:64]!r}, this site is {identity.name!r}",
-            fix="take the file that carries this site's name",
+            f"the bundle is for {recipient[:64]!r}, this site is {identity.name!r}",
+            fix="take the file with this site's name",
             reason="other-recipient",
         )
-    keys = _open(identity, roster.member(read.dealer).identity, roster, read.sealed)
+    keys = _open(identity, roster.member(dealer).identity, roster, sealed)
     keys.check(roster)
-    if keys.dealer != read.dealer:
+    if keys.dealer != dealer:
         raise KeyringError(
-            "the bundle was dealt by somebody else than its sender", reason="other-dealer"
+            "the bundle's sender is not the dealer of its keys", reason="other-dealer"
         )
     return keys
 
@@ -190,7 +174,7 @@ class KeyRing:
 
     folder: Path
     passphrase: str = field(repr=False)
-    cost: Cost = DEFAULT_COST  # for files written from now on; reading follows each file's header
+    cost: Cost = DEFAULT_COST  # for new files; reading follows each file's header
 
     def create(self, identity: Identity) -> None:
         """Write a first identity; an existing one is never overwritten."""
@@ -199,7 +183,7 @@ class KeyRing:
             raise KeyringError(
                 "an identity exists here already",
                 file=path,
-                fix="take another folder: a new identity would lock this site out of its roster",
+                fix="choose another folder: a new identity would lock this site out of its roster",
                 reason="exists",
             )
         self._private_folder(self.folder)
@@ -224,9 +208,9 @@ class KeyRing:
         return _check_cohort(self._cohort(path), roster, path, now)
 
     def ceremony(self, roster: Roster, secret: bytes) -> dict[str, bytes]:
-        """Deal keys around the scheme's secret: keep ours, return a sealed bundle per member.
+        """Deal keys with the scheme's secret: keep this site's, return a sealed bundle per member.
 
-        Called again under the same roster by the same dealer it seals the *same* keys again.
+        Called again by the same dealer under the same roster, it seals the *same* keys again.
         """
         dealer = self.identity()
         keys = self._dealt(roster, dealer) or deal(dealer, roster, secret)
@@ -252,12 +236,12 @@ class KeyRing:
         return keys
 
     def held(self) -> CohortKeys | None:
-        """Open whatever cohort keys are here, to show them: no run may use this."""
+        """Open the present cohort keys, to show them: not for runs."""
         path = self._file("cohort.key")
         return self._cohort(path) if path.exists() else None
 
     def install(self, keys: CohortKeys, roster: Roster) -> None:
-        """Store the keys of a ceremony; those of an earlier roster version are archived first."""
+        """Store the keys of a ceremony, after archiving those of an earlier roster version."""
         keys.check(roster)
         path = self._file("cohort.key")
         if path.exists():
@@ -270,7 +254,7 @@ class KeyRing:
         save(path, KeyFileKind.COHORT, encode_keys(keys), self.passphrase, self.cost)
 
     def require_newer(self, roster: Roster) -> None:
-        """Refuse a roster that neither is the one of the keys here, nor follows it."""
+        """Refuse a roster that is neither the one of the present keys nor a later version."""
         held = self.held()
         if held is None or held.roster == roster.digest() or roster.version > held.version:
             return
@@ -289,7 +273,7 @@ class KeyRing:
 
     def _archive(self, path: Path, name: str) -> None:
         self._private_folder(self.folder / "archive")
-        # copied, then replaced by the new file: at no moment is there no cohort key
+        # copied, then replaced by the new file: a cohort key exists at every moment
         write_atomic(self.folder / "archive" / name, read_bounded(path), mode=0o600)
 
     def _file(self, name: str) -> Path:
@@ -301,7 +285,7 @@ class KeyRing:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise KeyringError(
-                f"cannot be made: {error.strerror}",
+                f"cannot be created: {error.strerror}",
                 file=folder,
                 fix=OWN_FOLDER,
                 reason="unwritable",

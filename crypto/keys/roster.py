@@ -1,9 +1,9 @@
-"""Who takes part: members, roles, tiers, public keys, and how many may collude without effect.
+"""The roster: members, roles, tiers, public keys, and the threshold of their sums.
 
-A roster binds a run to people. Each member signs the digest of what it has compared with the others
-by telephone, and uses no roster that it has not signed. A run's id is made of the roster, so
-whoever takes part in a sum has signed this one; signatures need not be collected first. It holds
-nothing secret.
+A roster binds a run to people. Each member compares its fingerprint with the others by telephone,
+signs the digest, and uses no roster that it has not signed. The id of a run is derived from the
+roster, so all parties of a sum have signed the same one; signatures need not be collected first. It
+contains no secrets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 Role = Literal["party", "host"]
 VERSION = b"\x01"
-LONGEST = 36_500  # days that a roster may hold
+LONGEST = 36_500  # longest validity of a roster in days
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All members in order of their names, the coordinator's card, and the rules of their sums."""
+    """All members in order of names, the coordinator's card, and the rules of their sums."""
 
     members: tuple[Member, ...]
     coordinator: PublicIdentity
-    threshold: int | None  # survivors a sum needs; None: floor(2n/3)+1
+    threshold: int | None  # survivors that a sum needs; None: floor(2n/3)+1
     created: datetime
     expires: datetime
     version: int = 1  # grows by one with each change of members
@@ -58,7 +58,7 @@ class Roster:
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.name)))
         object.__setattr__(self, "signatures", tuple(sorted(self.signatures)))
-        for name in ("created", "expires"):  # to the second and in UTC: one instant, one text
+        for name in ("created", "expires"):  # whole seconds in UTC: equal moments have equal bytes
             moment = getattr(self, name).astimezone(UTC).replace(microsecond=0)
             object.__setattr__(self, name, moment)
 
@@ -79,16 +79,16 @@ class Roster:
 
     @property
     def t(self) -> int:
-        """How many of the parties a sum needs."""
+        """The number of parties that a sum needs."""
         return self.threshold or default_threshold(len(self.parties))
 
     @property
     def bound(self) -> CollusionBound:
-        """How many parties may collude with the coordinator without effect."""
+        """The number of parties that may collude with the coordinator without effect."""
         return collusion_bound(len(self.parties), self.t)
 
     def member(self, name: str) -> Member:
-        """Find the member of this name, or KeyringError."""
+        """Return the member of this name, or raise KeyringError."""
         for m in self.members:
             if m.name == name:
                 return m
@@ -108,7 +108,7 @@ class Roster:
             )
 
     def canonical(self) -> bytes:
-        """Encode what is signed: all but the signatures, the same bytes at every site."""
+        """Encode the signed content, so all but the signatures: the same bytes at every site."""
         head = (self.version, self.threshold or 0, self.created, self.expires)
         fields = [str(x if isinstance(x, int) else x.isoformat()).encode() for x in head]
         fields.append(self.coordinator.canonical())
@@ -118,11 +118,11 @@ class Roster:
         return VERSION + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
 
     def digest(self) -> bytes:
-        """SHA-256 over the canonical bytes; keys and runs are bound to it."""
+        """Compute SHA-256 of the canonical bytes, to which keys and runs are bound."""
         return digest_of(b"secure-fl roster", self.canonical())
 
     def fingerprint(self) -> str:
-        """Eight groups of five digits to compare over the telephone."""
+        """Return eight groups of five digits to compare over the telephone."""
         return spoken(self.digest())
 
     def sign(self, identity: Identity) -> Roster:
@@ -139,19 +139,19 @@ class Roster:
         if self.threshold is not None and not n / 2 < self.threshold <= n:
             raise KeyringError(
                 f"a threshold of {self.threshold} does not fit {n} parties",
-                fix=f"take {n // 2 + 1} to {n}: with half or fewer, a coordinator that lies about "
-                "dropouts could unmask everybody",
+                fix=f"choose {n // 2 + 1} to {n}: with half or fewer, a coordinator that lies "
+                "about dropouts could unmask everybody",
                 reason="threshold",
             )
         if self.expires <= self.created or self.version < 1:
             raise KeyringError(
-                "the roster expires before it begins, or has version 0",
+                "the roster expires before it begins, or has a version below 1",
                 fix="make it again, with a later last day",
                 reason="dates",
             )
 
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
-        """Raise KeyringError unless this roster is valid, and its dealer (or I) signed it."""
+        """Raise KeyringError unless the roster is valid, and signed by its dealer (or by `me`)."""
         self.check()
         signed = dict(self.signatures)
         if foreign := sorted(set(signed) - set(self.names)):
@@ -200,8 +200,8 @@ def make_roster(
     now = datetime.now(UTC)
     if not 0 < days <= LONGEST:
         raise KeyringError(
-            f"a roster cannot hold {days} days",
-            fix=f"take more than 0, and {LONGEST} at most",
+            f"a roster cannot be valid for {days} days",
+            fix=f"choose more than 0, and {LONGEST} at most",
             reason="dates",
         )
     until = now + timedelta(days=days)
@@ -211,7 +211,7 @@ def make_roster(
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message."""
+    """Format names for a message."""
     return ", ".join(repr(name) for name in names) or "nobody"
 
 
@@ -226,7 +226,7 @@ def _check_members(roster: Roster) -> None:
     for m in roster.members:
         if m.role not in get_args(Role):
             raise KeyringError(
-                f"{m.name!r} has role {m.role!r}", fix="take party or host", reason="role"
+                f"{m.name!r} has role {m.role!r}", fix="use party or host", reason="role"
             )
         if m.name != m.identity.name:
             what = f"member {m.name!r} has the card of {m.identity.name!r}"

@@ -1,7 +1,7 @@
-"""Cards and rosters as JSON files: closed fields, a format number, nothing secret in them.
+"""Cards and rosters as JSON files: closed fields, a format number, no secrets.
 
-A card is what a site hands out: its public keys, signed with them, so a card whose agreement key
-was swapped does not read. That the *site* is who it says is for people: compare fingerprints.
+A card is the public file of a site: its public keys, signed with them, so a card with a swapped
+agreement key is refused. People must verify who the *site* is: they compare fingerprints.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _CardFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     format: int
     card: _Card
     signature: bytes
-    fingerprint: str  # for people; computed again on reading
+    fingerprint: str  # for people; recomputed on reading
 
 
 class _Member(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -62,7 +62,7 @@ _File = TypeVar("_File", _CardFile, _RosterFile)
 
 
 def card_bytes(identity: Identity) -> bytes:
-    """Make the card that a site hands out."""
+    """Encode the card of a site."""
     public = identity.public
     signature = identity.sign(_card_digest(public))
     return _json(_CardFile(FORMAT, _card(public), signature, public.fingerprint()))
@@ -112,7 +112,7 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
     except CryptoError as error:
         raise KeyringError(error.what, file=file, fix=error.fix, reason="card") from None
     if not all((m.tier or "").isprintable() for m in members):  # people read it before they sign
-        raise KeyringError("holds a tier that cannot be printed", file=file, reason="malformed")
+        raise KeyringError("contains a tier that cannot be printed", file=file, reason="malformed")
     try:
         roster = Roster(
             members,
@@ -124,7 +124,7 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
             tuple(read.signatures.items()),
         )
     except OverflowError:  # near year 1 or 9999, whose instant in UTC does not exist
-        raise KeyringError("holds a date that no clock shows", file=file, reason="dates") from None
+        raise KeyringError("contains an impossible date", file=file, reason="dates") from None
     _same_fingerprint(roster.fingerprint(), read.fingerprint, file)
     return roster
 
@@ -152,10 +152,10 @@ def _json(value: msgspec.Struct) -> bytes:
 
 
 def _same_fingerprint(computed: str, printed: str, file: str) -> None:
-    # people compare the printed one, so it must not say something else
+    # people compare the printed fingerprint, so it must be the right one
     if computed != printed:
         raise KeyringError(
-            "the fingerprint in the file is not the content's",
+            "the fingerprint in the file does not belong to its content",
             file=file,
             fix="ask for it again",
             reason="changed",
@@ -167,9 +167,9 @@ def _decode(data: bytes, kind: type[_File], file: str) -> _File:
         read = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise KeyringError(
-            f"is not such a file: {error}",
+            f"is not a card or roster: {error}",
             file=file,
-            fix="was another file meant, or was it cut?",
+            fix="check the path; the file may be cut short",
             reason="malformed",
         ) from None
     if read.format != FORMAT:

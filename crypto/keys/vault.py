@@ -1,10 +1,10 @@
-"""One secret in one file: scrypt over the passphrase, AES-256-GCM over the secret.
+"""A file with one secret: scrypt over the passphrase, AES-256-GCM over the secret.
 
     version | kind | log2 N | r | p (a byte each) | salt 16 | nonce 12 | check 16 | length 4 | body
 
-All before the body, the ciphertext, is authenticated with it. `check` is of the same scrypt call as
-the key, and only tells a wrong passphrase from a changed file: it helps a guesser no more than the
-GCM tag does.
+All bytes before the ciphertext are authenticated with it. `check` comes from the same scrypt call
+as the key, and only distinguishes a wrong passphrase from a changed file: it helps a guesser no
+more than the GCM tag does. A file that others may open, by its mode or its access list, is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAG_BYTES = 16
 
 
 class KeyFileKind(IntEnum):
-    """What a file holds; authenticated, so that one file cannot be put in another's place."""
+    """Content of a key file; authenticated, so that files cannot be exchanged."""
 
     IDENTITY = 1
     COHORT = 2
@@ -38,7 +38,7 @@ class KeyFileKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """scrypt's price for one guess (RFC 7914): N = 2**log_n; the default takes 32 MB."""
+    """The cost of one guess in scrypt (RFC 7914): N = 2**log_n; the default takes 32 MB."""
 
     log_n: int = 15
     r: int = 8
@@ -66,7 +66,7 @@ def encrypt(
 
 
 def decrypt(kind: KeyFileKind, data: bytes, passphrase: str, *, file: object = None) -> bytes:
-    """Decrypt what `encrypt` made, or raise KeyringError saying which thing is wrong."""
+    """Decrypt the result of `encrypt`, or raise KeyringError that names the problem."""
     if not data or data[0] != VERSION:
         raise KeyringError(
             f"has key file version {data[0]}, this program reads {VERSION}" if data else "is empty",
@@ -76,10 +76,10 @@ def decrypt(kind: KeyFileKind, data: bytes, passphrase: str, *, file: object = N
         )
     if len(data) < HEADER.size:
         raise _truncated(file)
-    _, found, log_n, r, p, salt, nonce, check, length = HEADER.unpack_from(data)
+    _, kept, log_n, r, p, salt, nonce, check, length = HEADER.unpack_from(data)
     if len(data) != HEADER.size + length or length < TAG_BYTES:
         raise _truncated(file)
-    if found != kind or not (10 <= log_n <= 20 and 1 <= r <= 16 and 1 <= p <= 16):
+    if kept != kind or not (10 <= log_n <= 20 and 1 <= r <= 16 and 1 <= p <= 16):
         raise _changed(kind, file)
     key, expected = _stretch(passphrase, salt, Cost(log_n, r, p))
     if not compare_digest(check, expected):
@@ -107,9 +107,9 @@ def load(path: Path, kind: KeyFileKind, passphrase: str) -> bytes:
 
 
 def check_private(path: Path, mode: int) -> None:
-    """Raise KeyringError if anybody but its owner, or this user, may open a file or folder."""
+    """Raise KeyringError if anybody but the owner, or this user, may open a file or folder."""
     try:
-        found, exposed = path.stat().st_mode & 0o777, open_to_others(path)
+        current, exposed = path.stat().st_mode & 0o777, open_to_others(path)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         make = "check the path, or make it with `secure-fl keys identity`"
@@ -121,7 +121,7 @@ def check_private(path: Path, mode: int) -> None:
         ) from None
     if exposed:
         raise KeyringError(
-            f"others may open it (mode {found:04o})",
+            f"others may open it (mode {current:04o})",
             file=path,
             fix=f"chmod {mode:o} it; if others could have read it, rotate the keys",
             reason="permissions",
@@ -161,17 +161,17 @@ USER, GROUP_OWNER, GROUP, MASK = 0x02, 0x04, 0x08, 0x10
 
 
 def open_to_others(path: Path) -> bool:
-    """Whether anybody but the owner and this process's user may do anything with it.
+    """Return True if anybody but the owner and this process's user may open the file.
 
-    With an access list the mode's group bits are the list's mask: systemd gives a service its
-    credential as 0440 that way, to this one user, and to no group.
+    With an access list the mode's group bits are the list's mask: so systemd gives a service its
+    credential as 0440, for this one user and no group.
     """
     mode = path.stat().st_mode & 0o077
     if not mode:
         return False
     try:
         entries = list(_entries(os.getxattr(path, ACL)))
-    except (OSError, ValueError, struct.error):  # there is none, or none that is known here
+    except (OSError, ValueError, struct.error):  # no list, or an unknown version
         return True
     mask = next((may for tag, may, _ in entries if tag == MASK), 0o7)
     return any(may & mask for tag, may, who in entries if _another(tag, who)) or bool(mode & 0o007)
@@ -181,9 +181,9 @@ def _another(tag: int, who: int) -> bool:
     return tag in (GROUP_OWNER, GROUP) or (tag == USER and who != os.geteuid())
 
 
-def _entries(found: bytes) -> Iterator[tuple[int, int, int]]:
-    """Kind, rights and id of each entry."""
-    (version,) = ACL_HEAD.unpack_from(found)
+def _entries(acl: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, rights and id of each entry."""
+    (version,) = ACL_HEAD.unpack_from(acl)
     if version != ACL_VERSION:
         raise ValueError(f"access lists of version {version}")
-    yield from ACL_ENTRY.iter_unpack(found[ACL_HEAD.size :])
+    yield from ACL_ENTRY.iter_unpack(acl[ACL_HEAD.size :])

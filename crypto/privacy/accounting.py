@@ -1,9 +1,12 @@
-"""From events to ε: Opacus' accountants, and the Skellam bound at their orders.
+"""Privacy events and their composition to ε: Opacus' accountants, and the Skellam bound.
 
-PRV (numerically tight, arXiv 2106.02848) composes Gaussian and DP-SGD events. As soon as a Skellam
-release is among them, or PRV's grids would grow too large (ε > 64), everything is composed by RDP,
-which is looser and never under-reports.
-GDP is refused: it is a limit theorem, and at q < 1 it reports 0.215 where 1.03 is exact.
+An event contains only parameters on which its privacy depends, and has one canonical JSON. Events
+of a kind that is not in the table `KINDS` can be neither recorded nor composed.
+
+PRV (numerically tight, arXiv 2106.02848) composes Gaussian and DP-SGD events. With a Skellam
+release, or if PRV's grids would grow too large (ε > 64), everything is composed by RDP at Opacus'
+orders, which is looser and never under-reports. GDP is refused: it is a limit theorem, and at q < 1
+it reports 0.215 where 1.03 is exact.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ KINDS: dict[str, type[Event]] = {
 
 
 def encode_event(event: Event) -> str:
-    """Write an event as canonical JSON: sorted keys, no spaces."""
+    """Encode an event as canonical JSON: sorted keys, no spaces."""
     for kind, cls in KINDS.items():
         if type(event) is cls:
             fields = {"kind": kind, **dataclasses.asdict(event)}
@@ -109,7 +112,7 @@ def encode_event(event: Event) -> str:
 
 
 def decode_event(text: str) -> Event:
-    """Read an event; an unknown kind or field is refused."""
+    """Decode an event; an unknown kind or field is refused."""
     try:
         fields = json.loads(text)
         cls = KINDS[fields.pop("kind")]
@@ -121,7 +124,7 @@ def decode_event(text: str) -> Event:
 
 
 def unsupported(what: str) -> BudgetError:
-    """Say that an event cannot be composed."""
+    """Build the error for an event that cannot be composed."""
     return BudgetError(
         f"{what!r} is not an event this program can account for",
         fix=f"record one of {', '.join(KINDS)}; what cannot be composed must not be released",
@@ -141,41 +144,29 @@ def _count(event: Event, value: int) -> None:
 
 def _bad(event: Event, what: str) -> BudgetError:
     return BudgetError(
-        f"{type(event).__name__} with {what} promises nothing",
+        f"{type(event).__name__} with {what} gives no privacy guarantee",
         fix="noise and sensitivity must be positive, rates in (0, 1], counts 1 or more",
         reason="no-guarantee",
     )
 
 
-__all__ = [
-    "Accountant",
-    "DpSgdSteps",
-    "Event",
-    "GaussianRelease",
-    "SkellamRelease",
-    "calibrate",
-    "decode_event",
-    "encode_event",
-    "epsilon",
-]
-
 Accountant = Literal["auto", "prv", "rdp"]
-PRV_KINDS, PRV_STEPS, PRV_EPSILON = 32, 200_000, 64.0  # beyond, its grids outgrow memory
+PRV_KINDS, PRV_STEPS, PRV_EPSILON = 32, 200_000, 64.0  # with more, its grids outgrow memory
 Steps = list[tuple[float, float, int]]  # Opacus' history: (noise multiplier, sample rate, steps)
 
 
 def orders() -> list[float]:
-    """Opacus' own Rényi orders, and larger ones for small ε (ε >= log(1/δ)/62 without them)."""
+    """Return Opacus' own Rényi orders, and larger ones for small ε (which is limited without)."""
     from opacus.accountants import RDPAccountant
 
     return [*RDPAccountant.DEFAULT_ALPHAS, *range(64, 129, 8), 160, 192, 256, 384, 512, 768, 1000]
 
 
 def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "auto") -> float:
-    """Compose events into ε at δ; without any event nothing is promised: ε = ∞."""
+    """Compose events into ε at δ; without any event the result is ∞."""
     if not 0 < delta < 1:
         raise BudgetError(
-            f"δ is {delta}", fix="take δ below one over the number of records", reason="delta"
+            f"δ is {delta}", fix="choose δ below one over the number of records", reason="delta"
         )
     _check_accountant(accountant)
     steps, skellam = _merge(events)
@@ -210,7 +201,7 @@ def calibrate(
         )
     if epsilon(make(low), delta, accountant=accountant) <= target:
         return low
-    while high / low > 1 + precision:  # ε falls as noise grows; `high` always keeps the promise
+    while high / low > 1 + precision:  # ε falls as noise grows; `high` stays within the target
         middle = math.sqrt(low * high)
         if epsilon(make(middle), delta, accountant=accountant) > target:
             low = middle
@@ -247,7 +238,7 @@ def _merge(events: Iterable[Event]) -> tuple[Steps, list[tuple[SkellamRelease, i
             case _:
                 raise unsupported(type(event).__name__)
     sampled = [(σ, q, count) for (σ, q), count in sorted(steps.items()) if q < 1]
-    # Gaussians compose to one exactly: Σ 1/σᵢ² = 1/σ²
+    # Gaussians compose exactly to one: Σ 1/σᵢ² = 1/σ²
     precision = math.fsum(count / σ**2 for (σ, q), count in sorted(steps.items()) if q == 1)
     history = [*sampled, (precision**-0.5, 1.0, 1)] if precision else sampled
     return history, [(SkellamRelease(*key), count) for key, count in sorted(skellam.items())]
@@ -258,7 +249,7 @@ def _in_prv_range(steps: Steps, bound: float) -> bool:
     return few and bound <= PRV_EPSILON
 
 
-@lru_cache(maxsize=256)  # parties of one size, in one process, ask the same
+@lru_cache(maxsize=256)  # parties of one size in one process have equal queries
 def _prv(steps: tuple[tuple[float, float, int], ...], delta: float, otherwise: float) -> float:
     from opacus.accountants import PRVAccountant
 
@@ -269,7 +260,7 @@ def _prv(steps: tuple[tuple[float, float, int], ...], delta: float, otherwise: f
         try:
             value = float(accountant.get_epsilon(delta))
         except (ValueError, RuntimeError, ArithmeticError):
-            return otherwise  # a grid that fails numerically promises nothing
+            return otherwise  # numerical failure: fall back to the RDP bound
     return value if 0 <= value < math.inf else otherwise
 
 
@@ -296,7 +287,7 @@ def _rdp(steps: Steps, skellam: list[tuple[SkellamRelease, int]], delta: float) 
 def _sampled_gaussian(σ: float, q: float, α: float) -> float:
     from opacus.accountants.analysis.rdp import compute_rdp
 
-    # an order whose series breaks down numerically promises nothing; other orders remain
+    # an order that fails numerically gives no bound; other orders remain
     try:
         return float(compute_rdp(q=q, noise_multiplier=σ, steps=1, orders=float(α)))
     except (ValueError, OverflowError):

@@ -1,10 +1,10 @@
-"""The durable privacy budget of one silo: spent before anything is computed, never un-spent.
+"""The durable privacy budget of one silo: spent before anything is computed, never refunded.
 
-`reserve` composes all events ever reserved for a dataset and unit with the new one and refuses
-what would exceed the budget; from its commit on the event counts, whatever happens to the process.
-ε is always recomposed from the events. `commit` only adds the information that a step was
-finished. Composition is per dataset and unit: a hospital-level release is not also charged to the
-record-level account, and two names for the same records are two accounts, so name datasets once.
+`reserve` composes all events ever reserved for a dataset and unit with the new one, and refuses to
+exceed the budget. From its commit on the event counts, whatever happens to the process. ε is always
+recomposed from the events. `commit` only adds the information that a step was finished. Composition
+is per dataset and unit: a hospital-level release is not also charged to the record-level account.
+Two names for the same records are two accounts, so use one name.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.accounting import (
     DpSgdSteps,
     Event,
@@ -41,12 +42,12 @@ from secure_fl.errors import BudgetError, TamperError
 
 Unit = Literal["record", "patient", "hospital"]
 Adjacency = Literal["add-remove", "replace-one"]
-Note = Literal["approved", "erased"]  # of a plan and the rules, by a person; of a run's folder
+Note = Literal["approved", "erased"]  # a plan approved by a person; a run's folder erased
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is protected: whose data, which unit, and what neighbouring datasets are."""
+    """The protected data: its dataset, the protected unit, and the kind of neighbours."""
 
     dataset: str
     unit: Unit
@@ -55,7 +56,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much an account may spend in its lifetime."""
+    """The lifetime budget of an account."""
 
     epsilon: float
     delta: float
@@ -63,7 +64,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Proof that an event is on the ledger: only now may it be computed."""
+    """Proof that an event is on the ledger: only then may it be computed."""
 
     sequence: int
     before: float  # ε at the budget's δ without it
@@ -74,8 +75,8 @@ class Reservation:
 class Ledger:
     """One silo's ledger file and the identity that signs in it.
 
-    `pinned` is a head kept elsewhere (a run's folder, a notebook): with it, a ledger that was
-    deleted or put back from an old copy is refused.
+    `pinned` is a head kept elsewhere (a run's folder, a notebook): with it, a deleted ledger or an
+    older copy is refused.
     """
 
     path: Path
@@ -99,22 +100,22 @@ class Ledger:
             round=round,
             refers=None,
         )
-        orders()  # imports the accountant before the lock is taken
+        orders()  # imports the accountant before the lock
         with connected(self.path, create=True) as db, transaction(db):
             chain = read_chain(db) or self._begin(db)
             chain.check(self.identity.public, pinned=self.pinned)
             _check_adjacency(chain, account)
             _check_unit(chain, account, event)
-            held = events_of(chain, account.dataset, account.unit)
-            before = epsilon(held, budget.delta) if held else 0.0
-            spent = epsilon([*held, event], budget.delta)
+            recorded = events_of(chain, account.dataset, account.unit)
+            before = epsilon(recorded, budget.delta) if recorded else 0.0
+            spent = epsilon([*recorded, event], budget.delta)
             if not spent <= budget.epsilon:
                 raise _overspent(account, budget, before, spent).at(run=run, round=round)
             sequence = self._append(db, row, chain)
         return Reservation(sequence, before, spent)
 
     def commit(self, reservation: Reservation) -> None:
-        """Note that a reserved step was finished; it is spent either way."""
+        """Record that a reserved step was finished; it is spent either way."""
         with connected(self.path) as db, transaction(db):
             chain = required(read_chain(db), self.path)
             chain.check(self.identity.public, pinned=self.pinned)
@@ -136,7 +137,7 @@ class Ledger:
             self._append(db, row, chain)
 
     def note(self, kind: Note, text: str, *, run: str) -> None:
-        """Write down among the rows what was decided about a run; it spends nothing."""
+        """Record a decision about a run; it spends nothing."""
         row = LedgerRow(0, _now(), kind, "", "", "", text, None, None, run, None, None)
         with connected(self.path, create=True) as db, transaction(db):
             chain = read_chain(db) or self._begin(db)
@@ -144,34 +145,49 @@ class Ledger:
             self._append(db, row, chain)
 
     def require_sound(self) -> None:
-        """Refuse a ledger that is not as it was written; one that was never begun is sound."""
+        """Refuse a ledger that was tampered with; one that was never begun is sound."""
         if self.path.exists():
             load_chain(self.path).check(self.identity.public, pinned=self.pinned)
 
     def spent(self, account: Account, delta: float) -> float:
-        """Recompose ε of everything this account ever reserved; 0 if it never did."""
-        chain = self.held()
-        held = [] if chain is None else events_of(chain, account.dataset, account.unit)
-        return epsilon(held, delta) if held else 0.0
+        """Recompose ε of all events of an account; 0 if there are none."""
+        events = self.events(account)
+        return epsilon(events, delta) if events else 0.0
 
-    def held(self) -> Chain | None:
-        """All rows, checked; None: nothing was ever spent. One that is gone is refused."""
+    def events(self, account: Account, run: str | None = None) -> list[Event]:
+        """Return an account's reserved events (of one run, or all), after a check of all rows.
+
+        A missing file has no events, unless a pinned head shows that it existed.
+        """
         if self.path.exists():
             chain = load_chain(self.path)
             chain.check(self.identity.public, pinned=self.pinned)
-            return chain
+            return events_of(chain, account.dataset, account.unit, run)
         if self.pinned is None:
-            return None
+            return []
         raise TamperError(
-            "the ledger is gone, and this run has spent from it",
+            "the ledger is missing, and this run has spent from it",
             fix="release nothing more from this silo; restore the newest copy",
             file=self.path,
             reason="older-copy",
         )
 
     def at_head(self) -> Ledger:
-        """The same, which from now on must hold what it holds now."""
+        """Return this ledger pinned to its present head."""
         return replace(self, pinned=load_chain(self.path).head)
+
+    @property
+    def pinned_hex(self) -> str | None:
+        """The pinned head for checkpoints, which exposes an older copy of the ledger."""
+        return None if self.pinned is None else self.pinned.hex()
+
+    def pinned_to(self, state: Mapping[str, Any], account: Account) -> Ledger:
+        """Return this ledger pinned to the head in a checkpoint; refuse one without that head."""
+        if (head := state.get("head")) is None:
+            return self
+        pinned = replace(self, pinned=bytes.fromhex(head))
+        pinned.events(account)
+        return pinned
 
     def _begin(self, db: sqlite3.Connection) -> Chain:
         for statement in SCHEMA:
@@ -182,7 +198,7 @@ class Ledger:
             "name": public.name,
             "signing": public.signing.hex(),
             "agreement": public.agreement.hex(),
-            "ledger": os.urandom(16).hex(),  # two ledgers of one owner share no hash
+            "ledger": os.urandom(16).hex(),  # so two ledgers of one owner share no hash
         }
         text = json.dumps(owner, sort_keys=True)
         row = LedgerRow(0, _now(), "opened", "", "", "", text, None, None, "", None, None)
@@ -203,12 +219,13 @@ def load_chain(path: Path) -> Chain:
         return required(read_chain(db), path)
 
 
-def events_of(chain: Chain, dataset: str, unit: str) -> list[Event]:
-    """List every event that was reserved for a dataset and unit."""
+def events_of(chain: Chain, dataset: str, unit: str, run: str | None = None) -> list[Event]:
+    """Return the events reserved for a dataset and unit (by one run, or all), without a check."""
     return [
-        decode_event(e.event)
-        for e in chain.entries
-        if e.state == "reserved" and (e.dataset, e.unit) == (dataset, unit)
+        decode_event(row.event)
+        for row in chain.entries
+        if (row.state, row.dataset, row.unit) == ("reserved", dataset, unit)
+        and run in (None, row.run)
     ]
 
 
@@ -216,7 +233,7 @@ def required(chain: Chain | None, path: Path) -> Chain:
     """Refuse a file without a ledger's tables."""
     if chain is None:
         raise BudgetError(
-            "the file holds no ledger", file=path, fix="check the path", reason="no-ledger"
+            "the file contains no ledger", file=path, fix="check the path", reason="no-ledger"
         )
     return chain
 
@@ -230,7 +247,7 @@ def _check_account(account: Account, event: Event) -> None:
         )
     if not account.dataset:
         raise BudgetError(
-            "the dataset has no name", fix="name it, the same in all runs", reason="unknown-account"
+            "the dataset has no name", fix="give it one name in all runs", reason="unknown-account"
         )
     sampled = isinstance(event, DpSgdSteps) and event.sample_rate < 1
     if sampled and account.adjacency != "add-remove":
@@ -254,7 +271,7 @@ def _check_adjacency(chain: Chain, account: Account) -> None:
 
 
 def _check_unit(chain: Chain, account: Account, event: Event) -> None:
-    """Training on the same records spends from one account, not from one for each unit."""
+    """Refuse a second account for training on the same records with another unit."""
     if not isinstance(event, DpSgdSteps):
         return
     for e in chain.entries[1:]:
@@ -284,13 +301,13 @@ def _now() -> str:
 
 @dataclass(frozen=True, slots=True)
 class AccountTotal:
-    """What one account has spent, and under which budget it last reserved."""
+    """The spending of one account, and the budget of its last reservation."""
 
     dataset: str
     unit: str
     adjacency: str
     events: int
-    unfinished: int  # reserved and never committed: crashed, or under way
+    unfinished: int  # reserved and not committed: crashed, or running
     runs: int
     delta: float
     budget: float
@@ -298,10 +315,10 @@ class AccountTotal:
 
 
 def totals(chain: Chain) -> list[AccountTotal]:
-    """Sum up each account, in the order of its first event."""
+    """Total each account, in the order of its first event."""
     reserved = [e for e in chain.entries if e.state == "reserved"]
     finished = {e.refers for e in chain.entries if e.state == "committed"}
-    found = []
+    accounts = []
     for dataset, unit in dict.fromkeys((e.dataset, e.unit) for e in reserved):
         mine = [e for e in reserved if (e.dataset, e.unit) == (dataset, unit)]
         last = mine[-1]
@@ -317,24 +334,24 @@ def totals(chain: Chain) -> list[AccountTotal]:
             last.epsilon,
             epsilon(events_of(chain, dataset, unit), last.delta),
         )
-        found.append(total)
-    return found
+        accounts.append(total)
+    return accounts
 
 
 def notes(chain: Chain) -> list[str]:
-    """What was decided about runs, a line each."""
+    """Format the decisions about runs, a line each."""
     kinds = get_args(Note)
     return [f"{e.time}: {e.state} {e.run}{_by(e)}" for e in chain.entries if e.state in kinds]
 
 
 def _by(entry: LedgerRow) -> str:
-    said = json.loads(entry.event)
-    return f" by {said['who']}" if "who" in said else f" ({said['why']})"
+    note = json.loads(entry.event)
+    return f" by {note['who']}" if "who" in note else f" ({note['why']})"
 
 
 def export(chain: Chain) -> dict[str, object]:
-    """List everything as JSON values; keep `head` elsewhere to notice a restored old copy."""
-    owner: PublicIdentity = chain.owner
+    """Export everything as JSON values; keep `head` elsewhere to notice an older copy."""
+    owner = chain.owner
     rows = zip(chain.entries, chain.hashes, chain.signatures, strict=True)
     return {
         "format": FORMAT,
@@ -343,7 +360,7 @@ def export(chain: Chain) -> dict[str, object]:
         "head": chain.head.hex(),
         "accounts": [asdict(total) for total in totals(chain)],
         "entries": [
-            asdict(entry) | {"hash": found.hex(), "signature": signature.hex()}
-            for entry, found, signature in rows
+            asdict(entry) | {"hash": row_hash.hex(), "signature": signature.hex()}
+            for entry, row_hash, signature in rows
         ],
     }

@@ -1,9 +1,9 @@
 """The ledger's file: an append-only SQLite table whose rows are chained, signed and anchored.
 
 Each row's hash covers the row before it, the owner signs each hash, and one more signature (the
-*anchor*) names the last row, so an edited, deleted, moved or cut-off row shows. What cannot show
-from inside is an old copy of the whole file put back: keep the head that `export` prints
-elsewhere, and give it to `verify`.
+*anchor*) names the last row. So an edited, deleted, moved or truncated row is found. An older copy
+of the whole file cannot be found from inside: keep the head that `export` prints elsewhere, and
+give it to `verify`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from secure_fl.errors import BudgetError, CryptoError, TamperError, TamperReason
 
 FORMAT = 1
 BUSY_SECONDS = 60.0
-NOTHING = bytes(32)  # what the first row is chained to
+NOTHING = bytes(32)  # the hash before the first row
 
 SCHEMA = (
     """CREATE TABLE entries (
@@ -77,16 +77,16 @@ class Chain:
 
     @property
     def head(self) -> bytes:
-        """The last row's hash; what the first row is chained to when there is none."""
+        """The last row's hash."""
         return self.hashes[-1] if self.hashes else NOTHING
 
     @property
     def owner(self) -> PublicIdentity:
-        """Whom row 0 names as owner; prove it by comparing fingerprints."""
+        """The owner named in row 0; compare fingerprints to prove it."""
         try:
-            said = json.loads(self.entries[0].event)
-            keys = bytes.fromhex(said["signing"]), bytes.fromhex(said["agreement"])
-            return PublicIdentity(said["name"], *keys)
+            owner = json.loads(self.entries[0].event)
+            keys = bytes.fromhex(owner["signing"]), bytes.fromhex(owner["agreement"])
+            return PublicIdentity(owner["name"], *keys)
         except (ValueError, KeyError, TypeError, IndexError, CryptoError):
             raise TamperError(
                 "the ledger's first row does not name its owner", reason="owner"
@@ -95,18 +95,18 @@ class Chain:
     def check(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:
         """Raise TamperError unless all rows are chained and the owner signed the anchor.
 
-        With a head that was kept elsewhere, it must still be in the chain.
+        A head that was kept elsewhere must be in the chain.
         """
         previous = NOTHING
-        for i, (entry, found) in enumerate(zip(self.entries, self.hashes, strict=True)):
+        for i, (entry, row_hash) in enumerate(zip(self.entries, self.hashes, strict=True)):
             if entry.sequence != i:
                 raise _tampered(f"row {i} is missing (row {entry.sequence} follows)", "row-missing")
-            if entry.chained(previous) != found:
+            if entry.chained(previous) != row_hash:
                 raise _tampered(
                     f"row {i} was changed, or a row before it was replaced",
                     "row-changed",
                 )
-            previous = found
+            previous = row_hash
         if self.anchor is None or not self.entries:
             raise _tampered("the ledger has no rows or no anchor", "truncated")
         sequence, head, signature = self.anchor
@@ -122,14 +122,15 @@ class Chain:
             )
 
     def check_all(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:
-        """Check every row's signature too."""
+        """Check every row's signature, too."""
         self.check(owner, pinned=pinned)
-        for entry, found, signature in zip(self.entries, self.hashes, self.signatures, strict=True):
-            _check_signature(owner, found, signature, f"row {entry.sequence}")
+        rows = zip(self.entries, self.hashes, self.signatures, strict=True)
+        for entry, row_hash, signature in rows:
+            _check_signature(owner, row_hash, signature, f"row {entry.sequence}")
 
 
 def head_digest(sequence: int, head: bytes) -> bytes:
-    """Digest what the anchor's signature covers."""
+    """Compute the digest that the anchor's signature covers."""
     return digest_of(b"secure-fl ledger head", sequence.to_bytes(8, "big"), head)
 
 

@@ -1,8 +1,13 @@
-"""DP mechanisms as records: distributed Skellam noise, and the central Gaussian beside it.
+"""Differential-privacy mechanisms: distributed Skellam noise, its samples and its calibration.
 
-Nobody ever holds an un-noised sum: each party adds its share of the noise to its own integers
-before they are masked and sealed. Noise comes from the operating system's randomness; a generator
-is passed by tests only, for a seed that repeats noise removes it.
+Nobody ever holds a sum without noise: each party adds its share of the noise to its integers before
+they are masked and sealed. Noise comes from the operating system's randomness: AES-256-CTR under a
+fresh key, since numpy's generators are statistical, not secret. Only tests pass a generator, for a
+seed that repeats noise removes it.
+
+The Poisson sampler is Hörmann's PTRS (Insurance: Mathematics and Economics 12, 1993) above a mean
+of 10 and inversion below. Its log probabilities have Loader's form, exact to ~1e-9 up to means of
+1e12, where the usual k·log λ - λ - log k! loses all digits.
 """
 
 from __future__ import annotations
@@ -27,21 +32,19 @@ from secure_fl.crypto.privacy.accounting import (
 from secure_fl.errors import BudgetError, CryptoError
 
 Adjacency = Literal["add-remove", "replace-one"]
-Rounding = Literal["nearest", "stochastic"]
 
 
 @dataclass(frozen=True, slots=True)
 class SkellamNoise:
     """Skellam noise on a sum of integer vectors, in shares (arXiv 2110.04995).
 
-    A party holding x in R^d, ‖x‖₂ <= S after clipping, contributes
-    round(s·x) + Poisson(μᵢ/2) - Poisson(μᵢ/2) per coordinate. Skellam variables are closed under
-    sums, so k honest shares have variance k·μᵢ. With n parties of which d may drop out and c
-    collude (and subtract their own shares), μᵢ = μ/(n-d-c) guarantees μ to every honest party.
+    A party with x in R^d, ‖x‖₂ <= S after clipping, contributes round(s·x) + Poisson(μᵢ/2) -
+    Poisson(μᵢ/2) per coordinate. Skellam variables are closed under sums, so k honest shares have
+    variance k·μᵢ. With n parties of which d may drop out and c collude (and subtract their own
+    shares), μᵢ = μ/(n-d-c) guarantees μ to every honest party.
 
-    Sensitivity of the integers: Δ₂ = s·S + √d/2 for rounding to nearest (√d for stochastic
-    rounding), twice that when one site's data is replaced instead of removed;
-    Δ₁ <= min(√d·Δ₂, Δ₂²), the second because integers satisfy |k| <= k².
+    Sensitivity of the integers: Δ₂ = s·S + √d/2, twice that when one site's data is replaced
+    instead of removed; Δ₁ <= min(√d·Δ₂, Δ₂²), the second because integers satisfy |k| <= k².
 
     RDP(α) <= αΔ₂²/(2μ) + min(((2α-1)Δ₂² + 6Δ₁)/(4μ²), 3Δ₁/(2μ)).
     """
@@ -51,10 +54,9 @@ class SkellamNoise:
     clip: float  # S: L2 bound of one party's vector
     dimension: int  # d of the vector
     parties: int  # n
-    dropouts: int  # how many may be missing from the sum
+    dropouts: int  # how many of them may be missing from the sum
     colluders: int  # c
     adjacency: Adjacency = "add-remove"
-    rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
         sizes = (self.scale, self.clip, self.mu)
@@ -65,8 +67,8 @@ class SkellamNoise:
             )
         if min(self.dropouts, self.colluders) < 0 or self._least_honest < 1:
             raise BudgetError(
-                f"with {self.dropouts} dropouts and {self.colluders} colluders of {self.parties} "
-                "parties nobody is left to add noise",
+                f"with {self.dropouts} dropouts and {self.colluders} colluders, none of the "
+                f"{self.parties} parties is left to add noise",
                 fix="tolerate fewer dropouts or colluders",
                 reason="no-noise-source",
             )
@@ -88,15 +90,14 @@ class SkellamNoise:
 
     @property
     def total_variance(self) -> float:
-        """The variance when nobody drops out: more than μ, for the worst case is paid always."""
+        """The variance without dropouts: above μ, since it is added for the worst case."""
         return self.share_variance * self.parties
 
     @property
     def l2(self) -> float:
         """Δ₂ in grid steps."""
-        per_axis = 0.5 if self.rounding == "nearest" else 1.0
-        one = self.scale * self.clip + per_axis * math.sqrt(self.dimension)
-        return one if self.adjacency == "add-remove" else 2 * one
+        removed = self.scale * self.clip + 0.5 * math.sqrt(self.dimension)
+        return removed if self.adjacency == "add-remove" else 2 * removed
 
     @property
     def l1(self) -> float:
@@ -110,16 +111,12 @@ class SkellamNoise:
 
     @property
     def reach(self) -> float:
-        """What no share exceeds, but with probability below 2^-70 for a million values."""
+        """Bound of every share, except with probability below 2^-70 for a million values."""
         return self.scale * self.clip + 40 + 12 * math.sqrt(self.share_variance)
 
     def event(self, count: int = 1) -> SkellamRelease:
-        """State what `count` exchanges spend."""
+        """Return the event that `count` exchanges spend."""
         return SkellamRelease(self.mu, self.l1, self.l2, count)
-
-    def rdp(self, order: float) -> float:
-        """Bound the Rényi divergence of one exchange."""
-        return self.event().rdp(order)
 
     def epsilon(self, delta: float, exchanges: int = 1) -> float:
         """Compose `exchanges` such releases into ε."""
@@ -129,39 +126,19 @@ class SkellamNoise:
         """Raise BudgetError if too many dropped out: the sum would carry too little noise."""
         if survivors < self.parties - self.dropouts:
             raise BudgetError(
-                f"{survivors} of {self.parties} parties are left, the noise was sized for "
-                f"{self.dropouts} dropouts: this sum would hold less noise than promised",
+                f"{survivors} of {self.parties} parties are left, and the noise was sized for "
+                f"{self.dropouts} dropouts: this sum would have less noise than promised",
                 fix="do not open it; repeat the round, or size the noise for more dropouts",
                 reason="too-many-dropouts",
             )
 
     def share(self, x: Floats, uniforms: Uniforms | None = None) -> Integers:
-        """Clip, put on the grid and add this party's noise: what is masked and summed."""
+        """Clip, round to the grid and add this party's noise: the input of masking."""
         if x.shape != (self.dimension,):
-            raise CryptoError(f"a vector of {x.shape}, the noise was sized for {self.dimension}")
+            raise CryptoError(f"the noise was sized for {self.dimension} values, not {x.shape}")
         draw = uniforms or secure_uniforms()
-        grid = to_grid(clip_norm(x, self.clip), self.scale, self.rounding, draw)
+        grid = np.rint(clip_norm(x, self.clip) * self.scale).astype(np.int64)
         return grid + skellam(self.share_variance, self.dimension, draw)
-
-
-@dataclass(frozen=True, slots=True)
-class Gaussian:
-    """Central Gaussian noise N(0, σ²) on a vector of L2 sensitivity Δ₂: RDP(α) = αΔ₂²/(2σ²)."""
-
-    sigma: float
-    sensitivity: float
-
-    def event(self, count: int = 1) -> GaussianRelease:
-        """State what `count` releases spend."""
-        return GaussianRelease(self.sigma / self.sensitivity, count)
-
-    def rdp(self, order: float) -> float:
-        """Give the Rényi divergence of one release."""
-        return order * self.sensitivity**2 / (2 * self.sigma**2)
-
-    def epsilon(self, delta: float, releases: int = 1) -> float:
-        """Compose `releases` of them into ε."""
-        return epsilon([self.event(releases)], delta)
 
 
 def clip_norm(x: Floats, bound: float) -> Floats:
@@ -169,23 +146,15 @@ def clip_norm(x: Floats, bound: float) -> Floats:
     x = np.asarray(x, dtype=np.float64)
     norm = float(np.linalg.norm(x))
     if not math.isfinite(norm):
-        raise CryptoError("a vector to be noised holds NaN or infinity", fix="check the training")
-    # a hair below the bound, so that rounding of floats cannot lift it above
+        raise CryptoError("a vector to be noised has NaN or infinity", fix="check the training")
+    # slightly below the bound, so that float rounding cannot exceed it
     return x if norm <= bound else x * (bound * (1 - 1e-12) / norm)
-
-
-def to_grid(x: Floats, scale: float, rounding: Rounding, uniforms: Uniforms) -> Integers:
-    """Round s·x to integers: each is off by 1/2 at most (nearest) or 1 (stochastic, unbiased)."""
-    scaled = x * scale
-    if rounding == "nearest":
-        return np.rint(scaled).astype(np.int64)
-    return np.floor(scaled + uniforms(x.size)).astype(np.int64)
 
 
 def calibrated_skellam(
     template: SkellamNoise, target: float, delta: float, exchanges: int = 1
 ) -> SkellamNoise:
-    """Give the template the least μ whose `exchanges` releases stay within ε at δ."""
+    """Return the template with the least μ whose `exchanges` releases stay within ε at δ."""
     top = LARGEST_VARIANCE * template.mu / template.total_variance
     mu = calibrate(
         lambda μ: [replace(template, mu=μ).event(exchanges)], target, delta, low=1e-3, high=top
@@ -199,8 +168,8 @@ def calibrated_gaussian(
     delta: float,
     releases: int = 1,
     accountant: Accountant = "auto",
-) -> Gaussian:
-    """Find the least central noise whose releases stay within ε at δ."""
+) -> float:
+    """Find the least std σ of central Gaussian noise whose releases stay within ε at δ."""
     multiplier = calibrate(
         lambda z: [GaussianRelease(z, releases)],
         target,
@@ -208,7 +177,7 @@ def calibrated_gaussian(
         accountant=accountant,
         precision=1e-4,
     )
-    return Gaussian(multiplier * sensitivity, sensitivity)
+    return multiplier * sensitivity
 
 
 def prediction_sensitivity(
@@ -230,7 +199,7 @@ LARGEST_VARIANCE = 1e12
 
 
 def secure_uniforms() -> Uniforms:
-    """Make a source of uniforms with 53 bits each, keyed afresh by the operating system."""
+    """Make a source of uniforms with 53 bits each, keyed by the operating system."""
     stream = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
 
     def draw(n: int) -> Floats:
@@ -241,7 +210,7 @@ def secure_uniforms() -> Uniforms:
 
 
 def skellam(variance: float, size: int, uniforms: Uniforms | None = None) -> Integers:
-    """Poisson(variance/2) - Poisson(variance/2): integers of mean 0. Tests alone pass uniforms."""
+    """Sample Poisson(variance/2) - Poisson(variance/2). Only tests pass uniforms."""
     if not 0 <= variance <= LARGEST_VARIANCE:
         raise CryptoError(
             f"a Skellam variance of {variance:g} is out of range",
@@ -252,7 +221,7 @@ def skellam(variance: float, size: int, uniforms: Uniforms | None = None) -> Int
 
 
 def poisson(mean: float, size: int, draw: Uniforms) -> Integers:
-    """Draw independent Poisson samples."""
+    """Sample independent Poisson variables."""
     if mean < SMALL_MEAN:
         return _by_inversion(mean, size, draw)
     out = np.empty(size, dtype=np.int64)
@@ -274,10 +243,10 @@ def _ptrs_trial(mean: float, u: Floats, v: Floats) -> tuple[Integers, NDArray[np
     b = 0.931 + 2.53 * math.sqrt(mean)
     a = -0.059 + 0.02483 * b
     inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
-    whole = math.floor(mean)  # added as an integer, so that no bit of the proposal is lost
+    base = math.floor(mean)  # added as an integer, which keeps all bits of the proposal
     u = u - 0.5
     us = 0.5 - np.abs(u)
-    k = np.floor((2 * a / us + b) * u + (mean - whole) + 0.43).astype(np.int64) + whole
+    k = np.floor((2 * a / us + b) * u + (mean - base) + 0.43).astype(np.int64) + base
     sure = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
     test = ~sure & (k >= 0) & ((us >= 0.013) | (v <= us))
     weight = np.log(v[test] * inverse_alpha / (a / us[test] ** 2 + b))
@@ -287,7 +256,7 @@ def _ptrs_trial(mean: float, u: Floats, v: Floats) -> tuple[Integers, NDArray[np
 
 
 def _log_mass(k: Integers, mean: float) -> Floats:
-    """Loader's saddle point form of log(mean^k e^-mean / k!)."""
+    """Compute log(mean^k e^-mean / k!) in Loader's saddle point form."""
     x = (k - mean) / mean
     with np.errstate(divide="ignore", invalid="ignore"):
         deviance = mean * ((1 + x) * np.log1p(x) - x)

@@ -1,15 +1,14 @@
-"""Noised sums in the ledger: sized before the run, entered before they are computed (P8)."""
+"""Accounts of noised sums: sized before a run, and entered in the ledger before each sum (P8)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from secure_fl.crypto.privacy.accounting import Event, SkellamRelease, decode_event, epsilon
+from secure_fl.crypto.privacy.accounting import Event, SkellamRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Adjacency, Budget, Ledger, Unit
 from secure_fl.crypto.privacy.noise import SkellamNoise
-from secure_fl.crypto.privacy.planning import Sized, planned, sized
+from secure_fl.crypto.privacy.planning import SizedNoise, plan_for_settings, size_for_settings
 from secure_fl.errors import BudgetError
 from secure_fl.protocol.ports import Noise
 from secure_fl.settings import NoiseSettings
@@ -24,7 +23,7 @@ ASSUMES = (
 
 
 class NoiseLedger:
-    """One party's account for sums that protect it as a whole."""
+    """One party's account of sums whose noise protects the whole party."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class NoiseLedger:
         self.settings, self.ledger, self.run = settings, ledger, run
         self.account = Account(dataset, UNIT, ADJACENCY)
         self.budget = Budget(settings.epsilon, settings.delta)
-        self.sized: Sized | None = None  # of several, the one whose signal is weakest
+        self.sized: SizedNoise | None = None  # the one with the weakest signal
         self._threshold = threshold
         self._unkept: list[Event] = []  # without a ledger
 
@@ -46,7 +45,7 @@ class NoiseLedger:
         self, examples: int, classes: int, releases: int, parties: int
     ) -> tuple[Noise, Mapping[str, Any]]:
         """Size the noise of so many sums, or refuse it."""
-        plan = planned(
+        plan = plan_for_settings(
             self.settings,
             examples=examples,
             classes=classes,
@@ -54,19 +53,19 @@ class NoiseLedger:
             parties=parties,
             threshold=self._threshold,
         )
-        found = sized(self.settings, plan)
+        sized = size_for_settings(self.settings, plan)
         if not self.settings.force:
-            found.require_useful()
-        self._require_room(found.noise, releases)
-        weakest = (found, *([self.sized] if self.sized else []))
-        self.sized = min(weakest, key=lambda s: s.budget.signal_to_noise)
-        return found.noise, found.facts()
+            sized.require_useful()
+        self._require_room(sized.noise, releases)
+        known = (sized, *([self.sized] if self.sized else []))
+        self.sized = min(known, key=lambda s: s.budget.signal_to_noise)
+        return sized.noise, sized.facts()
 
     def enter(self, noise: Noise, releases: int, round: int) -> None:
         """Reserve `releases` sums under this noise, or raise BudgetError."""
         if not isinstance(noise, SkellamNoise):
             raise BudgetError(
-                f"what {type(noise).__name__} spends is not known",
+                f"the privacy cost of {type(noise).__name__} is unknown",
                 fix="use crypto.privacy.noise.SkellamNoise",
                 reason="unknown-event",
             )
@@ -85,11 +84,11 @@ class NoiseLedger:
         self._unkept.append(event)
 
     def spent(self) -> float | None:
-        """ε of everything this account ever reserved; None: nothing was released under noise."""
+        """Return ε of all events of this account; None without any."""
         return self._epsilon(self._events())
 
     def statement(self) -> dict[str, Any]:
-        """What this run reserved at this party, and the account's ε with all before."""
+        """Return the spending of this run, and ε of the account with all earlier runs."""
         mine = self._events(self.run)
         return {
             "epsilon": self.spent(),
@@ -99,18 +98,16 @@ class NoiseLedger:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints: the ledger's head, by which an older copy of it is known."""
-        head = self.ledger.pinned if self.ledger is not None else None
-        return {"head": None if head is None else head.hex()}
+        """Return the ledger's head for checkpoints."""
+        return {"head": None if self.ledger is None else self.ledger.pinned_hex}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; refuse a ledger that lacks what was spent when it was saved."""
-        if self.ledger is not None and (head := state.get("head")) is not None:
-            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
-            self.ledger.held()
+        """Continue from a checkpoint; refuse a ledger that lacks events from before it."""
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
 
     def _require_room(self, noise: SkellamNoise, releases: int) -> None:
-        """Refuse a run that could not be finished, before anything of it is sent."""
+        """Refuse a run that could not be finished, before anything is sent."""
         known = noise.event()
         done = sum(
             event.count
@@ -138,38 +135,30 @@ class NoiseLedger:
         return epsilon(events, self.budget.delta) if events else None
 
     def _events(self, run: str | None = None) -> list[Event]:
-        """All that was reserved for this account, or by one run."""
+        """Return all events of this account, or those of one run."""
         if self.ledger is None:
             return list(self._unkept)
-        chain = self.ledger.held()
-        if chain is None:
-            return []
-        mine = ("reserved", self.account.dataset, UNIT)
-        return [
-            decode_event(e.event)
-            for e in chain.entries
-            if (e.state, e.dataset, e.unit) == mine and run in (None, e.run)
-        ]
+        return self.ledger.events(self.account, run)
 
 
 def document(settings: NoiseSettings, parties: Mapping[str, NoiseLedger]) -> dict[str, Any]:
-    """What a result says about noise on predictions; `parties` leaves out the host."""
-    said = [account.statement() for account in parties.values()]
-    found = next((account.sized for account in parties.values() if account.sized), None)
-    facts = found.facts() if found else {}
+    """Return the section of a result about noise on predictions; `parties` excludes the host."""
+    statements = [account.statement() for account in parties.values()]
+    sized = next((account.sized for account in parties.values() if account.sized), None)
+    facts = sized.facts() if sized else {}
     figures = ("std_guaranteed", "std_all_present", "signal", "signal_to_noise", "correct")
     limits = ("dropouts", "colluders", "scale")
     return {
         "unit": UNIT,
         "adjacency": ADJACENCY,
         "mechanism": "distributed Skellam",
-        "epsilon": _most(one["epsilon"] for one in said),
-        "epsilon_of_this_run": _most(one["epsilon_of_this_run"] for one in said),
+        "epsilon": _most(s["epsilon"] for s in statements),
+        "epsilon_of_this_run": _most(s["epsilon_of_this_run"] for s in statements),
         "delta": settings.delta,
         "budget": settings.epsilon,
-        "releases": max((one["releases"] for one in said), default=0),
+        "releases": max((s["releases"] for s in statements), default=0),
         "drowned": facts.get("drowned"),
-        "durable": all(one["durable"] for one in said),
+        "durable": all(s["durable"] for s in statements),
         "assumes": ASSUMES,
     } | {key: facts.get(key) for key in (*figures, *limits)}
 

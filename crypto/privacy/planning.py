@@ -1,4 +1,9 @@
-"""What a privacy budget buys, computed before a run: signal, noise, ε, and what would help."""
+"""Plans of noised predictions and of DP-SGD: signal, noise and ε before a run, and advice.
+
+The noise follows from the settings, the number of parties and the threshold alone, so parties and
+host find the same noise, in a resumed run too. A ledger only decides which party may take part.
+`secure-fl budget` and the refusal of a run print the results as rows of text.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +33,15 @@ from secure_fl.crypto.privacy.noise import (
 from secure_fl.errors import BudgetError
 from secure_fl.settings import NoiseSettings
 
-USEFUL = 0.9  # an ensemble that agrees should be read correctly this often
+USEFUL = 0.9  # wanted chance that a unanimous vote is read correctly
 
 
 @dataclass(frozen=True, slots=True)
-class Predictions:
-    """FedID's noised ensemble predictions, protecting a hospital: each exchange sums the class
-    probabilities (minus 1/C) of one public batch over the parties.
-    """  # noqa: D205
+class PredictionPlan:
+    """Plan of FedID's noised ensemble predictions, which protect a hospital.
+
+    Each exchange sums the class probabilities (minus 1/C) of one public batch over the parties.
+    """
 
     parties: int
     classes: int
@@ -59,21 +65,21 @@ class Predictions:
 
     @property
     def releases(self) -> int:
-        """How many sums are opened in all: T exchanges in each of R rounds."""
+        """The number of opened sums: T exchanges in each of R rounds."""
         return self.exchanges * self.rounds
 
     @property
     def sensitivity(self) -> float:
-        """One hospital's part of one sum, in L2: √(B(1-1/C))."""
+        """The L2 share of one hospital in one sum: √(B(1-1/C))."""
         return prediction_sensitivity(self.batch, self.classes)
 
     @property
     def signal(self) -> float:
-        """The centred sum for a class on which all parties agree: n(1-1/C)."""
+        """The centred sum of a class on which all parties agree: n(1-1/C)."""
         return self.parties * (1 - 1 / self.classes)
 
     def noise(self, mu: float = 1.0) -> SkellamNoise:
-        """Size the distributed noise of one exchange."""
+        """Return the distributed noise of one exchange."""
         size = self.batch * self.classes
         return SkellamNoise(
             mu, self.scale, self.sensitivity, size, self.parties, self.dropouts, self.colluders
@@ -82,7 +88,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class PredictionBudget:
-    """The answer for a plan."""
+    """Noise, signal and ε of a plan, and changes that would make it useful."""
 
     signal: float  # a unanimous class, on the sum
     sensitivity: float
@@ -91,7 +97,7 @@ class PredictionBudget:
     delta: float
     std_central: float  # a trusted centre's Gaussian with exact accounting
     std: float  # distributed Skellam: guaranteed after dropouts and collusion
-    std_all_present: float  # what is really in the sum when nobody drops out
+    std_all_present: float  # noise in the sum without dropouts
     signal_to_noise: float
     correct: float  # chance that argmax reads a unanimous vote right
     std_useful: float  # the noise at which that chance is USEFUL
@@ -102,13 +108,13 @@ class PredictionBudget:
 
     @property
     def drowned(self) -> bool:
-        """Whether the noise hides even what all parties agree on, when all are present."""
+        """True if the noise without dropouts hides even a unanimous vote."""
         return self.std_all_present > self.std_useful
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBudget:
-    """DP-SGD at one silo: its noise multiplier and ε per record."""
+    """Noise multiplier and ε per record of DP-SGD at one silo."""
 
     noise_multiplier: float
     epsilon: float
@@ -118,9 +124,9 @@ class TrainingBudget:
 
 
 def size_noise(
-    plan: Predictions, *, epsilon: float | None = None, std: float | None = None
+    plan: PredictionPlan, *, epsilon: float | None = None, std: float | None = None
 ) -> SkellamNoise:
-    """Find the noise of one exchange: the least within ε, or of a guaranteed std on the sum."""
+    """Compute the noise of one exchange: the least within ε, or of a guaranteed std."""
     if (epsilon is None) == (std is None):
         raise BudgetError(
             "give either ε or the noise", fix="--epsilon or --noise-std", reason="plan"
@@ -132,13 +138,12 @@ def size_noise(
 
 
 def plan_predictions(
-    plan: Predictions, *, epsilon: float | None = None, std: float | None = None
+    plan: PredictionPlan, *, epsilon: float | None = None, std: float | None = None
 ) -> PredictionBudget:
-    """Find the noise for a budget ε, or the ε of a given guaranteed noise std on the sum."""
+    """Compute the budget of a plan, from ε or from a guaranteed noise std on the sum."""
     noise = size_noise(plan, epsilon=epsilon, std=std)
     if epsilon is None:
         epsilon = noise.epsilon(plan.delta, plan.releases)
-    central = calibrated_gaussian(plan.sensitivity, epsilon, plan.delta, plan.releases)
     real = math.sqrt(noise.total_variance) / plan.scale
     useful = _useful_std(plan.parties, plan.classes)
     opened = plan.batch * plan.releases
@@ -148,7 +153,7 @@ def plan_predictions(
         releases=plan.releases,
         epsilon=epsilon,
         delta=plan.delta,
-        std_central=central.sigma,
+        std_central=calibrated_gaussian(plan.sensitivity, epsilon, plan.delta, plan.releases),
         std=noise.std,
         std_all_present=real,
         signal_to_noise=plan.signal / real,
@@ -172,9 +177,9 @@ def plan_training(
     epsilon_target: float | None = None,
     accountant: Accountant = "auto",
 ) -> TrainingBudget:
-    """Find ε of DP-SGD with a noise multiplier, or the least multiplier for ε.
+    """Compute ε of DP-SGD with a noise multiplier, or the least multiplier for ε.
 
-    As Opacus' loader does it: 1/⌈N/B⌉ is the sample rate, and an epoch has ⌈N/B⌉ steps.
+    As in Opacus' loader, 1/⌈N/B⌉ is the sample rate, and an epoch has ⌈N/B⌉ steps.
     """
     if min(records, batch, epochs, rounds) < 1 or batch > records:
         raise BudgetError(
@@ -208,7 +213,7 @@ def plan_training(
 
 
 def chance_correct(margin: float, classes: int) -> float:
-    """Chance that argmax picks the class that leads all others by `margin` noise stds.
+    """Compute the chance that argmax picks the class that leads by `margin` noise stds.
 
     ∫ φ(z) Φ(z + margin)^(C-1) dz for independent Gaussian noise on C scores.
     """
@@ -228,7 +233,7 @@ def _useful_std(parties: int, classes: int) -> float:
     return low
 
 
-def _gaussian_epsilon(plan: Predictions, std: float) -> float:
+def _gaussian_epsilon(plan: PredictionPlan, std: float) -> float:
     return epsilon([GaussianRelease(std / plan.sensitivity, plan.releases)], plan.delta)
 
 
@@ -236,54 +241,54 @@ Rows = list[tuple[str, str]]
 PREDICTIONS = "ensemble predictions, per hospital"
 
 
-def prediction_rows(plan: Predictions, found: PredictionBudget) -> Rows:
-    """Say what noised predictions cost, what is left of their signal, and what would help."""
+def prediction_rows(plan: PredictionPlan, budget: PredictionBudget) -> Rows:
+    """Format the cost of noised predictions, the remaining signal, and advice."""
     rows = [
-        ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g}"),
-        ("exchanges in all", f"{found.releases}, L2 sensitivity {found.sensitivity:.2f} each"),
-        ("unanimous signal", f"{found.signal:.2f} on a sum over {plan.parties} parties"),
-        ("noise, a trusted centre", f"std {found.std_central:.1f} (Gaussian)"),
+        ("ε", f"{budget.epsilon:.3f} at δ = {budget.delta:g}"),
+        ("exchanges in all", f"{budget.releases}, L2 sensitivity {budget.sensitivity:.2f} each"),
+        ("unanimous signal", f"{budget.signal:.2f} on a sum over {plan.parties} parties"),
+        ("noise, a trusted centre", f"std {budget.std_central:.1f} (Gaussian)"),
         (
             "noise, distributed",
-            f"std {found.std:.1f} guaranteed with {_count(plan.dropouts, 'dropout')} and "
-            f"{_count(plan.colluders, 'colluder')}; {found.std_all_present:.1f} when all are "
+            f"std {budget.std:.1f} guaranteed with {_count(plan.dropouts, 'dropout')} and "
+            f"{_count(plan.colluders, 'colluder')}; {budget.std_all_present:.1f} when all are "
             "present",
         ),
-        ("signal to noise", f"{found.signal_to_noise:.2f}"),
+        ("signal to noise", f"{budget.signal_to_noise:.2f}"),
         (
             "a unanimous vote is read right",
-            f"{found.correct:.1%} (guessing: {1 / plan.classes:.1%})",
+            f"{budget.correct:.1%} (guessing: {1 / plan.classes:.1%})",
         ),
     ]
-    if not found.drowned:
+    if not budget.drowned:
         return [*rows, ("useful", "yes")]
-    opened = plan.batch * found.releases
-    fewer = f"{found.opened_useful} predictions opened in all instead of {opened}"
+    opened = plan.batch * budget.releases
+    fewer = f"{budget.opened_useful} predictions opened in all instead of {opened}"
     advice = [
-        f"{found.parties_useful} parties",
-        *([fewer] if found.opened_useful else []),
-        f"ε = {found.epsilon_useful:.3g}",
+        f"{budget.parties_useful} parties",
+        *([fewer] if budget.opened_useful else []),
+        f"ε = {budget.epsilon_useful:.3g}",
         "or DP-SGD at each hospital instead",
     ]
     return [*rows, ("useful (90% right) with", f"one of: {'; '.join(advice)}")]
 
 
-def training_rows(found: TrainingBudget, unit: str = "record") -> Rows:
-    """Say what DP-SGD costs at one silo."""
+def training_rows(budget: TrainingBudget, unit: str = "record") -> Rows:
+    """Format the cost of DP-SGD at one silo."""
     return [
-        ("ε", f"{found.epsilon:.3f} at δ = {found.delta:g} (adding or removing a {unit})"),
-        ("noise multiplier", f"{found.noise_multiplier:.4f}"),
-        ("steps", f"{found.steps} at sample rate {found.sample_rate:.5g}"),
+        ("ε", f"{budget.epsilon:.3f} at δ = {budget.delta:g} (adding or removing a {unit})"),
+        ("noise multiplier", f"{budget.noise_multiplier:.4f}"),
+        ("steps", f"{budget.steps} at sample rate {budget.sample_rate:.5g}"),
     ]
 
 
 def table(title: str, rows: Sequence[tuple[str, str]], columns: int = 80) -> str:
-    """Lay out a title and rows below it; a value that is too long goes on below itself."""
+    """Format a title and rows below it; long values are wrapped."""
     width = max(len(name) for name, _ in rows)
     below = f"\n{'':{width + 4}}"
     wide = max(columns - width - 4, 20)
-    told = ((name, below.join(wrap(value, wide))) for name, value in rows)
-    return title + "".join(f"\n  {name:<{width}}  {value}" for name, value in told)
+    wrapped = ((name, below.join(wrap(value, wide))) for name, value in rows)
+    return title + "".join(f"\n  {name:<{width}}  {value}" for name, value in wrapped)
 
 
 def _count(number: int, what: str) -> str:
@@ -291,46 +296,46 @@ def _count(number: int, what: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
-    """The noise of every sum of a plan, and what it comes to."""
+class SizedNoise:
+    """The noise of every sum of a plan, with its budget."""
 
     noise: SkellamNoise
-    plan: Predictions
+    plan: PredictionPlan
     budget: PredictionBudget
 
     def facts(self) -> dict[str, Any]:
-        """The figures that decide whether the sums are worth anything; all of them are public."""
-        found = self.budget
+        """Return the public figures that decide if the sums are useful."""
+        budget = self.budget
         return {
-            "epsilon": found.epsilon,
-            "delta": found.delta,
-            "releases": found.releases,
-            "std_guaranteed": found.std,
-            "std_all_present": found.std_all_present,
-            "signal": found.signal,
-            "signal_to_noise": found.signal_to_noise,
-            "correct": found.correct,
-            "drowned": found.drowned,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "releases": budget.releases,
+            "std_guaranteed": budget.std,
+            "std_all_present": budget.std_all_present,
+            "signal": budget.signal,
+            "signal_to_noise": budget.signal_to_noise,
+            "correct": budget.correct,
+            "drowned": budget.drowned,
             "dropouts": self.plan.dropouts,
             "colluders": self.plan.colluders,
             "scale": self.plan.scale,
         }
 
     def text(self) -> str:
-        """The table that `secure-fl budget` prints."""
+        """Format the table that `secure-fl budget` prints."""
         return table(PREDICTIONS, prediction_rows(self.plan, self.budget))
 
     def require_useful(self) -> None:
-        """Raise BudgetError with the table if the noise drowns the signal."""
+        """Raise BudgetError with the table if the noise hides the signal."""
         if self.budget.drowned:
             raise BudgetError(
-                f"the noise drowns what the parties agree on\n{self.text()}",
+                f"the noise drowns the signal that the parties agree on\n{self.text()}",
                 fix="change the plan as the last line says, or set protection.noise.force = true",
                 reason="noise-hides-signal",
             )
 
 
-def planned(
+def plan_for_settings(
     settings: NoiseSettings,
     *,
     examples: int,
@@ -338,10 +343,10 @@ def planned(
     releases: int,
     parties: int,
     threshold: int,
-) -> Predictions:
-    """Describe so many sums of so many predictions each."""
+) -> PredictionPlan:
+    """Make the plan of so many sums of so many predictions each."""
     dropouts = max(0, parties - threshold) if settings.dropouts is None else settings.dropouts
-    return Predictions(
+    return PredictionPlan(
         parties=parties,
         classes=classes,
         examples=examples,
@@ -355,13 +360,13 @@ def planned(
     )
 
 
-def sized(settings: NoiseSettings, plan: Predictions) -> Sized:
-    """Find the noise that the settings ask for."""
+def size_for_settings(settings: NoiseSettings, plan: PredictionPlan) -> SizedNoise:
+    """Compute the noise for the settings."""
     target = settings.epsilon if settings.target_epsilon is None else settings.target_epsilon
     return _sized(plan, None if settings.std is not None else target, settings.std)
 
 
-@lru_cache(maxsize=64)  # all members of a simulated run ask for the same
-def _sized(plan: Predictions, epsilon: float | None, std: float | None) -> Sized:
+@lru_cache(maxsize=64)  # members of a simulated run have equal plans
+def _sized(plan: PredictionPlan, epsilon: float | None, std: float | None) -> SizedNoise:
     noise = size_noise(plan, epsilon=epsilon, std=std)
-    return Sized(noise, plan, plan_predictions(plan, epsilon=epsilon, std=std))
+    return SizedNoise(noise, plan, plan_predictions(plan, epsilon=epsilon, std=std))

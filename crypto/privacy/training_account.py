@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from secure_fl.crypto.privacy.accounting import (
@@ -136,9 +136,8 @@ class DpAccount:
 
     def spent_before(self, state: Mapping[str, Any], passes: int) -> None:
         """Count passes of an earlier session as done; refuse an older copy of the ledger."""
-        if self.ledger is not None and (head := state.get("head")) is not None:
-            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
-            self._held()
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
         self.opacus = state["opacus"]
         self._done += passes
 
@@ -159,21 +158,19 @@ class DpAccount:
 
         It contains the ledger's head, so that an older copy of the ledger is detected.
         """
-        head = self.ledger.pinned if self.ledger is not None else None
         return {
             "opacus": self.opacus,
             "done": self._done,
             "spent": [encode_event(event) for event in self._of_run],
-            "head": None if head is None else head.hex(),
+            "head": None if self.ledger is None else self.ledger.pinned_hex,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
         self.opacus, self._done = state["opacus"], state["done"]
         self._noise, self._planned = self.settings.noise_multiplier, None
-        if self.ledger is not None and (head := state.get("head")) is not None:
-            self.ledger = replace(self.ledger, pinned=bytes.fromhex(head))
-            self._held()  # refuses a ledger without the spending at the checkpoint
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
         saved = [decode_event(text) for text in state["spent"]]
         self._of_run = max(saved, self._of_run, key=len)  # spending is never returned
 
@@ -235,23 +232,13 @@ class DpAccount:
         return self._composed[key]
 
     def _held(self) -> list[Event]:
-        if self.ledger is None:
-            return list(self._of_run)
-        chain = self.ledger.held()
-        if chain is None:
-            return []
-        return events_of(chain, self.account.dataset, self.account.unit)
+        return list(self._of_run) if self.ledger is None else self.ledger.events(self.account)
 
     def _of_run_in_ledger(self) -> list[Event]:
         if self.ledger is None or not self.ledger.path.exists():
             return []
-        return [
-            decode_event(entry.event)
-            for entry in load_chain(self.ledger.path).entries
-            if entry.state == "reserved"
-            and (entry.run, entry.dataset, entry.unit)
-            == (self.run, self.account.dataset, self.account.unit)
-        ]
+        chain = load_chain(self.ledger.path)
+        return events_of(chain, self.account.dataset, self.account.unit, self.run)
 
 
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:

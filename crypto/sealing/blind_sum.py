@@ -1,8 +1,8 @@
-"""The coordinator's half of a protected sum: it adds what arrives, and unmasks the sum.
+"""The coordinator's half of a protected sum: it adds uploads as they arrive, and unmasks the sum.
 
-Nothing is kept apart but what each party salted its masks with. Bonawitz et al., CCS 2017: a
-survivor's self mask is still in the sum, and so are the masks that survivors shared with parties
-that dropped out; both follow from the shares that the survivors reveal.
+Only the salts of each party's masks are stored per party. Bonawitz et al., CCS 2017: the sum still
+contains the survivors' self masks, and the masks that survivors share with dropped parties. The
+seeds of both follow from the shares that the survivors reveal.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MASKED = ("secagg", "he+secagg")
 
 
 class MaskedInts:
-    """Adds masked slots that are not encrypted."""
+    """Sum of masked slots that are not encrypted."""
 
     def __init__(self, modulus: int) -> None:
         self._modulus = modulus
         self._total: Slots | None = None
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
-        """Check one party's slots; what comes back adds them."""
+        """Check one party's slots; returns the function that adds them."""
         slots = to_slots(data, count)
         if int(slots.max(initial=0)) >= self._modulus:
             raise WireError("a masked value is not below the modulus", field="slots")
@@ -61,28 +61,28 @@ class MaskedInts:
             self._reduce(self._total)
 
     def subtract(self, masks: Slots) -> None:
-        """Take masks off."""
+        """Remove masks."""
         if self._total is not None:
             self._total += np.uint64(self._modulus) - masks
             self._reduce(self._total)
 
     def result(self) -> bytes:
-        """The sum."""
+        """Return the sum."""
         return b"" if self._total is None else from_slots(self._total)
 
     def _reduce(self, slots: Slots) -> None:
-        """Reduce sums of two, or of one and the modulus; below 0 wraps to the top."""
+        """Reduce in place sums of two terms below the modulus: below 0 wraps to the top."""
         np.minimum(slots, slots - np.uint64(self._modulus), out=slots)
 
 
 class SealedInts:
-    """Adds ciphertexts that nobody here can open."""
+    """Sum of ciphertexts, which the coordinator cannot open."""
 
     def __init__(self, context: PublicContext, owners: int, count: int) -> None:
         self._sum = (SeededSum if owners <= MOST_SEEDS else Sum)(context, count)
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
-        """Take one party's ciphertexts apart; what comes back adds them."""
+        """Parse one party's ciphertexts; returns the function that adds them."""
         return bind(self._sum.add, to_parts(data, count))
 
     def add(self, data: bytes, count: int) -> None:
@@ -90,11 +90,11 @@ class SealedInts:
         self.read(data, count)()
 
     def subtract(self, masks: Slots) -> None:
-        """Take masks off under the encryption."""
+        """Remove masks under the encryption."""
         self._sum.subtract_plain(masks)
 
     def result(self) -> bytes:
-        """The sealed sum."""
+        """Return the sealed sum."""
         return from_parts(self._sum.result())
 
 
@@ -128,10 +128,9 @@ class ProtectedTotal:
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
-        self.left: RemainingMasks | None = None  # once they are known
+        self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        """Add one party's segments."""
         if sum(s.size for s in segments) != len(data):
             raise WireError("a sum's segments do not fit their bulk", party=sender)
         start, vectors, adding = 0, dict(self._vectors), []
@@ -149,7 +148,7 @@ class ProtectedTotal:
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
                 raise Disagreement("this party lays out a sum differently", party=sender)
             if bool(segment.size) != (sender in segment.owners or not segment.owners):
-                raise Disagreement("this party contributes where it only reads", party=sender)
+                raise Disagreement("this party uploads to a sum that it only reads", party=sender)
             if not segment.size:
                 continue
             part = data[start : start + segment.size]
@@ -161,52 +160,46 @@ class ProtectedTotal:
             vector.salts[sender] = salts
 
     def forget(self, keys: Collection[bytes]) -> None:
-        """Drop segments."""
         for key in keys:
             self._vectors.pop(key, None)
 
     def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:
-        """What each contributor to a segment salted its masks with the lost with, if it did."""
-        gone = self.left.gone if self.left else {}
+        """Return each contributor's salts of its masks with dropped parties, for one segment."""
+        dropped = self.left.dropped if self.left else {}
         return {
-            party: {of: salt for of in gone if (salt := salt_of(salted, of))}
+            party: {peer: salt for peer in dropped if (salt := salt_of(salted, peer))}
             for party, salted in self._vectors[key].salts.items()
         }
 
     def self_mask_seeds(self) -> Mapping[str, bytes]:
-        """Seeds of the self masks in it: none where an inquiry would show values."""
-        return self.left.selves if self.left else {}
+        return self.left.self_seeds if self.left else {}
 
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
-        """What a party that reads these segments needs to check tags: of each who was lost."""
-        if self.left is None or not self.left.gone:
+        if self.left is None or not self.left.dropped:
             return {}
         salts = [self.salts(key) for key in keys]
         return {
-            gone: Lost(
+            peer: Lost(
                 seed,
-                tuple(
-                    {party: own[gone] for party, own in of.items() if gone in own} for of in salts
-                ),
+                tuple({party: by[peer] for party, by in of.items() if peer in by} for of in salts),
             )
-            for gone, seed in self.left.gone.items()
+            for peer, seed in self.left.dropped.items()
         }
 
     def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
-        """Refuse shares that are not all that are needed, or not what their owners dealt."""
         offers, alive = self._offered.offers, set(survivors) - {self._host}
-        gone = set(offers) - alive - {self._host}
+        dropped = set(offers) - alive - {self._host}
         if not shares.keys and not shares.seeds:
             return  # this party withholds the sum
-        asked = self._offered.number, gone, alive
-        if (shares.sum, set(shares.keys), set(shares.seeds)) != asked:
+        expected = self._offered.number, dropped, alive
+        if (shares.sum, set(shares.keys), set(shares.seeds)) != expected:
             raise WireError("a party reveals other shares than it should", party=sender)
         for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
             for owner, share in revealed.items():
                 about = self._run, shares.sum, owner, sender, kind
                 deal = offers[owner].deals.get(sender) if owner in offers else None
                 if deal is None:
-                    raise WireError("a party took a share that nobody is bound to", party=sender)
+                    raise WireError("a party reveals a share that nobody dealt to it", party=sender)
                 if commit(share, *about) != (deal.key if kind == "key" else deal.own):
                     raise Misconduct(
                         f"this party reveals another share than {owner!r} dealt to it",
@@ -217,7 +210,6 @@ class ProtectedTotal:
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        """Remove what is left of the masks and return the totals."""
         if self.masked:
             index = self._offered.number
             if not index:
@@ -230,7 +222,7 @@ class ProtectedTotal:
         return self.unmasked()
 
     def unmasked(self) -> Mapping[bytes, bytes]:
-        """The totals, without the masks that are left."""
+        """Return the totals, with all remaining masks removed."""
         if self.left is not None:
             for key, vector in self._vectors.items():
                 stream = StreamId(self._run, key.hex(), self._offered.number)
@@ -238,8 +230,8 @@ class ProtectedTotal:
                 if not slots:
                     continue
                 masks = self.left.own(vector.salts, stream, slots, self._modulus)
-                if self.left.gone:  # all but the tag's: to make that one takes the tags' key
-                    owners = vector.segment.owners or tuple(self.left.gone)
+                if self.left.dropped:  # all but the last slot: to correct a tag takes the tag key
+                    owners = vector.segment.owners or tuple(self.left.dropped)
                     shared = self.left.shared(
                         owners, self.salts(key), stream, slots - 1, self._modulus
                     )
@@ -252,17 +244,17 @@ class ProtectedTotal:
 def recovered(
     numbers: Mapping[str, int],
     threshold: int,
-    offers: Mapping[str, Offer],  # of all who began the sum
+    offers: Mapping[str, Offer],  # of all parties that began the sum
     survivors: Collection[str],
-    shares: Mapping[str, UnmaskShares],  # what survivors revealed, by holder
-    step: tuple[str, int],  # the run, the sum's number
+    shares: Mapping[str, UnmaskShares],  # of the survivors, by holder
+    step: tuple[str, int],  # the run and the sum's number
 ) -> RemainingMasks:
-    """Recover the seeds, and refuse those that their owners are not bound to."""
+    """Recover the seeds of remaining masks, and refuse seeds that differ from signed digests."""
     seeds: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
     for party, offer in offers.items():
         alive = party in survivors
-        about = {n: s.seeds if alive else s.keys for n, s in shares.items()}
-        held = {numbers[n]: revealed[party] for n, revealed in about.items() if party in revealed}
+        by_holder = {n: s.seeds if alive else s.keys for n, s in shares.items()}
+        held = {numbers[n]: owned[party] for n, owned in by_holder.items() if party in owned}
         try:
             secret = sharing.combine(held, threshold)
             bound = (
@@ -272,8 +264,8 @@ def recovered(
             )
         except CryptoError as error:
             raise error.at(party=party) from error
-        if not bound:  # each share is one that it dealt
-            raise CryptoError("what this party dealt are no shares of its secrets", party=party)
+        if not bound:  # each share was dealt by this party
+            raise CryptoError("this party dealt shares of other secrets than its own", party=party)
         seeds[not alive][party] = secret
     return RemainingMasks(numbers, {p: offer.public for p, offer in offers.items()}, *seeds)
 
@@ -286,12 +278,12 @@ def blind_totals(
     threshold: int,
     run: bytes,
 ) -> TotalFor:
-    """How each sum of a run is added up at the coordinator, by protection mode."""
+    """Return the factory of a run's blind sums, by protection mode."""
     numbers = {name: number for number, name in enumerate(sorted(members), 1)}
     masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
     if protection.mode == "none":
         return lambda audience, offered: ClearTotal()
-    # Preparing a context costs as much as adding a few ciphertexts: once a run is enough.
+    # Preparing a context costs as much as adding a few ciphertexts: do it once.
     context = load(context_bytes(COHORT)) if encrypted else None
 
     def total_for(audience: Audience, offered: OfferedKeys) -> BlindTotal:

@@ -1,15 +1,15 @@
-"""Floats to fixed point, several values to a slot, and back.
+"""Fixed-point encoding of floats, several values to a slot, and back.
 
 A value x is clipped to ±c and rounded stochastically to one of 2L + 1 integers, L = 2^(bits-1) - 1:
 
     q = floor(x · L/c + u),  u uniform on [0, 1)        so that E[q] · c/L = clip(x)
 
-(u has 16 bits: the expectation is exact to 2^-17 of a step.) An offset makes q non-negative, and
-fields of w = bits + extra + ⌈log2 parties⌉ bits lie side by side in a slot, so that a sum of slots
-is the slots' sums with no carry between fields. Fields are planar: of m slots, slot s holds the
-values s, m + s, 2m + s, ... so that packing works on contiguous memory.
+(u has 16 bits: the expectation is exact to 2^-17 of a step.) An offset makes q non-negative. Fields
+of w = bits + extra + ⌈log2 parties⌉ bits are side by side in a slot, so the sum of slots has no
+carry between fields. Fields are planar: of m slots, slot s holds the values s, m + s, 2m + s, ...,
+so packing works on contiguous memory.
 
-What is lost to rounding and clipping is handed back as the residual, for error feedback.
+The error of rounding and clipping is returned as the residual, for error feedback.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Integers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Clip = float | npt.NDArray[np.float32]
 
-BLOCK = 8192  # values at a time: all buffers of a block fit the second-level cache
+BLOCK = 8192  # values per block: all its buffers fit the second-level cache
 BITS = (4, 6, 8, 12, 16, 24)
 WIDE_LIMBS = 5  # 100 bits: 41 before the binary point with the offset, 40 behind it
 
 
 class Codec:
-    """How values of `bits` bits from up to `parties` parties lie in slots below `modulus`.
+    """Parameters of the encoding: values of `bits` bits from up to `parties` parties.
 
-    `extra` bits of head-room let integers grow by a factor 2^extra before they are packed: for
-    noise added in the integer domain. A clipped value is one of the integers -levels..levels;
-    `offset` makes one party's integers non-negative, and those beyond ±offset are refused. A field
-    of `width` bits holds a value and the head-room of a sum; `per_slot` fields fit, because the
-    largest sum itself stays below the modulus.
+    A clipped value is one of the integers -levels..levels. `extra` bits of head-room let integers
+    grow by a factor 2^extra before they are packed, for noise added in the integer domain. `offset`
+    makes one party's integers non-negative; integers beyond ±offset are refused. A field of `width`
+    bits holds a value and the head-room of a sum; `per_slot` fields fit, because the largest sum
+    itself stays below the modulus.
     """
 
     __slots__ = ("bits", "extra", "levels", "modulus", "offset", "parties", "per_slot", "width")
@@ -65,14 +65,14 @@ class Codec:
             )
 
     def slots(self, values: int) -> int:
-        """How many slots hold that many values."""
+        """Return how many slots hold that many values."""
         return -(-values // self.per_slot)
 
 
 def encode(
     codec: Codec, values: Floats, clip: Clip, rng: np.random.Generator
 ) -> tuple[Slots, npt.NDArray[np.float32]]:
-    """Quantise and pack; also return what the slots do not represent."""
+    """Quantise and pack; also return the residual."""
     integers, residual = quantize(codec, values, clip, rng)
     return pack(codec, integers), residual
 
@@ -80,7 +80,7 @@ def encode(
 def decode(
     codec: Codec, slots: Slots, contributors: int, clip: Clip, values: int
 ) -> npt.NDArray[np.float64]:
-    """Unpack the sum of `values` values over `contributors` parties from the sum of their slots."""
+    """Decode the sum of `values` values over `contributors` parties from the sum of their slots."""
     return dequantize(codec, unpack(codec, slots, contributors, values), clip)
 
 
@@ -119,7 +119,7 @@ def quantize(
 
 
 def dequantize(codec: Codec, integers: Integers, clip: Clip) -> npt.NDArray[np.float64]:
-    """Turn (sums of) integers into reals: times the step, in float64."""
+    """Convert (sums of) integers to reals: times the step, in float64."""
     return integers * (np.asarray(clip, np.float32).astype(np.float64) / codec.levels)
 
 
@@ -129,7 +129,7 @@ def pack(codec: Codec, integers: Integers) -> Slots:
         raise CryptoError("integers must be a non-empty vector", fix="flatten the tensors first")
     if integers.min() < -codec.offset or integers.max() > codec.offset:
         raise CryptoError(
-            "an integer leaves its field and would spill into its neighbour",
+            "an integer exceeds its field and would change its neighbour",
             fix="give the codec more `extra` bits of head-room for the noise",
         )
     count = codec.slots(integers.size)
@@ -147,7 +147,7 @@ def pack(codec: Codec, integers: Integers) -> Slots:
 
 
 def unpack(codec: Codec, slots: Slots, contributors: int, values: int) -> npt.NDArray[np.int64]:
-    """Read the sums of `values` integers over `contributors` parties off the sum of slots."""
+    """Decode the sums of `values` integers over `contributors` parties from the sum of slots."""
     if not 1 <= contributors <= codec.parties or slots.size != codec.slots(values):
         raise CryptoError(
             f"{slots.size} slots of {contributors} parties are not {values} values of "
@@ -175,7 +175,7 @@ def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
             fix="rescale the values before the sum",
         )
     whole = np.floor(values)
-    low = np.rint((values - whole) * 2.0**40).astype(np.int64)  # 2^40 itself carries below
+    low = np.rint((values - whole) * 2.0**40).astype(np.int64)  # 2^40 itself is carried over below
     high = whole.astype(np.int64) + (1 << 40) + (low >> 40)
     low &= (1 << 40) - 1
     limbs = (low, low >> 20, high, high >> 20, high >> 40)
@@ -183,7 +183,7 @@ def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
 
 
 def decode_wide(slots: Slots, contributors: int) -> npt.NDArray[np.float64]:
-    """Read the sums of wide values over `contributors` parties; rounded once to float64."""
+    """Decode the sums of wide values over `contributors` parties; rounded once to float64."""
     if slots.size % WIDE_LIMBS or not 1 <= contributors <= 1 << 20:
         raise CryptoError(
             f"{slots.size} slots of {contributors} parties hold no wide values",

@@ -38,7 +38,8 @@ import numpy.typing as npt
 import pyarrow
 from tenseal import sealapi
 
-from secure_fl.crypto.sealing.scheme import BFV, COHORT, Slots, largest_cohort, seal_context
+from secure_fl.crypto.sealing.packing import Slots
+from secure_fl.crypto.sealing.scheme import BFV, COHORT, largest_cohort, seal_context
 from secure_fl.errors import CryptoError, WireError
 
 SEED_BYTES = 64

@@ -18,13 +18,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tenseal import sealapi
 
 from secure_fl.errors import CryptoError
-
-Slots = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)

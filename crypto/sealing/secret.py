@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from tenseal import sealapi
 
+from secure_fl.crypto.sealing.packing import Slots
 from secure_fl.crypto.sealing.public import (
     PLAINTEXT_HEAD,
     MemoryFile,
@@ -31,7 +32,7 @@ from secure_fl.crypto.sealing.public import (
     unframe,
     widths,
 )
-from secure_fl.crypto.sealing.scheme import COHORT, Slots, check_cohort
+from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
 from secure_fl.errors import CryptoError
 
 MAGIC = b"SFLS"

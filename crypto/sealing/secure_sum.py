@@ -1,6 +1,11 @@
-"""The party's half of all protected sums of a run: it begins each, and draws the keys of the next.
+"""The party's half of protected sums: encode, tag, mask, seal; and back.
 
-`SecureSums.begin` gives a `SecureSumInProgress` (`sum_under_way`), which owns the keys of that sum.
+    x  ->  slots in Z_t (segments)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
+
+`he+secagg` does all of it. `secagg` omits the ciphertexts, so the coordinator sees the sum; `he`
+omits the masks, so any party could open another's upload if it got hold of it.
+
+A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
 """
 
 from __future__ import annotations
@@ -54,7 +59,7 @@ from secure_fl.thresholds import require_maskable
 
 @dataclass(frozen=True, slots=True)
 class SumContext:
-    """What all sums of one run share at one party."""
+    """State that all sums of one run share at one party."""
 
     me: str
     keys: PartyKeys
@@ -63,7 +68,7 @@ class SumContext:
     run: str
     host: str | None
     numbers: Mapping[str, int]  # every member of the run, numbered from 1 in order of names
-    parties: int  # how many contribute to sums: all members but the host
+    parties: int  # number of contributors: all members but the host
 
 
 class _Part(NamedTuple):
@@ -76,7 +81,7 @@ class _Part(NamedTuple):
 
 
 class SecureSumInProgress:
-    """One sum at one party, from its upload to its opening, with the keys that serve it alone."""
+    """One sum at one party, from upload to opening, with keys for this sum alone."""
 
     def __init__(
         self,
@@ -90,17 +95,17 @@ class SecureSumInProgress:
         self._context, self._index, self._keys, self._rule = context, index, keys, rule
         self._parts: list[_Part] = []
         self._opened = False
-        self.unscaled: list[str] = []  # names whose scales could not be taken from this sum
+        self.unscaled: list[str] = []  # names whose norms in this sum were invalid
         sealed = [self._seal(group, at) for group in groups]
         segments = tuple(segment for segment, _ in sealed)
         masked = 0 if keys is None else index
         self.upload = Upload(segments, b"".join(data for _, data in sealed), masked)
         self.layouts = tuple(part.layout for part in self._parts)
 
-    # --- there: docs/protocol.md, a sum, row 1 ----------------------------------------------------
+    # --- sealing (docs/protocol.md, section "A sum") ----------------------------------------------
 
     def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
-        """One group as a segment; empty where this party only reads the sum."""
+        """Seal one group as a segment; empty if this party only reads the sum."""
         context, rule = self._context, self._rule
         transcript, me = context.transcript, context.me
         if rule.bound is not None:
@@ -108,11 +113,11 @@ class SecureSumInProgress:
         common = transcript.seen.by(
             (*group.owners, *group.readers), host=rule.audience == Audience.HOST
         )
-        # Keyed: what was opened could be few values, which the coordinator might guess.
+        # Keyed: the history may consist of few values, which the coordinator could guess.
         key = segment_key(group, rule, at, keyed_digest(context.digest_key, common, b"seen"))
         layout = transcript.scales.layout(group, rule, context.parties)
-        # The key in it keeps two segments of one sum from sharing a key stream, and the masks of
-        # parties that are in different rounds, or saw different things, from cancelling.
+        # The segment's key is in the stream's id: two segments of a sum share no key stream, and
+        # masks of parties in different rounds, or with different histories, do not cancel.
         stream = StreamId(context.run, key.hex(), self._index)
         data, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
         if me in group.owners:
@@ -128,7 +133,7 @@ class SecureSumInProgress:
         return Segment(key, len(data), layout.slots + 1, owners, salts), data
 
     def _salts(self, keys: StepKeys, group: Group) -> dict[str, bytes]:
-        """What the masks with single peers are bound to, beyond what all of the sum have seen."""
+        """Return the history shared with single peers only, which salts their masks."""
         context, host = self._context, self._rule.audience == Audience.HOST
         seen = context.transcript.seen.beyond(
             context.me, keys.peers(group.owners), (*group.owners, *group.readers), host=host
@@ -141,7 +146,7 @@ class SecureSumInProgress:
     def _masked(
         self, slots: Slots, group: Group, stream: StreamId, salts: Mapping[str, bytes]
     ) -> Slots:
-        """Add what is masked with others, the tag of both, and the self mask over all."""
+        """Add the masks shared with others, then the tag, then the self mask over both."""
         context, keys, t = self._context, self._keys, COHORT.modulus
         numbers, key = context.numbers, context.keys.tag_key
         tagged = np.empty(slots.size + 1, np.uint64)
@@ -161,10 +166,9 @@ class SecureSumInProgress:
             keys.add_self_mask(tagged, stream, t)
         return tagged
 
-    # --- and back: rows 2, 2b and 3 ---------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def settle(self, lists: Unmask) -> Confirm | None:
-        """Check who is said to survive and hold on to it; sign it if anybody is said to be gone."""
         if self._rule.noise is not None:
             for part in self._parts:
                 _check_noise(self._rule.noise, part.group, lists.survivors)
@@ -174,7 +178,6 @@ class SecureSumInProgress:
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
 
     def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
-        """Reveal what removes the masks of this sum."""
         signatures = confirmed.signatures if confirmed else {}
         if self._keys is None:
             raise self._unmasked()
@@ -183,7 +186,6 @@ class SecureSumInProgress:
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
-        """Open every segment, check its tag, decode it, and remember scales and leftovers."""
         context, rule = self._context, self._rule
         me, host = context.me, context.host
         if self._opened or (self._keys is not None and not self._keys.revealed):
@@ -195,7 +197,7 @@ class SecureSumInProgress:
         for_me = rule.audience == Audience.PARTIES or me == host
         if for_me and len(parts) != len(self._parts):
             raise TamperError(
-                "the coordinator sent back another number of sums", party=me, reason="wrong-sum"
+                "the coordinator sent a wrong number of totals", party=me, reason="wrong-sum"
             )
         self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
@@ -215,7 +217,7 @@ class SecureSumInProgress:
         survivors: Sequence[str],
         lost: Mapping[str, Lost],
     ) -> dict[str, NDArray[np.float64]]:
-        """One segment's sum, and what it says of the next scales."""
+        """Open and check one segment's total, and update scales and history."""
         context, rule, transcript = self._context, self._rule, self._context.transcript
         if rule.noise is not None:
             _check_noise(rule.noise, sent.group, survivors)
@@ -228,7 +230,7 @@ class SecureSumInProgress:
             slots = secret.open(cohort, to_parts(data, count), count, len(owners))
         self._check(place, slots, owners, lost)
         slots = slots[:-1]
-        if rule.audience == Audience.HOST:  # take off what the owners added for the host
+        if rule.audience == Audience.HOST:  # remove the masks that the owners added for the host
             if self._keys is None:
                 raise self._unmasked()
             modulus = np.uint64(COHORT.modulus)
@@ -245,9 +247,9 @@ class SecureSumInProgress:
     def _check(
         self, place: int, slots: Slots, owners: Sequence[str], lost: Mapping[str, Lost]
     ) -> None:
-        """Check the tag of a total, which covers what was masked with those who were lost."""
+        """Check the tag of a total, which includes masks shared with lost parties."""
         context, sent = self._context, self._parts[place]
-        left = self._keys.left(lost) if self._keys is not None and self._keys.gone else None
+        left = self._keys.left(lost) if self._keys is not None and self._keys.dropped else None
         key, salts = context.keys.tag_key, salts_with(lost, place, owners) if left else {}
         tags.check_sum(
             key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
@@ -266,12 +268,12 @@ def _add(slots: Slots, masks: Slots) -> None:
 
 
 def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
-    """Refuse to go on with a sum that lost too much of its noise."""
+    """Refuse to continue a sum that lost too much of its noise."""
     noise.check_survivors(len(set(group.owners) & set(survivors)))
 
 
 class SecureSums:
-    """Begins all sums of one run at one party, and draws the keys of the next one."""
+    """Begins all sums of one run at one party, and makes the keys of the next one."""
 
     def __init__(
         self,
@@ -299,20 +301,20 @@ class SecureSums:
             for name, card in keys.peers.items()
             if masks and name != keys.identity.name
         }
-        self._index = 0  # sums are counted from 1
+        self._index = 0  # number of the sum, from 1
         self._keys: StepKeys | None = None  # of the sum that begins next
         self._drawn: StepKeys | None = None  # offered, and not yet answered
-        self.sent = b""  # what was sent of the sum that began last
-        self._bounds: Mapping[str, SeedCommitment] | None = None  # of those who began it
+        self.sent = b""  # the upload of the last sum that began
+        self._bounds: Mapping[str, SeedCommitment] | None = None  # of the parties that began it
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
-        """Encode, noise, tag, mask and encrypt every group, with keys that serve this sum alone."""
         if rule.audience == Audience.HOST and not self._masks:
             raise needs_masks()
         keys, self._keys = self._keys, None
         if self._masks and keys is None:
             raise CohortError("no keys are left for this sum", party=self.context.me)
-        self._index += keys is None  # with masks, the keys' exchange has counted this sum
+        if keys is None:
+            self._index += 1  # with masks, `next_keys` counted this sum
         index = self._index if keys is None else keys.index
         under_way = SecureSumInProgress(self.context, index, keys, groups, rule, at)
         self.sent = under_way.upload.data
@@ -320,7 +322,6 @@ class SecureSums:
         return under_way
 
     def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:
-        """A look at the sum that began last; None without masks, where uploads are values."""
         if self._bounds is None:
             return None
         context = self.context
@@ -331,7 +332,6 @@ class SecureSums:
     def next_keys(
         self, members: Sequence[str], statement: SurvivorStatement | None = None
     ) -> Offer | None:
-        """Draw the next sum's keys, and seal them under what this party was told last."""
         if not self._masks:
             return None
         context = self.context
@@ -354,7 +354,6 @@ class SecureSums:
         return self._drawn.offer(statement)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """Take the other members' keys for the next sum."""
         self._keys, self._drawn = self._drawn, None
         if self._keys is not None:
             others = {party: offer for party, offer in offers.items() if party != self.context.me}
@@ -363,20 +362,16 @@ class SecureSums:
     # --- scales ---------------------------------------------------------------------------------
 
     def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """The norms of vectors whose scale nobody knows yet."""
         return self.context.transcript.scales.unknown(groups, rule)
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take the scales out of the sum of those norms."""
         self.context.transcript.scales.learn(sums)
 
     def forget(self, names: Sequence[str]) -> None:
-        """Drop scales that other parties to these sums do not know."""
         for name in names:
             self.context.transcript.scales.rms.pop(name, None)
 
     def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
-        """Zeros in place of sums that were not opened; what is carried is left over, whole."""
         if not rule.carry:
             raise left_between_parts(self.context.me)
         scales, zeros = self.context.transcript.scales, dict[str, NDArray[np.float64]]()
@@ -388,5 +383,4 @@ class SecureSums:
         return zeros
 
     def leftover(self, name: str) -> Vector | None:
-        """What the last carried value of this name left over, for the caller to carry instead."""
         return self.context.transcript.scales.leftovers.pop(name, None)

@@ -1,11 +1,11 @@
-"""How the named vectors of one segment lie in slots, and come back out of a sum of slots.
+"""Layout of the named vectors of one segment in slots, and back from a sum of slots.
 
     [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
 
-Vectors of at most `SMALL` values (sample counts, losses) travel exactly. All others are clipped to
-a scale that every party knows: a public bound, or a multiple of the last sum's root mean square,
-which is why a vector that carries its leftovers also sends its squared norm. What has neither is
-first summed in norm only; then nothing is clipped, at the price of more bits.
+Vectors of at most `SMALL` values (sample counts, losses) are encoded exactly. All others are
+clipped to a scale that every party knows: a public bound, or a multiple of the last sum's root mean
+square. For that, a carried vector also sends its squared norm. A vector with neither is first
+summed in norm only; then nothing is clipped, at the price of more bits.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from secure_fl.protocol.ports import Group, Noise, Rule, Vector
 
 SMALL = 8
 EXACT_BITS = 24  # for vectors whose clip covers their whole norm
-HOST_BITS = 16  # at least: predictions are few and never carried, so rounding is not repaid
-# Clip at this multiple of the RMS: rounding noise against clipping, both carried to the next sum.
-# For 4 and 6 bits it minimises the squared error of both together for Gaussian values (at 2.27 and
-# 3.10; the error is then 15 % and 4.4 % of the RMS). Finer values can afford heavier tails.
+HOST_BITS = 16  # minimum: predictions are few and never carried, so rounding is not corrected
+# Clip at this multiple of the RMS. It balances rounding noise and clipping, which are both carried.
+# For 4 and 6 bits it minimises the squared error of both for Gaussian values (at 2.27 and 3.10; the
+# error is 15 % and 4.4 % of the RMS). Finer values can afford heavier tails.
 CLIP_IN_RMS = {4: 2.3, 6: 3.1, 8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
-# Squared norms have two scales: below 1 magnified to keep their digits, others shrunk, because the
-# update of a large hospital, times its records, is beyond what travels exactly.
+# Squared norms have two scales. Those below 1 are magnified to keep their digits. Others are
+# shrunk, since the update of a large hospital, times its records, exceeds the exact range.
 TINY, HUGE = 2.0**38, 2.0**10
 
 SLOT_BYTES = 6  # 48 bits hold a slot of 44
@@ -41,7 +41,7 @@ Arrays = dict[str, NDArray[np.float64]]
 
 
 class Field(NamedTuple):
-    """One vector: its size and, if it is packed, its clip and whether it sends its norm."""
+    """One vector: its size and, if it is packed, its clip and a flag for its norm."""
 
     name: str
     size: int
@@ -50,11 +50,11 @@ class Field(NamedTuple):
 
 
 class Layout:
-    """The fields of one segment, in order, and how the packed ones are encoded.
+    """The fields of one segment in order, and the encoding of the packed ones.
 
-    `exact`: the vectors that travel exactly; `packed`: those in fixed point. `scalars`: how many
-    numbers travel exactly, norms included (two scales each); `values`: how many in fixed point.
-    `slots`: the length of the segment, without its tag.
+    `exact`: vectors encoded exactly; `packed`: vectors in fixed point. `scalars`: count of exact
+    numbers, norms included (two scales each); `values`: count of fixed-point values. `slots`:
+    length of the segment, without its tag.
     """
 
     __slots__ = ("_ends", "codec", "exact", "fields", "packed", "scalars", "slots", "values")
@@ -72,7 +72,7 @@ class Layout:
     def encode(
         self, vectors: Mapping[str, Vector], rng: np.random.Generator, noise: Noise | None
     ) -> tuple[Slots, dict[str, Vector]]:
-        """Lay the vectors into slots; also what of each packed one the slots leave over."""
+        """Encode the vectors in slots; also return the rounding error of each packed vector."""
         parts: list[Slots] = []
         leftovers: dict[str, Vector] = {}
         if self.scalars:
@@ -86,7 +86,7 @@ class Layout:
         if self.values:
             values = np.concatenate([vectors[f.name] for f in self.packed])
             names = [f.name for f in self.packed]
-            if noise is not None:  # its own grid and clip: they are what the accounting is about
+            if noise is not None:  # its own grid and clip, which the accounting assumes
                 parts.append(packing.pack(self.codec, noise.share(values.astype(np.float64))))
             else:
                 clips = np.array([f.clip for f in self.packed], np.float32)
@@ -99,7 +99,7 @@ class Layout:
     def decode(
         self, slots: Slots, contributors: int, noise: Noise | None = None
     ) -> tuple[Arrays, dict[str, float]]:
-        """The sums of the vectors, and of the squared norms that were sent."""
+        """Return the sums of the vectors, and of the squared norms that were sent."""
         cut = packing.WIDE_LIMBS * self.scalars
         opened: Arrays = {}
         norms: dict[str, float] = {}
@@ -118,28 +118,28 @@ class Layout:
             for field, part in zip(self.packed, np.split(integers, self._ends), strict=True):
                 if noise is not None:
                     opened[field.name] = part / noise.scale
-                else:  # one clip per vector: an array of clips would cost as much as unpacking
+                else:  # a clip per vector; an array of clips would cost as much as unpacking
                     opened[field.name] = packing.dequantize(self.codec, part, field.clip or 0.0)
         return opened, norms
 
 
 def squared_norm(vector: Vector) -> float:
-    """‖x‖², in float64."""
+    """Compute ‖x‖² in float64."""
     total = 0.0
-    for start in range(0, vector.size, BLOCK):  # longer ones wake BLAS threads, which then spin
+    for start in range(0, vector.size, BLOCK):  # longer blocks start BLAS threads, which then spin
         part = vector[start : start + BLOCK].astype(np.float64)
         total += float(np.dot(part, part))
     return total
 
 
 def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes:
-    """A digest of what a segment holds, of which sum, after what its parties have all seen.
+    """Digest the content, number and contributors of a segment, and their common history.
 
-    Parties that disagree are found out: to the coordinator theirs are different segments.
+    Parties that disagree have different segments at the coordinator.
     """
     layout = "\n".join(f"{name} {vector.size}" for name, vector in group.vectors.items())
     owners, readers = "\n".join(group.owners), "\n".join(group.readers)
-    # Who would add less noise than the others does not come together with them.
+    # With less noise than the others a party has another key, and no sum with them.
     noise = rule.noise and f"{rule.noise.scale:.6g} {rule.noise.reach:.6g}"
     rules = f"{rule.audience} {rule.carry} {rule.bound} {noise} {at[0]} {at[1]}"
     parts = (rules, layout, owners, readers)
@@ -147,7 +147,7 @@ def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes
 
 
 def needs_masks() -> CohortError:
-    """The error of a sum for the host alone without masks: all parties could open ciphertexts."""
+    """Build the error of a host sum without masks: all parties could open its ciphertexts."""
     return CohortError(
         "a sum for the host alone needs masks, and this run has none",
         fix='set protection.mode = "he+secagg"',
@@ -155,9 +155,9 @@ def needs_masks() -> CohortError:
 
 
 def left_between_parts(me: str) -> CohortError:
-    """The error of a sum in parts that somebody left, and whose values are not carried."""
+    """Build the error of a partial sum that a party left, with values that are not carried."""
     return CohortError(
-        "somebody left between two parts of a large sum, whose values cannot wait for the next one",
+        "a party left between two parts of a large sum, whose values cannot wait for the next sum",
         fix="resume the run: the round is repeated",
         party=me,
     )
@@ -174,12 +174,12 @@ def check_bound(group: Group, bound: float) -> None:
 
 
 def from_slots(slots: Slots) -> bytes:
-    """Masked slots as bytes, 48 bits each."""
+    """Encode masked slots in 48 bits each."""
     return slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES].tobytes()
 
 
 def to_slots(data: bytes, count: int) -> Slots:
-    """The inverse of `from_slots`."""
+    """Decode the result of `from_slots`."""
     if len(data) != SLOT_BYTES * count:
         raise WireError("masked values have the wrong size")
     slots = np.zeros((count, 8), np.uint8)
@@ -188,7 +188,7 @@ def to_slots(data: bytes, count: int) -> Slots:
 
 
 def salts_by_digest(by_peer: Mapping[str, bytes]) -> tuple[Salt, ...]:
-    """What masks with single peers are bound to, for the wire: most often the same for all."""
+    """Group the salts of masks with single peers for the wire: most often all are equal."""
     named: dict[bytes, list[str]] = {}
     for peer, digest in sorted(by_peer.items()):
         named.setdefault(digest, []).append(peer)
@@ -196,16 +196,15 @@ def salts_by_digest(by_peer: Mapping[str, bytes]) -> tuple[Salt, ...]:
 
 
 def salt_of(salts: Sequence[Salt], peer: str) -> bytes:
-    """The digest that is listed for this peer, if any."""
-    found = (salt.digest for salt in salts if peer in salt.peers)
-    return next(found, b"")
+    """Return the digest that is listed for this peer, if any."""
+    return next((salt.digest for salt in salts if peer in salt.peers), b"")
 
 
 def salts_with(
     lost: Mapping[str, Lost], place: int, owners: Collection[str]
 ) -> dict[str, dict[str, bytes]]:
-    """The salts that contributors to a segment, by its place, used for masks with the lost."""
-    told = {gone: one.salts[place] for gone, one in lost.items() if place < len(one.salts)}
+    """Return the salts that contributors to a segment used for masks with lost parties."""
+    salts = {peer: of.salts[place] for peer, of in lost.items() if place < len(of.salts)}
     return {
-        party: {gone: by[party] for gone, by in told.items() if party in by} for party in owners
+        party: {peer: by[party] for peer, by in salts.items() if party in by} for party in owners
     }

@@ -8,17 +8,17 @@ compare with: its GF(2^128) works bit by bit in Python. Measured, split and comb
 
     t of n       6 of 8            7 of 10           22 of 32
     PyCryptodome 0.22 + 1.71 ms    0.34 + 2.02 ms    4.55 + 14.2 ms
-    here         0.01 + 0.01 ms    0.01 + 0.01 ms    0.09 + 0.11 ms, again 0.01
+    here         0.01 + 0.01 ms    0.01 + 0.01 ms    0.09 + 0.11 ms, repeated 0.01
 
-Again: the holders' weights, which are public, are remembered. A step shares two secrets at every
-party and combines one for each of them: with PyCryptodome that alone is 27 ms a step for 10
-parties, here 0.4 ms. The prime is above 2^128, as it must be, and the one of Poly1305.
+Repeated: the holders' weights, which are public, are cached. A step shares two secrets at every
+party and combines one for each of them: for 10 parties 27 ms with PyCryptodome, 0.4 ms here. The
+prime is above 2^128, as it must be, and the one of Poly1305.
 
-A share says nothing about its own truth: one wrong share gives a wrong secret, which is noticed
-here only when the result exceeds 128 bits (3 times in 4). So who deals publishes a digest of each
-share (`primitives.commit`), and whoever reveals a wrong one is named. A share is uniform over 130
-bits to whoever holds fewer than the threshold: guessing one costs more than guessing the secret.
-Python's integers are not constant-time; whoever can time a party's own process can read its memory.
+A share does not prove its own truth: one wrong share gives a wrong secret, which shows here only if
+the result exceeds 128 bits (3 times in 4). So a dealer publishes a digest of each share
+(`primitives.commit`), and a holder that reveals a wrong share is named. Below the threshold a share
+is uniform over 130 bits: guessing one costs more than guessing the secret. Python's integers are
+not constant-time; an attacker that can time a party's process can also read its memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHARE_BYTES = 17
 
 
 def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, bytes]:
-    """Share `secret` among holders, named by distinct positive numbers; any `threshold` suffice."""
+    """Share `secret` among holders, given as distinct positive numbers; `threshold` suffice."""
     if len(secret) != SECRET_BYTES:
         raise CryptoError("a shared secret has 16 bytes", fix="share a seed and derive the rest")
     _check_holders(holders)
@@ -65,7 +65,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
             fix="wait for more parties, or stop the round: nothing has been revealed",
         )
     _check_holders(list(shares))
-    chosen = sorted(shares)[:threshold]  # more than `threshold` add nothing
+    chosen = sorted(shares)[:threshold]  # more than `threshold` are not needed
     secret = 0
     for holder, weight in zip(chosen, _weights(tuple(chosen)), strict=True):
         value = int.from_bytes(shares[holder], "big")
@@ -78,9 +78,9 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     return secret.to_bytes(SECRET_BYTES, "big")
 
 
-@lru_cache(maxsize=256)  # public: in a sum the same holders often answer for all
+@lru_cache(maxsize=256)  # public; in a sum the same holders answer for all owners
 def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Π_{j≠i} x_j / (x_j - x_i) for each holder i."""
+    """Compute Π_{j≠i} x_j / (x_j - x_i) for each holder i."""
     # the same as Π_j x_j / (x_i · Π_{j≠i} (x_j - x_i)), and one inversion serves all holders
     below = [x * prod(y - x for y in holders if y != x) % PRIME for x in holders]
     before = list(accumulate(below, lambda a, b: a * b % PRIME, initial=1))

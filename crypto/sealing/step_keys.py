@@ -1,15 +1,15 @@
-"""The keys of one masked sum at one party: drawn, shared, used once, and forgotten.
+"""Keys of one masked sum at one party: drawn, shared, used once, and deleted.
 
-Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits:
-one gives its X25519 mask key, one its self mask. Both are shared among all parties, each share
+Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits, one
+of its X25519 mask key and one of its self mask. It shares both among all parties. Each share is
 sealed to its holder together with the public key, so the coordinator can neither read nor swap
-them; and no party masks before it has the keys of every other member. After the sum a
-survivor reveals its shares of the survivors' self seeds and of the dropped parties' mask keys,
-once, and never both of one party.
+them, and no party masks before it has the keys of every other member. After the sum a survivor
+reveals its shares of the survivors' self seeds and of the dropped parties' mask keys, once, and
+never both of one party.
 
-Where somebody is said to be gone, parties first sign the lists they were told, and reveal only to
-a threshold of equal signatures. A coordinator that told them different lists would otherwise
-collect self seeds here and mask keys there, and sum over fewer parties than anybody agreed to.
+If the lists name dropouts, parties first sign the lists that they received, and reveal only after a
+threshold of equal signatures. With different lists a coordinator could otherwise collect self seeds
+from some parties and mask keys from others, and sum over fewer parties than anybody agreed to.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
 class StepKeys:
     """One party's secrets of one sum.
 
-    `index`: sums are counted, and no key serves two of them. `parties`: who could mask, all members
-    but the host. `numbers`: every member of the run, numbered from 1 in order of names.
-    `threshold`: so many shares recover a secret, and so many parties make a sum.
+    `index`: the number of the sum; no key serves two sums. `parties`: all members that can mask, so
+    not the host. `numbers`: every member of the run, numbered from 1 in order of names.
+    `threshold`: the number of shares that recover a secret, and of parties that make a sum.
     """
 
     def __init__(
@@ -56,29 +56,27 @@ class StepKeys:
         self.host, self.run, self.index = host, run, index
         self.parties, self.numbers, self.threshold = parties, numbers, threshold
         self.channels = channels
-        self.revealed = False  # what removes its masks
+        self.revealed = False  # True once the shares that remove its masks left
         self._mask_seed, self._self_seed = (
             token_bytes(masking.SEED_BYTES),
             token_bytes(masking.SEED_BYTES),
         )
         self._mask_key = masking.mask_key(self._mask_seed)
-        self._secrets: dict[str, bytes] = {}  # with each peer; each segment has streams of its own
-        self._publics: dict[str, bytes] = {}  # of the others
-        self.gone = frozenset[str]()  # who masked, and is not in the sum
-        self.bounds: dict[
-            str, SeedCommitment
-        ] = {}  # what binds each owner to the shares dealt to this one
+        self._secrets: dict[str, bytes] = {}  # shared with each peer
+        self._publics: dict[str, bytes] = {}  # mask keys of the others
+        self.dropped = frozenset[str]()  # parties that masked, and are not in the sum
+        self.bounds: dict[str, SeedCommitment] = {}  # by owner, for the shares dealt to this party
         self._held: dict[str, tuple[bytes, bytes]] = {}
-        self._members = frozenset[str]()  # who masks, by all views
+        self._members = frozenset[str]()  # all parties that mask
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
         self._statement = b""  # the digest of the lists
 
     def offer(self, statement: SurvivorStatement | None = None) -> Offer:
-        """The public key, sealed to every other member; to parties with shares of both seeds.
+        """Return the public key sealed to all other members, with shares of both seeds for parties.
 
-        `statement` goes with it in the clear; who opens what was sealed sees if it was taken out.
+        `statement` is sent in the clear, but the seals depend on it: its removal is noticed.
         """
-        public = self._mask_key.public_key().public_bytes_raw()
+        public = self._public()
         dealt: dict[str, tuple[bytes, bytes]] = {}
         if self.me != self.host:
             holders = {self.numbers[party]: party for party in self.parties}
@@ -95,16 +93,18 @@ class StepKeys:
             )
             for peer in sorted(others)
         }
-        seed, deals = commit(self._self_seed, self.run, self.index, self.me), {}
-        for holder, held in dealt.items():
-            key, own, signed = self._bound(self.me, holder, public + seed, held)
-            deals[holder] = Deal(key, own, self.identity.sign(signed))
+        seed = commit(self._self_seed, self.run, self.index, self.me)
+        digests = {h: self._digests(self.me, h, public + seed, held) for h, held in dealt.items()}
+        deals = {
+            holder: Deal(key, own, self.identity.sign(signed))
+            for holder, (key, own, signed) in digests.items()
+        }
         if self.me in deals:
             self.bounds[self.me] = SeedCommitment(public + seed, deals[self.me], self.me)
         return Offer(public, shares, seed, deals, statement)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """Open what all other members sealed for this party; a single one missing is refused."""
+        """Open the keys that all other members sealed for this party; all must be there."""
         self._members = frozenset(members) - {self.host}
         if (
             set(offers) != set(members) - {self.me}
@@ -119,7 +119,7 @@ class StepKeys:
             )
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
-                raise CryptoError("keys arrived from somebody who is not on the roster")
+                raise CryptoError("keys arrived from a party that is not on the roster")
             about = self._about(sender, self.me, offer.statement)
             opened = self.channels[sender].open(offer.shares[self.me], about)
             to_or_from_host = self.host in (sender, self.me)
@@ -128,7 +128,7 @@ class StepKeys:
             size = KEY if to_or_from_host else PAYLOAD
             if len(opened) != size or opened[:KEY] != offer.public:
                 raise CryptoError(
-                    "this party's keys were swapped on their way",
+                    "this party's keys were swapped in transit",
                     fix=DISTRUST,
                     party=sender,
                 )
@@ -138,7 +138,7 @@ class StepKeys:
                 self._take(sender, offer, held)
 
     def peers(self, owners: Collection[str]) -> set[str]:
-        """With whom of these this party masks."""
+        """Return the owners with whom this party shares masks."""
         return set(owners).intersection(self._secrets) - {self.host}
 
     def mask(
@@ -152,9 +152,9 @@ class StepKeys:
         salts: Mapping[str, bytes] | None = None,
         own: bool = True,
     ) -> Slots:
-        """What this party adds: pair masks, its self mask and, for a host sum, the host's mask.
+        """Return this party's masks: pair masks, self mask and, for a host sum, the host's mask.
 
-        Masks with a peer cancel only if both salt them alike. `own=False`: without the self mask.
+        Masks with a peer cancel only if both use the same salt. `own=False` omits the self mask.
         """
         salts = salts or {}
         secrets = {
@@ -168,31 +168,31 @@ class StepKeys:
         return masking.combine(plus, minus, length, modulus)
 
     def add_self_mask(self, slots: Slots, stream: StreamId, modulus: int) -> None:
-        """Lay over slots, in place, what lies over all else that this party adds."""
+        """Add this party's self mask to the slots, in place."""
         masking.add(slots, masking.stream_key(self._self_seed, stream, "self"), modulus)
 
     def left(self, lost: Mapping[str, Lost]) -> RemainingMasks:
-        """What survivors masked with those who are gone, if these are the seeds of their keys."""
-        for party in self.gone:
-            told = lost.get(party)
-            if told is None or masking.public_key(told.seed) != self._publics.get(party):
+        """Return the masks shared with dropped parties, after checking the seeds sent for them."""
+        for party in self.dropped:
+            sent = lost.get(party)
+            if sent is None or masking.public_key(sent.seed) != self._publics.get(party):
                 raise CohortError(
-                    "the coordinator does not say what the masks of who is gone follow from",
+                    "the coordinator did not send the seeds of dropped parties' masks",
                     party=party,
                     fix=DISTRUST,
                 )
-        publics = {**self._publics, self.me: self._mask_key.public_key().public_bytes_raw()}
-        seeds = {party: lost[party].seed for party in self.gone}
+        publics = {**self._publics, self.me: self._public()}
+        seeds = {party: lost[party].seed for party in self.dropped}
         return RemainingMasks(self.numbers, publics, {}, seeds)
 
     def host_masks(
         self, owners: Sequence[str], stream: StreamId, length: int, modulus: int
     ) -> Slots:
-        """At the host: the sum of what the owners added for it."""
+        """Return the sum of the masks that the owners added for the host (at the host)."""
         return masking.combine([self._host_key(p, stream) for p in owners], [], length, modulus)
 
     def settle(self, survivors: Sequence[str], dropped: Sequence[str]) -> bytes:
-        """Check the lists and hold on to them, once; returns the digest to be signed."""
+        """Check the survivor lists and store them, once; returns the digest to sign."""
         alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
         if self._lists is not None:
             raise CohortError(
@@ -213,8 +213,10 @@ class StepKeys:
                 "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
             )
         if len(alive) < self.threshold:
-            raise CohortError("a sum over fewer parties than the threshold", party=self.me)
-        self._lists, self.gone = (alive, gone), gone
+            raise CohortError(
+                "the coordinator wants a sum over fewer parties than the threshold", party=self.me
+            )
+        self._lists, self.dropped = (alive, gone), gone
         lists = ("\n".join(sorted(names)).encode() for names in self._lists)
         step = f"{self.run} {self.index}".encode()
         self._statement = digest_of(b"secure-fl survivors", step, *lists)
@@ -223,7 +225,7 @@ class StepKeys:
     def reveal(
         self, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
     ) -> UnmaskShares:
-        """Shares that unmask the sum over the survivors, once, and as the others were told."""
+        """Return the shares that unmask the sum, once, if enough parties signed the same lists."""
         if self._lists is None or self.revealed:
             raise CohortError(
                 "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
@@ -253,34 +255,39 @@ class StepKeys:
             raise CohortError(
                 f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
                 f"{self.threshold}",
-                fix="if the coordinator named others to them, it is not to be trusted",
+                fix="if the coordinator sent them other lists, do not trust it",
                 party=self.me,
             )
 
     def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
-        """Hold what a party dealt, if it signed for just that: then nobody is blamed for less."""
-        key, own, signed = self._bound(sender, self.me, offer.public + offer.seed, held)
+        """Store a dealt share, if the dealer signed its digest: so no holder is blamed falsely."""
+        key, own, signed = self._digests(sender, self.me, offer.public + offer.seed, held)
         deal = offer.deals.get(self.me)
         if deal is None or (deal.key, deal.own) != (key, own):
             raise CryptoError(
-                "this party's shares are not those that it is bound to", fix=DISTRUST, party=sender
+                "this party dealt shares that differ from its signed digests",
+                fix=DISTRUST,
+                party=sender,
             )
         self.cards[sender].verify(signed, deal.signature)
         self._held[sender] = held
         self.bounds[sender] = SeedCommitment(offer.public + offer.seed, deal, self.me)
 
     def _about(self, sender: str, receiver: str, statement: SurvivorStatement | None) -> bytes:
-        """What keys are sealed for, and with: the coordinator can change nothing of it."""
+        """Return the context under which keys are sealed; the coordinator cannot change it."""
         about = f"step keys {self.run} {self.index} {sender} {receiver}".encode()
         return about if statement is None else digest_of(about, msgspec.msgpack.encode(statement))
 
-    def _bound(
+    def _digests(
         self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]
     ) -> tuple[bytes, bytes, bytes]:
-        """What binds an owner to the two shares that it deals to a holder, and what it signs."""
+        """Return the digests of two dealt shares, and the digest that their owner signs."""
         about = self.run, self.index, owner, holder
         key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
         return key, own, commit(public + key + own, *about)
+
+    def _public(self) -> bytes:
+        return self._mask_key.public_key().public_bytes_raw()
 
     def _host_key(self, peer: str, stream: StreamId) -> bytes:
         if peer not in self._secrets:

@@ -15,7 +15,7 @@ from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.planning import (
     PREDICTIONS,
     USEFUL,
-    Predictions,
+    PredictionPlan,
     chance_correct,
     plan_predictions,
     prediction_rows,
@@ -71,19 +71,19 @@ def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_advice_is_useful() -> None:
-    plan = Predictions(5, 2, 1000, 1000, 1, 1, 1e-5, dropouts=1, colluders=1)
+    plan = PredictionPlan(5, 2, 1000, 1000, 1, 1, 1e-5, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)
     assert found.correct < USEFUL
-    fewer = Predictions(5, 2, found.examples_useful, found.examples_useful, 1, 1, 1e-5, 1, 1)
+    fewer = PredictionPlan(5, 2, found.examples_useful, found.examples_useful, 1, 1, 1e-5, 1, 1)
     assert plan_predictions(fewer, epsilon=8.0).correct == pytest.approx(USEFUL, abs=0.02)
     n = found.parties_useful
-    more = Predictions(n, 2, 1000, 1000, 1, 1, 1e-5, dropouts=1, colluders=1)
+    more = PredictionPlan(n, 2, 1000, 1000, 1, 1, 1e-5, dropouts=1, colluders=1)
     assert plan_predictions(more, epsilon=8.0).correct >= USEFUL
     assert "useful" in run("--parties", "100", "--examples", "200", "--epsilon", "8").output
 
 
 def test_noise_to_epsilon_and_back() -> None:
-    plan = Predictions(5, 3, 600, 100, 4, 6, 1e-5, dropouts=1, colluders=1)
+    plan = PredictionPlan(5, 3, 600, 100, 4, 6, 1e-5, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)
     assert found.releases == 24
     again = plan_predictions(plan, std=found.std)
@@ -91,8 +91,8 @@ def test_noise_to_epsilon_and_back() -> None:
 
 
 def test_batches_of_one_pass_compose_to_the_whole() -> None:
-    whole = Predictions(5, 2, 1000, 1000, 1, 1, 1e-5, 1, 1)
-    parts = Predictions(5, 2, 1000, 100, 1, 10, 1e-5, 1, 1)
+    whole = PredictionPlan(5, 2, 1000, 1000, 1, 1, 1e-5, 1, 1)
+    parts = PredictionPlan(5, 2, 1000, 100, 1, 10, 1e-5, 1, 1)
     a, b = plan_predictions(whole, epsilon=8.0), plan_predictions(parts, epsilon=8.0)
     assert a.std_central == pytest.approx(b.std_central, rel=0.01)
 
@@ -139,7 +139,7 @@ delta = 1e-3
 noise_multiplier = 2.0
 accountant = "rdp"
 """
-FIFTH = Predictions(5, 2, 16, 16, 1, 3 * (64 // 16), 1e-5, dropouts=1, colluders=1)
+FIFTH = PredictionPlan(5, 2, 16, 16, 1, 3 * (64 // 16), 1e-5, dropouts=1, colluders=1)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def study(tmp_path: Path) -> Path:
     return file
 
 
-def shown(plan: Predictions) -> str:
+def shown(plan: PredictionPlan) -> str:
     return table(PREDICTIONS, prediction_rows(plan, plan_predictions(plan, epsilon=8.0)))
 
 
@@ -174,7 +174,7 @@ def test_a_run_of_the_file_is_refused_with_the_same_table(study: Path, tmp_path:
 
 def test_options_win_over_the_file(study: Path) -> None:
     given = ("--rounds", "1", "--parties", "100", "--batch", "8", "--colluders", "2")
-    plan = Predictions(100, 2, 8, 8, 1, 64 // 8, 1e-5, dropouts=33, colluders=2)
+    plan = PredictionPlan(100, 2, 8, 8, 1, 64 // 8, 1e-5, dropouts=33, colluders=2)
     found = run(str(study), *given)
     assert found.stdout == shown(plan) + "\n" and "useful" in found.stdout
     facts = json.loads(run(str(study), "--epsilon", "500", "--json").stdout)

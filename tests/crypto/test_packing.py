@@ -188,7 +188,7 @@ def test_an_integer_beyond_its_field_is_refused():
     codec = Codec(8, 4, COHORT.modulus, extra=2)
     packing.pack(codec, np.array([codec.offset, -codec.offset]))
     for outside in (codec.offset + 1, -codec.offset - 1):
-        with pytest.raises(CryptoError, match="spill"):
+        with pytest.raises(CryptoError):
             packing.pack(codec, np.array([0, outside]))
 
 

@@ -65,7 +65,7 @@ def test_newcomers_are_given_what_all_have_seen() -> None:
     assert newcomer.by((A, B, C), host=False) == holder.by((A, B, C), host=False)
     holder.note("a\nb", b"z")
     holder.turn()
-    with pytest.raises(CohortError, match="nobody can join any more"):
+    with pytest.raises(CohortError, match="no party can join any more"):
         holder.common()
 
 

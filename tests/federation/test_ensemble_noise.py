@@ -18,7 +18,7 @@ from secure_fl.crypto.privacy.accounting import (
 )
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
-from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
+from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
 from secure_fl.errors import BudgetError, TamperError
 from secure_fl.federation.result import Result
 from secure_fl.learning.dp.scope import open_ledger, privacy_of
@@ -246,7 +246,7 @@ def test_the_result_says_what_was_protected_and_at_what_price(hooks: Any) -> Non
 
     document = federation(forced()).run().document
     said = document["noise"]
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 4, DELTA, dropouts=1, colluders=1)
+    plan = PredictionPlan(4, CLASSES, EXAMPLES, EXAMPLES, 1, 4, DELTA, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)
     expected = {
         "unit": "hospital",

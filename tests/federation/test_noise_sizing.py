@@ -12,7 +12,7 @@ import pytest
 from secure_fl import Federation, ProtectionSettings, Silo
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.crypto.privacy.planning import Predictions, plan_predictions
+from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSums
 from secure_fl.errors import BudgetError, SettingsError
@@ -47,7 +47,7 @@ def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sen
     out = played(settings, catch=True)
     error = out.sessions["east"].error
     assert isinstance(error, BudgetError) and out.results == {}
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
+    plan = PredictionPlan(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)
     assert found.std_all_present > found.std_useful  # the reason
     for text in (
@@ -69,7 +69,7 @@ def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sen
 
 
 def test_a_useful_plan_runs_and_advice_makes_it_one() -> None:
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
+    plan = PredictionPlan(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
     opened = plan_predictions(plan, epsilon=8.0).opened_useful
     assert 0 < opened < EXAMPLES
     _, facts = account(NoiseSettings(epsilon=8.0)).size(opened, CLASSES, 1, 4)

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from secure_fl.cli.main import main
-from secure_fl.cli.tune import picture
 from secure_fl.config.load import Settings, load, loads
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
