@@ -262,7 +262,7 @@ def require_maps(site: Site, *models: nn.Module) -> None:
         complete = all(m is not None and m.shape[-2:] == (tokens, tokens) for m in maps)
         if len(maps) != depth(model) or len(states) <= depth(model) or not complete:
             raise ModelError(
-                "this model does not return attention maps between all tokens, and "
+                "this model does not return a map of attention between all tokens, and "
                 "algorithm.hidden compares the student's maps with its teacher's",
                 fix="set algorithm.hidden = false, or choose another model",
                 model=type(model).__name__,
