@@ -89,8 +89,8 @@ class PublicDistillation(WholeModel):
     def _counts_stay_private(self) -> Self:
         if self.sample < 1 and self.counted == "records":
             raise ValueError(
-                'counted = "parties" where sample is below 1: sums of record counts over different '
-                "draws of parties reveal how many each hospital has"
+                'counted = "parties" where sample is below 1: sums of records over different draws '
+                "of parties reveal how many each hospital has"
             )
         return self
 

@@ -120,8 +120,8 @@ class Tiered(Algorithm):
     def _counts_stay_private(self) -> Tiered:
         if self.sample < 1 and self.weights == "samples":
             raise ValueError(
-                'weights = "users" where sample is below 1: sums of record counts over different '
-                "draws of parties reveal how many each hospital has"
+                'weights = "users" where sample is below 1: sums of records over different draws '
+                "of parties reveal how many each hospital has"
             )
         return self
 

@@ -294,6 +294,7 @@ def test_dp_refuses_losses_and_exchanges_that_it_does_not_cover(
         ({"energy_start": 0.0}, "energy_start"),
         ({"energy_end": 1.5}, "energy_end"),
         ({"energy_start": 0.99, "energy_end": 0.95}, None),
+        ({"joint_loss": True, "mutual": False}, None),
         ({"factors": "shared"}, "factors"),
     ],
 )
