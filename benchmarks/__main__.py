@@ -21,13 +21,13 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     | {
         "all": Lazy("benchmarks.commands", "everything", "Run them all, one after the other."),
         "papers": Lazy(
-            "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
+            "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."
         ),
         "halved": Lazy(
-            "benchmarks.evidence.halved", "halved", "Write the checkpoint of the table `whole`."
+            "benchmarks.evidence.commands", "halved", "Write the checkpoint of the table `whole`."
         ),
         "results": Lazy(
-            "benchmarks.evidence.results_command", "results", "Write the pages of those tables."
+            "benchmarks.evidence.commands", "results", "Write the pages of those tables."
         ),
     }
 )

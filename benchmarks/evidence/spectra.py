@@ -1,18 +1,17 @@
-"""How the energy of updates is spread over their singular values, round by round.
+"""Energy of updates over their singular values, round by round (FedKD's Figures 6 and 7).
 
-FedKD's Figure 6 shows it for the kinds of matrices that a transformer has, at the beginning and at
-the end of training, and its Figure 7 how many singular values hold 95 % of it. Here it is that of
-the mean update of all parties: read off the views of a run without protection and without factors.
+It is measured on the mean update of all parties, in a recorded run without protection and factors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.report import Grid
 from secure_fl.capture import readings
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ ELSEWHERE = "attention.output.dense.weight"  # ends like the second of the feed-
 
 
 def spectra(audit: Audit, rounds: int) -> Spectra:
-    """Take every round's mean update apart."""
+    """Decompose the mean update of every round."""
     found: Spectra = {}
     for read in readings.of_all(audit.run, audit.shapes, rounds):
         each: dict[str, list[tuple[float, float]]] = {}
@@ -49,14 +48,14 @@ def spectra(audit: Audit, rounds: int) -> Spectra:
 
 
 def kind_of(name: str) -> str | None:
-    """Which of the paper's kinds of matrices a weight is, if any."""
+    """Return the paper's name for a weight's kind of matrix, if it has one."""
     if name.endswith(ELSEWHERE):
         return None
     return next((kind for end, kind in KINDS.items() if name.endswith(end)), None)
 
 
 def concentration(update: NDArray[np.floating]) -> tuple[float, float]:
-    """The part of its singular values that hold ENERGY, and the energy of the FIRST part of them.
+    """Compute the share of singular values that holds ENERGY, and the energy of the FIRST share.
 
     Eigenvalues of the smaller Gram matrix are the squares of singular values.
     """
@@ -68,12 +67,23 @@ def concentration(update: NDArray[np.floating]) -> tuple[float, float]:
     return min(needed, 1.0), float(share[max(1, round(FIRST * len(share))) - 1])
 
 
-def lines(found: list[Spectra]) -> Iterator[list[str]]:
-    """One line for each kind of matrix: means over seeds, in percent."""
-    for kind in found[0]:
-        rounds = range(len(found[0][kind]))
+def markdown(found: Sequence[Spectra]) -> Iterator[str]:
+    """Lay out the means over seeds in percent, one line for each kind of matrix."""
+    heads, lines = ["matrix"], []
+    for kind, first in found[0].items():
+        rounds = range(len(first))
         needed, held = (
             [100 * fmean(seed[kind][at][what] for seed in found) for at in rounds]
             for what in ("needed", "held")
         )
-        yield [kind, *(f"{value:.0f}" for value in needed), f"{held[0]:.0f}", f"{held[-1]:.0f}"]
+        heads = ["matrix", *(f"needed, round {at + 1}" for at in rounds)]
+        heads += ["held, round 1", f"held, round {len(rounds)}"]
+        lines.append([kind, *(f"{v:.0f}" for v in (*needed, held[0], held[-1]))])
+    yield ""
+    yield (
+        f"Percent of the singular values of the mean update that hold {100 * ENERGY:.0f} % of its "
+        f"energy, and percent of the energy in the first {100 * FIRST:.0f} % of them; W: both "
+        "matrices of the feed-forward network."
+    )
+    yield ""
+    yield from Grid("", heads, lines).markdown()

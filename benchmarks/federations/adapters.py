@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.micro import dp
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from benchmarks.simulation import Simulated, simulate
 from secure_fl.algorithms.products import SPARE
 from secure_fl.learning.adapters import adapt, adapted
@@ -89,10 +89,8 @@ def measure(
             "dp": [asdict(r) for r in private],
         },
         [
-            table(
-                f"ModernBERT-base, {parties} parties, {bits} bits", COLUMNS, [*map(_cells, rows)]
-            ),
-            table("an epoch of adapters by DP-SGD", ("way", "CPU s", "over plain"), cells),
+            Grid(f"ModernBERT-base, {parties} parties, {bits} bits", COLUMNS, [*map(_cells, rows)]),
+            Grid("an epoch of adapters by DP-SGD", ("way", "CPU s", "over plain"), cells),
         ],
         targets,
         seconds=time.perf_counter() - started,

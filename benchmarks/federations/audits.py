@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.audits.attacks.geometry import time_span_check
 from secure_fl.audits.demonstration import demonstrate, summary, together
 from secure_fl.audits.run import audit
@@ -55,7 +55,7 @@ def measure(*, full: bool = True, words: int = WORDS, turns: int = TURNS) -> Rep
         {"words": words, "width": WIDTH, "turns": turns},
         0,
         results,
-        [table("audits", ("", ""), rows)],
+        [Grid("audits", ("", ""), rows)],
         targets,
         seconds=time.perf_counter() - started,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.federations.network import NAMES, start
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.processes import kill, killed_after
 from secure_fl.crypto.ledger import load_chain
@@ -70,7 +70,7 @@ def measure(*, short: float = 6.0, long: float = 20.0) -> Report:
         {"short": short, "long": long, "rounds": ROUNDS, "size": SIZE},
         0,
         {"runs": [asdict(run) for run in runs], "incidents": INCIDENTS},
-        [table(f"{short:g} and {long:g} minutes of darkness, and a move", columns, rows)],
+        [Grid(f"{short:g} and {long:g} minutes of darkness, and a move", columns, rows)],
         [
             Target("models that differ from the calm run's", 0, runs[1].model != calm.model),
             Target("rounds paid twice, for each incident", 1, more / len(INCIDENTS)),

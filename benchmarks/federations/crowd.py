@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import SettingsError
@@ -73,8 +73,8 @@ def measure(*, hospitals: int = 30, rounds: int = 5, size: int = 16) -> Report:
             "begin": ends[0] - began,
         },
         [
-            table(f"{hospitals} hospitals", ("process", "peak memory", "CPU"), rows),
-            table("the run", ("what", "measured"), facts),
+            Grid(f"{hospitals} hospitals", ("process", "peak memory", "CPU"), rows),
+            Grid("the run", ("what", "measured"), facts),
         ],
         seconds=time.perf_counter() - started,
     )

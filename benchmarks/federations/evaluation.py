@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import checkpoint
 from benchmarks.clocks import cpu_seconds
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl import corpora
 from secure_fl.algorithms.evaluate import Evaluate
 from secure_fl.data.examples import Text
@@ -72,7 +72,7 @@ def measure(
         },
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [table("an evaluation, CPU", ("models", "forward s", "all else s", "of forward"), cells)],
+        [Grid("an evaluation, CPU", ("models", "forward s", "all else s", "of forward"), cells)],
         [Target(f"all else over forward, {r.models} model(s)", SHARE, r.share) for r in rows],
         seconds=time.perf_counter() - started,
     )

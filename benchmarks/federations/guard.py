@@ -19,7 +19,7 @@ from benchmarks.collection import SETS, find, require
 from benchmarks.federations.guard_cells import HONEST, WITHOUT, Cells, Row
 from benchmarks.federations.heads import Corpus, Member, corpus, scores, train
 from benchmarks.federations.poison import ATTACKS, Attack, Content, lie_of, spoiled
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.settings import GuardSettings
 
 PARTIES, ROUNDS = 8, 12
@@ -135,7 +135,7 @@ def report(rows: Sequence[Row], sizes: Mapping[str, int], seeds: int, started: f
         {**sizes, "parties": PARTIES, "seeds": seeds},
         0,
         {"rows": [asdict(row) for row in rows]},
-        [table(f"one bad hospital of {PARTIES}, means of {seeds} seeds", COLUMNS, cells)],
+        [Grid(f"one bad hospital of {PARTIES}, means of {seeds} seeds", COLUMNS, cells)],
         targets,
         seconds=time.perf_counter() - started,
     )

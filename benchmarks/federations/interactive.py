@@ -13,10 +13,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from benchmarks.federations.interactive_stage import HOST, Shape, Spent, play
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl import corpora
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.data.silo import Silo
@@ -134,7 +133,7 @@ def _middle(turns: Sequence[Spent]) -> Spent:
     return replace(turns[0], **middle, parts=parts)
 
 
-def _step_table(rows: Sequence[Row], parties: int) -> Table:
+def _step_table(rows: Sequence[Row], parties: int) -> Grid:
     columns = (
         "way",
         "records",
@@ -161,10 +160,10 @@ def _step_table(rows: Sequence[Row], parties: int) -> Table:
         for row in rows
     ]
     title = f"a step of {parties} parties and a host, CPU and bytes; +: over none"
-    return table(title, columns, cells)
+    return Grid(title, columns, cells)
 
 
-def _part_table(rows: Sequence[Row]) -> Table:
+def _part_table(rows: Sequence[Row]) -> Grid:
     groups = {
         "keys drawn": ("next_keys",),
         "keys taken": ("accept",),
@@ -180,7 +179,7 @@ def _part_table(rows: Sequence[Row]) -> Table:
         figures = (f"{ms:.3f}" for ms in (*parts, rest))
         cells.append((row.name, str(row.examples), *figures))
     columns = ("way", "records", *groups, "frames and door")
-    return table("a party's ms of it, by part", columns, cells)
+    return Grid("a party's ms of it, by part", columns, cells)
 
 
 def _round(mode: Protection, seed: int) -> dict[str, Any]:
@@ -218,7 +217,7 @@ def _silos(seed: int) -> list[Silo]:
     return [*silos, Silo(HOST, train, dev, test, role="host", public=public)]
 
 
-def _round_table(rounds: Sequence[Mapping[str, Any]]) -> Table:
+def _round_table(rounds: Sequence[Mapping[str, Any]]) -> Grid:
     cells = [
         (
             one["mode"],
@@ -230,4 +229,4 @@ def _round_table(rounds: Sequence[Mapping[str, Any]]) -> Table:
         for one in rounds
     ]
     columns = ("mode", "steps of a round", "wall s of a round", "CPU s", "privacy's share")
-    return table(f"FedID: 4 parties of {RECORDS} records, {PUBLIC} public ones", columns, cells)
+    return Grid(f"FedID: 4 parties of {RECORDS} records, {PUBLIC} public ones", columns, cells)

@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import nn
 
 from benchmarks import bert_shapes
@@ -27,7 +26,7 @@ from benchmarks.federations.tier_round import (
     outlines,
     play,
 )
-from benchmarks.report import Report, Target, cpu, table
+from benchmarks.report import Grid, Report, Target, cpu
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import TrainingSettings
@@ -156,7 +155,7 @@ def _coordinator(way: str, played: Played, seconds: float) -> dict[str, Any]:
     }
 
 
-def _parties_table(rows: Sequence[Row], scale: int) -> Table:
+def _parties_table(rows: Sequence[Row], scale: int) -> Grid:
     width = "BERT-base's widths" if scale == 1 else f"BERT-base's widths over {scale}"
     columns = (
         "a party's round, CPU s",
@@ -185,10 +184,10 @@ def _parties_table(rows: Sequence[Row], scale: int) -> Table:
         )
         for row in rows
     ]
-    return table(f"one round of InclusiveFL, {len(TIER_OF)} parties, {width}", columns, cells)
+    return Grid(f"one round of InclusiveFL, {len(TIER_OF)} parties, {width}", columns, cells)
 
 
-def _coordinator_table(found: Sequence[dict[str, Any]]) -> Table:
+def _coordinator_table(found: Sequence[dict[str, Any]]) -> Grid:
     columns = ("the coordinator", "CPU s", "pipe CPU s", "peak MB", "MB up", "MB down", "equal")
     cells = []
     for figures in found:
@@ -204,4 +203,4 @@ def _coordinator_table(found: Sequence[dict[str, Any]]) -> Table:
                 "yes" if figures["equal"] else "NO",
             )
         )
-    return table("in a process of its own", columns, cells)
+    return Grid("in a process of its own", columns, cells)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl import Federation
 from secure_fl.audits.attacks import membership
 from secure_fl.audits.base import Trial
@@ -81,7 +81,7 @@ def measure(
         {"size": size, "rounds": rounds, "epochs": epochs, "models": list(models)},
         0,
         {"successes": [one._asdict() for one in found]},
-        [table(shown.caption, shown.header, list(shown.rows))],
+        [Grid(shown.caption, shown.header, list(shown.rows))],
         [Target("lower ends of AUC over what ε allows", 0.0, beyond)],
         seconds=time.perf_counter() - started,
     )

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.checkpoint import BUILT_IN, Checkpoint, find
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.processes import PROGRAM, killed_after, this_code
@@ -85,7 +85,7 @@ def measure(
         },
         0,
         results,
-        [table("a round", ("method", "line", "seconds", "kB both ways", "exchanges"), rows)],
+        [Grid("a round", ("method", "line", "seconds", "kB both ways", "exchanges"), rows)],
         targets,
         seconds=time.perf_counter() - started,
     )

@@ -17,9 +17,8 @@ from statistics import median
 from types import MappingProxyType
 
 import torch
-from rich.table import Table
 
-from benchmarks.report import Report, Target, cpu, table
+from benchmarks.report import Grid, Report, Target, cpu
 from benchmarks.simulation import simulate
 from secure_fl import corpora
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
@@ -177,7 +176,7 @@ def _row(name: str, turns: Mapping[str, Sequence[Round]]) -> Row:
     )
 
 
-def _table(rows: Sequence[Row], size: int, parties: int) -> Table:
+def _table(rows: Sequence[Row], size: int, parties: int) -> Grid:
     cells = [
         (
             row.name,
@@ -190,4 +189,4 @@ def _table(rows: Sequence[Row], size: int, parties: int) -> Table:
     ]
     title = f"a round of {parties} parties, {size:,} values each, CPU"
     columns = ("", "seconds", "over the bare loop", "outside of training", "over training")
-    return table(title, columns, cells)
+    return Grid(title, columns, cells)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checkpoint import installed
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.audits.demonstration import together
 from secure_fl.audits.run import audit
@@ -41,7 +41,7 @@ def measure(*, records: int = RECORDS, large: bool = True) -> Report:
         {"records": records},
         0,
         results,
-        [table("quick audits, by the clock", ("", ""), rows)],
+        [Grid("quick audits, by the clock", ("", ""), rows)],
         targets,
         seconds=time.perf_counter() - started,
     )

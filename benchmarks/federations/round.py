@@ -19,7 +19,7 @@ import torch
 from benchmarks import checkpoint
 from benchmarks.datasets import Spread, silos
 from benchmarks.evidence.cells import Cell, Place, sections
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.federation.federation import Federation
 
@@ -101,7 +101,7 @@ def measure(
         sizes,
         seed,
         {"rows": [_plain(row, records) for row in rows]},
-        [table(title, COLUMNS, [_cells(row, records) for row in rows])],
+        [Grid(title, COLUMNS, [_cells(row, records) for row in rows])],
         [
             Target(
                 f"{row.algorithm}, in the clear: a round of {USUAL} records over its models' part",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.statistics.answers import Answer
 from secure_fl.statistics.asking import ask
 from secure_fl.statistics.differencing import groups_found, random_questions
@@ -120,7 +120,7 @@ def measure(
         seed,
         {"rows": [asdict(row) for row in rows], "attacks": [asdict(one) for one in attacks]},
         [
-            table(
+            Grid(
                 f"{parties} hospitals of {records} records, one process",
                 ("question", "status", "CPU s", "s"),
                 [
@@ -128,7 +128,7 @@ def measure(
                     for row in rows
                 ],
             ),
-            table(
+            Grid(
                 "random questions about 180 patients of 3 hospitals",
                 ("rules", "asked", "answered", "small groups", "of one", "found", "wrongly", "s"),
                 [tuple(str(value) for value in asdict(one).values()) for one in attacks],

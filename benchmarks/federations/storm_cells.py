@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.federations.lies import COORDINATOR
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 
 ROOT = Path(__file__).parents[2]
 CELLS = ROOT / "docs" / "results" / "storms"  # processes.jsonl, one-process.jsonl
@@ -117,7 +117,7 @@ def report(name: str, found: Sequence[Storm], sizes: dict[str, int], started: fl
         {"storms": len(found), **sizes},
         min(one.seed for one in found),
         {"storms": [asdict(one) for one in found]},
-        [table("kills and lies", COLUMNS, sorted(rows(found)))],
+        [Grid("kills and lies", COLUMNS, sorted(rows(found)))],
         (
             Target("storms that ended otherwise", 0, sum(one.bad for one in found)),
             Target("rounds that honest hospitals lost", 0, sum(one.rounds_lost for one in found)),

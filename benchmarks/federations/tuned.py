@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.report import Report, Target, cpu, table
+from benchmarks.report import Grid, Report, Target, cpu
 from secure_fl.cli.init import SHORT
 from secure_fl.config.load import Settings, loads
 from secure_fl.federation.federation import Federation
@@ -81,7 +81,7 @@ def measure(
         {"size": size, "parties": 4, "rates": list(rates), "passes": list(passes)},
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [table("FedAvg, scores on test records", COLUMNS, shown)],
+        [Grid("FedAvg, scores on test records", COLUMNS, shown)],
         targets,
         seconds=time.perf_counter() - started,
     )

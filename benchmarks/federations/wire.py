@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import bert_shapes, checkpoint, collection, datasets
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.lowrank import useful_rank
 from secure_fl.data.silo import Silo
@@ -108,7 +108,7 @@ def measure(
         sizes,
         seed,
         {"students": results},
-        [table(title, COLUMNS, [_row(*item) for item in results.items()])],
+        [Grid(title, COLUMNS, [_row(*item) for item in results.items()])],
         [target for item in results.items() for target in _targets(*item)],
         seconds=time.perf_counter() - started,
     )

@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
-from rich.table import Table
 
 from benchmarks.micro import nvflare_way
 from benchmarks.micro.ways import Reals, Sample, every_way
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 
 SPREAD = 1e-3  # the standard deviation of the values: those of an update
 
@@ -121,7 +120,7 @@ def _targets(rows: Sequence[Row], ratios: Mapping[str, float]) -> list[Target]:
     ]
 
 
-def _row_table(rows: Sequence[Row]) -> Table:
+def _row_table(rows: Sequence[Row]) -> Grid:
     columns = ("way", "B up", "B down", "seal ns", "add ns", "open ns", "relative error", "exact")
     marks = {True: "yes", False: "NO", None: "-"}
     cells = [
@@ -138,10 +137,10 @@ def _row_table(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     title = f"one sum, per value ({rows[0].values:,} values, {rows[0].parties} parties)"
-    return table(title, columns, cells)
+    return Grid(title, columns, cells)
 
 
-def _ratio_table(ratios: Mapping[str, float]) -> Table:
+def _ratio_table(ratios: Mapping[str, float]) -> Grid:
     names = [name for name in ratios if not name.endswith("_50_tensors")]
     cells = [(n, f"{ratios[n]:.1f}", f"{ratios[n + '_50_tensors']:.1f}") for n in names]
-    return table("NVFLARE's way over ours at 8 bits", ("", "1 tensor", "50 tensors"), cells)
+    return Grid("NVFLARE's way over ours at 8 bits", ("", "1 tensor", "50 tensors"), cells)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 from secure_fl import corpora
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -69,11 +69,7 @@ def measure(*, records: int = 480, repeats: int = 5, layers: int = 4, seed: int 
         {"records": records, "batch": BATCH, "repeats": repeats},
         seed,
         {"rows": [asdict(row) for row in found]},
-        [
-            table(
-                "an epoch, and a step, by DP-SGD", ("trained", "way", "CPU s", "over plain"), cells
-            )
-        ],
+        [Grid("an epoch, and a step, by DP-SGD", ("trained", "way", "CPU s", "over plain"), cells)],
         seconds=time.perf_counter() - started,
     )
 

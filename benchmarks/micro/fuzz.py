@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedavg import FedAvg
 from tests.support.fuzzing import Fuzzer
 from tests.support.local_pilot import local_pilot, plan_of
@@ -57,7 +57,7 @@ def measure(mutants: int = 1_000_000, seed: int = 0) -> Report:
         {"mutants": mutants, "parties": len(pilot.processes)},
         seed,
         results,
-        [table("mutated frames at both ends of a run", ("", "measured"), cells)],
+        [Grid("mutated frames at both ends of a run", ("", "measured"), cells)],
         (
             Target("mutants that were accepted, or crashed anything", 0, len(fuzzer.found)),
             Target("hospitals that did not end the run", 0, unfinished),

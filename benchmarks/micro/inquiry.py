@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.crypto.masking import Slots
 from secure_fl.crypto.scheme import COHORT
 from secure_fl.crypto.sum_under_way import SumUnderWay
@@ -62,7 +62,7 @@ def measure(
         {"parties": parties, "values": values, "repeats": repeats},
         seed,
         results,
-        [table("CPU seconds of all", ("a sum", "an inquiry", "times a sum"), cells)],
+        [Grid("CPU seconds of all", ("a sum", "an inquiry", "times a sum"), cells)],
         (
             Target("an inquiry, times a sum", MOST, ratio),
             Target("turns in which another was named, or nobody", 0, wrong),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.micro.memory import resident
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.step import Rules
 from secure_fl.federation.assembly import connect, join_run
@@ -69,7 +69,7 @@ def measure(
         seed,
         {"rows": [asdict(row) for row in rows]},
         [
-            table(
+            Grid(
                 f"{mode}, 8 bits, {len(PARTIES)} parties",
                 (*columns, *peaks),
                 [_cells(row) for row in rows],

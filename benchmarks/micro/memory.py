@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.micro.memory_stage import stage
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.crypto import secret
 from secure_fl.crypto.packing import Codec
 from secure_fl.crypto.raw import from_parts
@@ -83,7 +83,7 @@ def measure(*, values: int = 1_000_000, parties: Sequence[int] = PARTIES, seed: 
         {"values": values, "parties": list(parties), "bits": BITS},
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [table(f"the coordinator's peak, {values:,} values", columns, cells)],
+        [Grid(f"the coordinator's peak, {values:,} values", columns, cells)],
         [
             Target(f"{mode}: most over least for the vector", FLAT, max(found) / min(found))
             for mode, found in grown.items()

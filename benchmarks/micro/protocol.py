@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 from benchmarks.simulation import Exchange, simulate
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection, ProtectionSettings
@@ -117,7 +116,7 @@ def _figures(exchange: Exchange) -> tuple[float, ...]:
     return exchange.parties, exchange.coordinator, exchange.up, exchange.down
 
 
-def _row_table(rows: Sequence[Row], values: int) -> Table:
+def _row_table(rows: Sequence[Row], values: int) -> Grid:
     columns = (
         "mode",
         "parties",
@@ -143,10 +142,10 @@ def _row_table(rows: Sequence[Row], values: int) -> Table:
         )
         for row in rows
     ]
-    return table(f"one sum of {values} values, CPU and bytes", columns, cells)
+    return Grid(f"one sum of {values} values, CPU and bytes", columns, cells)
 
 
-def _growth_table(growth: Mapping[str, Mapping[str, Any]]) -> Table:
+def _growth_table(growth: Mapping[str, Mapping[str, Any]]) -> Grid:
     cells = [
         (
             what,
@@ -157,4 +156,4 @@ def _growth_table(growth: Mapping[str, Mapping[str, Any]]) -> Table:
         for what, found in growth.items()
     ]
     columns = ("mode secagg", "best fit", "exponent", "between the last two")
-    return table("growth with the number of parties n", columns, cells)
+    return Grid("growth with the number of parties n", columns, cells)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import checkpoint
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 from secure_fl import corpora
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
@@ -79,8 +79,8 @@ def measure(
         seed,
         {"rows": [asdict(row) for row in rows], "alone": alone, "together": together},
         [
-            table("an epoch of training", columns, cells),
-            table(
+            Grid("an epoch of training", columns, cells),
+            Grid(
                 f"answers to {prompts} prompts",
                 ("way", "CPU s"),
                 [("one by one", f"{alone:.2f}"), ("of one length together", f"{together:.2f}")],

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from types import MappingProxyType
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 
 LIMITS: Mapping[str, float] = MappingProxyType({"import secure_fl": 0.3, "secure-fl --help": 0.5})
 HELP = "from secure_fl.cli.main import main; main(['--help'])"
@@ -51,7 +51,7 @@ def measure(*, repeats: int = 11) -> Report:
         {"repeats": repeats},
         0,
         {"rows": [asdict(row) for row in rows]},
-        [table("start-up", ("", "seconds", "CPU seconds", "slowest"), cells)],
+        [Grid("start-up", ("", "seconds", "CPU seconds", "slowest"), cells)],
         [Target(f"{r.name}: seconds", LIMITS[r.name], r.seconds) for r in rows if r.name in LIMITS],
         seconds=time.perf_counter() - started,
     )

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.micro.ways import Sample, ours
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.crypto import tags
 from secure_fl.crypto.masking import Slots, StreamId
 from secure_fl.crypto.scheme import COHORT
@@ -61,7 +61,7 @@ def measure(
         {"values": values, "parties": parties, "repeats": repeats},
         seed,
         {"cpu_seconds": costs, "ratios": ratios, "order": "seal, add, open"},
-        [table(f"one sum, per value ({values:,} values, {parties} parties)", columns, rows)],
+        [Grid(f"one sum, per value ({values:,} values, {parties} parties)", columns, rows)],
         (
             Target("sealing and adding, of that with the tag before", MOST, ratios[BEFORE]),
             Target("sealing and adding, of that without a tag", MOST, ratios[NONE]),

@@ -30,7 +30,7 @@ from benchmarks.peers.mishaps import MISHAPS, SERVER
 from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.stage import FAILED, SAID
 from benchmarks.peers.ways import ROOT, WAYS, WITHOUT_MASKS
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 
 TRIED = NETWORKED
 CALM = "nothing"
@@ -92,7 +92,7 @@ def measure(
         sizes_of,
         sizes.seed,
         {"rows": rows},
-        [table(title, COLUMNS, shown)],
+        [Grid(title, COLUMNS, shown)],
         seconds=time.perf_counter() - started,
     )
 

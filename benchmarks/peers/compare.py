@@ -27,7 +27,7 @@ from benchmarks.peers.inside.job import FINAL, TRAINED, Job, take, trained
 from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.stage import FAILED, LONGEST, SAID
 from benchmarks.peers.ways import NO_SERVER, ROOT, WAYS, WITHOUT_MASKS, Way
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 
 SIMULATED = tuple(name for name, way in WAYS.items() if way.server == NO_SERVER)
 NETWORKED = tuple(name for name in WAYS if name not in {*SIMULATED, WITHOUT_MASKS})
@@ -107,7 +107,7 @@ def measure(
         {**asdict(sizes), "model": sizes.label, "turns": turns, "values": values},
         sizes.seed,
         {"rows": rows},
-        [table(f"{title}; median of {turns} turns", COLUMNS, shown)],
+        [Grid(f"{title}; median of {turns} turns", COLUMNS, shown)],
         seconds=time.perf_counter() - started,
     )
 

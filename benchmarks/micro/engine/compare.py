@@ -24,11 +24,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from rich.table import Table
-
 from benchmarks.micro.engine import rounds
 from benchmarks.micro.engine.pilot import first_exchange
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 from secure_fl.coordinator.machine import Engine
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.local import LocalEngine
@@ -144,7 +142,7 @@ def started(names: Collection[str]) -> Iterator[FlareHub]:
         hub.dismiss()
 
 
-def _shown(rows: Sequence[Row]) -> Table:
+def _shown(rows: Sequence[Row]) -> Grid:
     cells = [
         (
             row.engine,
@@ -155,10 +153,10 @@ def _shown(rows: Sequence[Row]) -> Table:
         )
         for row in rows
     ]
-    return table("round trips", ("engine", "each way", "exchanges", "median", "slowest"), cells)
+    return Grid("round trips", ("engine", "each way", "exchanges", "median", "slowest"), cells)
 
 
-def _rounds_shown(rows: Sequence[rounds.Row]) -> Table:
+def _rounds_shown(rows: Sequence[rounds.Row]) -> Grid:
     cells = [
         (
             row.way,
@@ -172,12 +170,12 @@ def _rounds_shown(rows: Sequence[rounds.Row]) -> Table:
         for row in rows
     ]
     columns = ("", "cores", "seconds", "over in process", "CPU seconds", "over in process")
-    return table("a round of FedKD", (*columns, "beyond pipes"), cells)
+    return Grid("a round of FedKD", (*columns, "beyond pipes"), cells)
 
 
-def _start_shown(pilot: Mapping[str, float]) -> Table:
+def _start_shown(pilot: Mapping[str, float]) -> Grid:
     cells = [(name.replace("_", " "), f"{seconds:.1f}") for name, seconds in pilot.items()]
-    return table("a pilot of one round", ("", "seconds"), cells)
+    return Grid("a pilot of one round", ("", "seconds"), cells)
 
 
 def _round_targets(rows: Sequence[rounds.Row]) -> list[Target]:
