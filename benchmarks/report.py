@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -27,6 +27,7 @@ PACKAGES = (
 )
 WIDTH = 150  # of a table that goes to a file or a pipe
 
+Columns = Mapping[str, str | Callable[[Any], str]]  # of a table, by their heads
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -55,6 +56,15 @@ class Grid:
     lines: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     align: str = "---:"  # of all Markdown columns but the first
+
+    @classmethod
+    def of(cls, title: str, rows: Iterable[Any], columns: Columns) -> Grid:
+        """Lay out rows; a column is a function of a row, or a format such as "{r.seconds:.2f}"."""
+        shows = [
+            (lambda r, show=show: show.format(r=r)) if isinstance(show, str) else show
+            for show in columns.values()
+        ]
+        return cls(title, tuple(columns), [tuple(show(row) for show in shows) for row in rows])
 
     def rich(self) -> Table:
         """Lay it out for the terminal."""

@@ -6,7 +6,6 @@ by less than seeds do (docs/results.md).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from benchmarks.evidence.cells import Cell, Outcome
 from benchmarks.evidence.one_class import one_class
 from benchmarks.evidence.store import Store
 from benchmarks.evidence.tables.base import Table
-from benchmarks.report import Grid, Report, Target
+from benchmarks.report import Columns, Grid, Report, Target
 from secure_fl.algorithms.inclusive.settings import Tiered
 from secure_fl.algorithms.registry import BUILT_IN as ALGORITHMS
 from secure_fl.algorithms.registry import Entry
@@ -117,14 +116,14 @@ def measure(
     if work is None and records is not None:
         with TemporaryDirectory(prefix="defaults-") as folder:
             return measure(sets, only, records, Path(folder), tell)
-    started, work = time.perf_counter(), work or WORK
+    work = work or WORK
     made = cells(sets, only, records)
     planned = plan(Table(NAME, NAME, lambda _: made), seeds=1)
     finish(planned, work=work, tell=tell)
     store = Store(work)
     outcomes = [(cell, store.find(cell, planned.inputs.model.identity)) for cell in made]
     found = [row for cell, outcome in outcomes if outcome for row in rows(cell, outcome)]
-    return report(found, time.perf_counter() - started)
+    return report(found)
 
 
 def cells(sets: Iterable[str], only: str = "", records: int | None = None) -> list[Cell]:
@@ -190,21 +189,23 @@ def rows(cell: Cell, outcome: Outcome) -> Iterator[DefaultsRow]:
         )
 
 
-def report(found: Sequence[DefaultsRow], seconds: float) -> Report:
+def report(found: Sequence[DefaultsRow]) -> Report:
     """Report all models, and how many of them answer one class."""
-    columns = ("set", "algorithm", "score", "", "one class", "CPU s")
-    lines = [
-        (r.set, r.name, r.shown, r.metric, "YES" if r.one_class else "no", f"{r.cpu_seconds:.0f}")
-        for r in found
-    ]
+    columns: Columns = {
+        "set": "{r.set}",
+        "algorithm": "{r.name}",
+        "score": "{r.shown}",
+        "": "{r.metric}",
+        "one class": lambda r: "YES" if r.one_class else "no",
+        "CPU s": "{r.cpu_seconds:.0f}",
+    }
     return Report(
         NAME,
         {"parties": PARTIES} | {name: asdict(SIZES[name]) for name in {row.set for row in found}},
         SEED,
         {"rows": [asdict(row) for row in found]},
-        [Grid("every algorithm at its defaults", columns, lines)],
+        [Grid.of("every algorithm at its defaults", found, columns)],
         (Target("models at one class", 0, sum(row.one_class for row in found)),),
-        seconds=seconds,
     )
 
 

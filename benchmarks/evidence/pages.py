@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.evidence import defaults, sealing, spectra
 from benchmarks.evidence.cells import model_of
-from benchmarks.evidence.claims import Judgement, judge, tier_parties
+from benchmarks.evidence.claims import Judgement, Verdict, judge, tier_parties
 from benchmarks.evidence.rows import Row, rows, shown, three
 from benchmarks.evidence.store import Evidence, gather
 from benchmarks.evidence.tables import TABLES
@@ -20,7 +20,7 @@ from benchmarks.report import Grid
 from secure_fl.algorithms.registry import ALGORITHMS
 
 PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters")
-VERDICTS = ("holds", "level", "fails", "undecided")
+VERDICTS: tuple[Verdict, ...] = ("holds", "level", "fails", "undecided")
 PAPER_PAGE = """\
 `python -m benchmarks results` writes this page from the finished cells in this folder.
 [results.md](../results.md) lists the claims and explains how they are judged. Scores are main

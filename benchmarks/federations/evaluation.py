@@ -1,18 +1,15 @@
-"""What an evaluation takes over the forward passes of its models."""
+"""CPU time of an evaluation over the forward passes of its models."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-import torch
-
 from benchmarks import checkpoint
-from benchmarks.clocks import cpu_seconds
-from benchmarks.report import Grid, Report, Target
+from benchmarks.measuring import cpu_seconds, one_thread
+from benchmarks.report import Columns, Grid, Report, Target
 from secure_fl import corpora
 from secure_fl.algorithms.evaluate import Evaluate
 from secure_fl.data.examples import Text
@@ -24,14 +21,20 @@ from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
-LABELS, TOKENS, NOTES = ("ade", "no-ade"), 128, 6  # a record: so many built-in notes
-BEFORE = ("load model", "tokenise")  # whoever evaluates at home needs them, too
+LABELS, TOKENS, NOTES = ("ade", "no-ade"), 128, 6  # NOTES built-in notes make a record
+BEFORE = ("load model", "tokenise")  # a local evaluation needs them, too
 FORWARD = "evaluate"
-SHARE = 0.02  # of the forward passes, for all else
+SHARE = 0.02  # of the forward passes, for all other work
+COLUMNS: Columns = {
+    "models": "{r.models}",
+    "forward s": "{r.forward:.2f}",
+    "all else s": "{r.other:.3f}",
+    "of forward": "{r.share:.2%}",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EvaluationRow:
     """CPU seconds of one evaluation, over all hospitals."""
 
     models: int
@@ -48,19 +51,10 @@ def measure(
     model: str | None = None,
     seed: int = 0,
 ) -> Report:
-    """Evaluate one model, and two, at some hospitals; torch on one thread."""
-    started, threads = time.perf_counter(), torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Evaluate one model, and two, at some hospitals."""
     about = checkpoint.find(model)
-    try:
-        with TemporaryDirectory() as folder, cpu_seconds():
-            rows = _rows(Path(folder), about.name, _silos(parties, records, seed), repeats, seed)
-    finally:
-        torch.set_num_threads(threads)
-    cells = [
-        (str(r.models), f"{r.forward:.2f}", f"{r.other:.3f}", f"{100 * r.share:.2f} %")
-        for r in rows
-    ]
+    with one_thread(), TemporaryDirectory() as folder, cpu_seconds():
+        rows = _rows(Path(folder), about.name, _silos(parties, records, seed), repeats, seed)
     return Report(
         "evaluation",
         {
@@ -72,13 +66,14 @@ def measure(
         },
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [Grid("an evaluation, CPU", ("models", "forward s", "all else s", "of forward"), cells)],
+        [Grid.of("an evaluation, CPU", rows, COLUMNS)],
         [Target(f"all else over forward, {r.models} model(s)", SHARE, r.share) for r in rows],
-        seconds=time.perf_counter() - started,
     )
 
 
-def _rows(folder: Path, name: str, silos: list[Silo], repeats: int, seed: int) -> list[Row]:
+def _rows(
+    folder: Path, name: str, silos: list[Silo], repeats: int, seed: int
+) -> list[EvaluationRow]:
     task = make_task(TaskSettings(labels=LABELS, max_length=TOKENS))
     spec = ModelSettings(name=name, pooling="cls")
     places = []
@@ -91,12 +86,12 @@ def _rows(folder: Path, name: str, silos: list[Silo], repeats: int, seed: int) -
         taken = [_once(places[:count], silos) for _ in range(repeats + 1)][1:]  # one warms up
         share = median(other / forward for forward, other in taken)
         forward, other = (median(column) for column in zip(*taken, strict=True))
-        found.append(Row(count, forward, other, share))
+        found.append(EvaluationRow(count, forward, other, share))
     return found
 
 
 def _once(places: list[Path], silos: list[Silo]) -> tuple[float, float]:
-    """CPU seconds of forward passes, and of all else once the models are read."""
+    """Measure the CPU seconds of forward passes, and of all other work after loading."""
     federation = Federation(
         silos,
         Evaluate(models=named(places)),
@@ -113,7 +108,7 @@ def _once(places: list[Path], silos: list[Silo]) -> tuple[float, float]:
 
 
 def _silos(parties: int, records: int, seed: int) -> list[Silo]:
-    """Hospitals whose test records are as long as notes are."""
+    """Make hospitals whose test records are as long as clinical notes."""
     found = []
     made = corpora.make("ade", parties=parties, seed=seed, size=records * NOTES)
     for number, splits in enumerate(made, 1):

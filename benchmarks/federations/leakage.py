@@ -1,4 +1,4 @@
-"""Attack success over ε: the same federation under several budgets, and who was in its records.
+"""Success of membership attacks over ε: the same federation with several budgets.
 
     python -m benchmarks leakage --pages FOLDER
 
@@ -9,7 +9,6 @@ one set serves all runs.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,8 +64,7 @@ def measure(
     models: tuple[int, int] = MODELS,
     pages: Path | None = None,
 ) -> Report:
-    """Train under each ε, ask each model for its members, and draw one page of all."""
-    started = time.perf_counter()
+    """Train with each ε, attack each model, and draw one page of all."""
     with tempfile.TemporaryDirectory() as place:
         folder = pages or Path(place)
         documents = audited(folder, epsilons, size, rounds, epochs, models)
@@ -83,7 +81,6 @@ def measure(
         {"successes": [one._asdict() for one in found]},
         [Grid(shown.caption, shown.header, list(shown.rows))],
         [Target("lower ends of AUC over what ε allows", 0.0, beyond)],
-        seconds=time.perf_counter() - started,
     )
 
 
@@ -95,7 +92,7 @@ def audited(
     epochs: int,
     models: tuple[int, int],
 ) -> list[AuditDocument]:
-    """A run for each ε, with an audit of what its released model tells of its members."""
+    """Run the federation with each ε and audit membership in its released model."""
     documents, shared = [], list[Any]()
     for epsilon in epsilons:
         name = "no DP" if epsilon is None else f"ε = {epsilon:g}"
@@ -112,7 +109,7 @@ def audited(
 
 
 def _shared(public: Public, models: tuple[int, int]) -> list[Any]:
-    """Shadows for both attacks, the control and the null: none of them knows of any ε."""
+    """Train the shadows of both attacks, the control and the null, which have no ε."""
     names = (membership.LIRA, membership.RMIA)
     made = [
         membership.shadows_for(public.prior, public.pool, count, name)

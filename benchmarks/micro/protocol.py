@@ -1,14 +1,13 @@
-"""What one more sum costs as cohorts grow: bytes and CPU of a party and of the coordinator.
+"""Cost of one more sum as cohorts grow: bytes and CPU of a party and of the coordinator.
 
-A sum is two exchanges: the last total with fresh keys goes down and the masked input comes up;
-the survivors' list goes down and shares and the next keys come up. The vector is small, so what
-grows here is the protocol itself. Parties are simulated one after the other in this process.
+A sum is two exchanges: the last total and fresh keys go down, the masked input comes up; the
+survivors' list goes down, shares and the next keys come up. The vector is small, so the figures
+show the growth of the protocol itself. Parties run one after the other in this process.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Grid, Report
+from benchmarks.report import Columns, Grid, Report
 from benchmarks.simulation import Exchange, simulate
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection, ProtectionSettings
@@ -34,8 +33,21 @@ GROWTH: Mapping[str, Callable[[float], float]] = MappingProxyType(
 )
 
 
+COLUMNS: Columns = {
+    "mode": "{r.mode}",
+    "parties": "{r.parties}",
+    "party up B": "{r.party_up_bytes:,.0f}",
+    "party down B": "{r.party_down_bytes:,.0f}",
+    "party ms": "{r.party_ms:.2f}",
+    "coordinator ms": "{r.coordinator_ms:.1f}",
+    "ms per party": lambda r: f"{r.coordinator_ms / r.parties:.2f}",
+    "set-up ms": "{r.setup_ms:.2f}",
+    "first keys ms": "{r.start_ms:.2f}",
+}
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProtocolRow:
     """One sum in a cohort of this size; CPU milliseconds, and bytes."""
 
     mode: str
@@ -52,7 +64,6 @@ def measure(
     *, parties: Sequence[int] = PARTIES, values: int = 64, repeats: int = 1, seed: int = 0
 ) -> Report:
     """Measure cohorts of every size, with masks alone and with ciphertexts."""
-    started = time.perf_counter()
     modes: tuple[Protection, ...] = ("secagg", "he+secagg")
     rows = [_row(mode, n, values, repeats, seed) for mode in modes for n in parties]
     masked = [row for row in rows if row.mode == "secagg"]
@@ -60,13 +71,22 @@ def measure(
         what: fit([row.parties for row in masked], [getattr(row, what) for row in masked])
         for what in ("party_up_bytes", "party_down_bytes", "party_ms", "coordinator_ms")
     }
+    grown = Grid.of(
+        "growth with the number of parties n",
+        growth.items(),
+        {
+            "mode secagg": "{r[0]}",
+            "best fit": "{r[1][best]}",
+            "exponent": "{r[1][exponent]:.2f}",
+            "between the last two": "{r[1][exponent_at_the_end]:.2f}",
+        },
+    )
     return Report(
         "protocol",
         {"parties": list(parties), "values": values, "repeats": repeats},
         seed,
         {"rows": [asdict(row) for row in rows], "growth": growth},
-        [_row_table(rows, values), _growth_table(growth)],
-        seconds=time.perf_counter() - started,
+        [Grid.of(f"one sum of {values} values, CPU and bytes", rows, COLUMNS), grown],
     )
 
 
@@ -87,7 +107,7 @@ def fit(sizes: Sequence[int], costs: Sequence[float]) -> dict[str, Any]:
     return {"best": best, "exponent": exponent, "exponent_at_the_end": last, "errors": errors}
 
 
-def _row(mode: Protection, parties: int, values: int, repeats: int, seed: int) -> Row:
+def _row(mode: Protection, parties: int, values: int, repeats: int, seed: int) -> ProtocolRow:
     protection = ProtectionSettings(mode=mode, min_cohort=2)
     vector = np.random.default_rng(seed).uniform(-1, 1, values).astype(np.float32)
 
@@ -100,7 +120,7 @@ def _row(mode: Protection, parties: int, values: int, repeats: int, seed: int) -
     steady = run.exchanges[FIRST + 1 :][: STEADY * repeats]
     one = Exchange(*(sum(values) / repeats for values in zip(*map(_figures, steady), strict=True)))
     first = run.exchanges[0].parties + run.exchanges[1].parties
-    return Row(
+    return ProtocolRow(
         mode,
         parties,
         one.up / parties,
@@ -114,46 +134,3 @@ def _row(mode: Protection, parties: int, values: int, repeats: int, seed: int) -
 
 def _figures(exchange: Exchange) -> tuple[float, ...]:
     return exchange.parties, exchange.coordinator, exchange.up, exchange.down
-
-
-def _row_table(rows: Sequence[Row], values: int) -> Grid:
-    columns = (
-        "mode",
-        "parties",
-        "party up B",
-        "party down B",
-        "party ms",
-        "coordinator ms",
-        "ms per party",
-        "set-up ms",
-        "first keys ms",
-    )
-    cells = [
-        (
-            row.mode,
-            str(row.parties),
-            f"{row.party_up_bytes:,.0f}",
-            f"{row.party_down_bytes:,.0f}",
-            f"{row.party_ms:.2f}",
-            f"{row.coordinator_ms:.1f}",
-            f"{row.coordinator_ms / row.parties:.2f}",
-            f"{row.setup_ms:.2f}",
-            f"{row.start_ms:.2f}",
-        )
-        for row in rows
-    ]
-    return Grid(f"one sum of {values} values, CPU and bytes", columns, cells)
-
-
-def _growth_table(growth: Mapping[str, Mapping[str, Any]]) -> Grid:
-    cells = [
-        (
-            what,
-            str(found["best"]),
-            f"{found['exponent']:.2f}",
-            f"{found['exponent_at_the_end']:.2f}",
-        )
-        for what, found in growth.items()
-    ]
-    columns = ("mode secagg", "best fit", "exponent", "between the last two")
-    return Grid("growth with the number of parties n", columns, cells)

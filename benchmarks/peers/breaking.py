@@ -53,7 +53,7 @@ def measure(
     work: str | Path | None = None,
 ) -> Report:
     """Let each mishap happen to each system; `work`: where what each run left is kept."""
-    started, homes = time.perf_counter(), Path(environments).absolute()
+    homes = Path(environments).absolute()
     sizes = Sizes(sites=4, records=records, rounds=rounds)
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -93,7 +93,6 @@ def measure(
         sizes.seed,
         {"rows": rows},
         [Grid(title, COLUMNS, shown)],
-        seconds=time.perf_counter() - started,
     )
 
 

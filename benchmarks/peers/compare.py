@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,7 +78,7 @@ def measure(
     """
     names = names or (SIMULATED if simulated else NETWORKED)
     sites, records = sites or (100 if simulated else 4), records or (24 if simulated else 120)
-    started, homes = time.perf_counter(), Path(environments).absolute()
+    homes = Path(environments).absolute()
     size = {"sites": sites, "records": records, "rounds": rounds, "threads": threads}
     sizes = Sizes.of(model, real=data is not None, **size)
     taken: dict[str, list[Turn]] = {name: [] for name in names}
@@ -108,7 +107,6 @@ def measure(
         sizes.seed,
         {"rows": rows},
         [Grid(f"{title}; median of {turns} turns", COLUMNS, shown)],
-        seconds=time.perf_counter() - started,
     )
 
 

@@ -1,7 +1,4 @@
-"""A pilot's machines as processes of their own: started from a warm one, killed as by the system.
-
-What is imported is imported once (`forkserver`); all else is a process's own, and so is its end.
-"""
+"""Machines of a pilot as processes that are forked from a server with all imports."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from benchmarks.federations.lies import Liar, lying
+from benchmarks.storms.lies import Liar, lying
 
-IMPORTS = [  # what both commands need; none of them starts a thread
-    "benchmarks.federations.machines",
+IMPORTS = [  # of both commands; none of them starts a thread
+    "benchmarks.storms.machines",
     "opacus",
     "secure_fl.algorithms.fedavg",
     "secure_fl.cli.coordinate",
@@ -38,36 +35,36 @@ class Machine:
 
     folder: Path
     command: Sequence[str]
-    liar: Liar | None = None  # who sits at it
+    liar: Liar | None = None  # the liar at this machine
     starts: int = 0
     kills: int = 0
     _process: ForkServerProcess = field(init=False)
 
     @property
     def log(self) -> Path:
-        """What its processes printed, one after the other."""
+        """The output of all its processes."""
         return self.folder / "log"
 
     @property
     def code(self) -> int | None:
-        """How its last process ended; None: it runs."""
+        """The exit status of its last process; None if it runs."""
         return self._process.exitcode
 
     def start(self) -> None:
-        """Begin, or begin again."""
+        """Start a process."""
         self.starts += 1
-        told = (os.fspath(self.folder), tuple(self.command), os.fspath(self.log), self.liar)
-        self._process = _warm().Process(target=_run, args=told)
+        arguments = (os.fspath(self.folder), tuple(self.command), os.fspath(self.log), self.liar)
+        self._process = _warm().Process(target=_run, args=arguments)
         self._process.start()
 
     def kill(self) -> None:
-        """End it at once, wherever it is; not a line of its own is run any more."""
+        """Kill the process."""
         self.kills += 1
         self._process.kill()
         self._process.join()
 
     def wait(self, seconds: float) -> int | None:
-        """How it ended, if it does within so many seconds."""
+        """Wait for the end of the process, and return its exit status."""
         self._process.join(seconds)
         return self.code
 
@@ -79,7 +76,7 @@ def _warm() -> multiprocessing.context.ForkServerContext:
 
 
 def _run(folder: str, command: tuple[str, ...], log: str, liar: Liar | None) -> None:
-    """A process's whole life."""
+    """Run one command in this process, with the liar's changes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(folder)
     printed = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,6 +1,6 @@
-"""Lies that a member or a coordinator may tell, each at a chance of its own, in any process.
+"""Lies of a member or of the coordinator, for tests of blame in any process.
 
-All sessions, sums and steps are the installed program's; a `Liar` changes what it says itself.
+Sessions, sums and steps are the installed program's; a `Liar` changes its own messages.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ SMALLER = -1e9  # than any sum of squared norms
 
 @dataclass(slots=True)
 class Liar:
-    """Who lies, how, and from which of its chances on: each time, or once.
+    """A liar, its lie, and the first of its chances that it takes: each time, or once.
 
-    `note`: a file with a line for each lie, by which a process that was killed goes on.
+    `note`: a file with a line for each lie, from which a restarted process continues.
     """
 
     name: str
@@ -71,14 +71,14 @@ class Liar:
     note: Path | None = None
     chances: int = 0
     told: int = 0
-    speaking: str = ""  # whose session is at work
+    speaking: str = ""  # the party of the current session
 
     def __post_init__(self) -> None:
         if self.note is not None and self.note.exists():
             self.told = len(self.note.read_text().splitlines())
 
     def lies(self, who: str, *lies: str) -> bool:
-        """Whether it lies now, if that is one of these lies."""
+        """Return True, and count it, if the liar tells one of these lies now."""
         if who != self.name or self.lie not in lies:
             return False
         self.chances += 1
@@ -93,7 +93,7 @@ class Liar:
 
 @contextmanager
 def lying(liar: Liar) -> Iterator[None]:
-    """Give one member, or the coordinator, its way; all others run as they are."""
+    """Patch the program of one member, or of the coordinator."""
     with ExitStack() as stack:
         for where, name, what in (*_of_members(liar), *_of_coordinators(liar)):
             stack.enter_context(patch.object(where, name, what))
@@ -130,7 +130,7 @@ def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
         return SMALLER if liar.lies(liar.speaking, "negative norm") else norm(vector)
 
     def with_norms(layout: Layout, *what: Any) -> Any:
-        """What honest programs cannot: they encode no norm below zero."""
+        """Encode a norm below zero, which honest programs refuse."""
         slots, leftovers = encode(layout, *what)
         normed = any(field.norm for field in layout.packed)
         if normed and liar.lies(liar.speaking, "negative norm"):
