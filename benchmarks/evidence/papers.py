@@ -59,7 +59,7 @@ def plan(
     if not cells:
         fix = f"the first cell's title is {every[0].title!r}"
         raise SettingsError(f"no cell's title contains {only!r}", fix=fix, option="--only")
-    collection.require(sorted({name for cell in cells for name in cell.spread.reads}), inputs.data)
+    collection.require(sorted({name for cell in cells for name in cell.spread.sets}), inputs.data)
     for cell in cells:
         request(cell)
     return Plan(chosen, inputs, cells)
