@@ -97,11 +97,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             {"records": 16, "batch": 8, "model": "tiny", "names": ("fedavg", "fedkd", "fedid")},
             (MODEL,),
         ),
-        "evaluation": Benchmark(
-            "benchmarks.federations.evaluation",
-            "CPU time of an evaluation over its models' forward passes.",
-            {"records": 16, "repeats": 1, "model": "tiny"},
-        ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",
             "Questions over ten hospitals, and a thousand that attack.",

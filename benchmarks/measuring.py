@@ -13,8 +13,6 @@ from statistics import median
 from typing import Any, TypeVar
 
 from secure_fl.cli.processes import PROGRAM, this_code
-from secure_fl.events import EventLog, Listener
-from secure_fl.federation import federation, prepared
 from secure_fl.runs.folder import EVENTS
 from tests.support.pilot_folders import HUB, PilotFolders
 
@@ -87,22 +85,3 @@ def resident(*, peak: bool = False, reset: bool = False) -> int | None:
         if line.startswith(wanted):
             return int(line.split()[1]) * 1024
     return None
-
-
-class CpuRecorder(EventLog):
-    """An event log whose phases are CPU seconds, so that other jobs do not count."""
-
-    def __init__(self, party: str, listener: Listener | None = None) -> None:
-        super().__init__(party, listener, clock=time.process_time)
-
-
-@contextmanager
-def cpu_seconds() -> Iterator[None]:
-    """Record CPU seconds in the federations of this process."""
-    for module in (federation, prepared):
-        setattr(module, "EventLog", CpuRecorder)  # noqa: B010 - a class, for a while
-    try:
-        yield
-    finally:
-        for module in (federation, prepared):
-            setattr(module, "EventLog", EventLog)  # noqa: B010

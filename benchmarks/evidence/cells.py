@@ -15,10 +15,8 @@ from benchmarks import datasets
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.collection import PARTS, SETS
 from benchmarks.datasets import Spread
-from benchmarks.evidence.attacked import leakage, recorded
 from benchmarks.evidence.controls import Control, mean_scores, members_of
 from benchmarks.evidence.one_class import answers
-from benchmarks.evidence.spectra import spectra
 from benchmarks.report import processor
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -68,9 +66,7 @@ class Cell:
     group: str = ""  # cells of one group are compared with one another
     note: str = ""  # printed below every table that shows the cell
     depths: tuple[int, ...] = ()  # of each party's own model, where they differ
-    audited: bool = False  # attack the recorded first round
     control: Control = ""
-    decomposed: bool = False  # record the singular values of each round's mean update
 
     @property
     def title(self) -> str:
@@ -155,15 +151,8 @@ def run(cell: Cell, inputs: Inputs) -> Outcome:
         silos[at] = replace(silos[at], model=cast(ModelSettings, model))
     started, spent = time.perf_counter(), time.process_time()
     options: dict[str, Any] = dict(checked)
-    extra: Outcome = {}
-    if cell.decomposed:
-        with recorded(silos, algorithm, checked, cell.seed) as (result, audit):
-            extra["spectra"] = spectra(audit, algorithm.rounds)
-    else:
-        members = members_of(cell.control, silos)
-        result = Federation(members, algorithm, seed=cell.seed, **options).run()
-    if cell.audited:
-        extra["leakage"] = leakage(silos, algorithm, checked, cell.seed)
+    members = members_of(cell.control, silos)
+    result = Federation(members, algorithm, seed=cell.seed, **options).run()
     document = result.document
     metrics = document["metrics"]
     if cell.control == "mean prediction":
@@ -183,7 +172,6 @@ def run(cell: Cell, inputs: Inputs) -> Outcome:
         "metrics": metrics,
         "answers": answers(document),
         "bytes": document["bytes"],
-        **extra,
         "privacy_share": document["seconds"]["privacy_share"],
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - spent,

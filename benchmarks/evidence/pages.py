@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.evidence import defaults, sealing, spectra
+from benchmarks.evidence import defaults, sealing
 from benchmarks.evidence.cells import model_of
 from benchmarks.evidence.claims import Judgement, Verdict, judge, tier_parties
 from benchmarks.evidence.rows import Row, rows, shown, three
@@ -26,9 +26,6 @@ PAPER_PAGE = """\
 [results.md](../results.md) lists the claims and explains how they are judged. Scores are main
 metrics on the test records x 100 after the last round, mean ± standard deviation over seeds.
 *Of fp32 FedAvg*: bytes as a fraction of those of FedAvg of the whole model with 32-bit floats."""
-LEAKAGE = """\
-Results of attacks on the recorded first round, by role. The parties, or the host, are meant to
-read sums. If all hospitals but one collude, they can always compute the last one's update."""
 RESULTS_PAGE = """\
 # Results
 
@@ -148,10 +145,6 @@ def _paper(evidence: Evidence, listed: Sequence[Row]) -> Iterator[str]:
         if section := table.section(here[0].group, here[0].data):
             yield from (section.source, "")
         yield from grid.markdown()
-        yield from _leakage(here)
-        for row in here:
-            if all("spectra" in outcome for outcome in row.outcomes.values()):
-                yield from spectra.markdown([o["spectra"] for o in row.outcomes.values()])
     if evidence.missing:
         yield from ("", "## Missing cells", "")
         yield from (f"- {cell.title}" for cell in evidence.missing)
@@ -185,22 +178,6 @@ def _finished(evidence: Evidence) -> str:
 
 def _machine(found: Mapping[str, Any]) -> str:
     return " and ".join(filter(None, (found["processor"], found.get("accelerator"))))
-
-
-def _leakage(here: Sequence[Row]) -> Iterator[str]:
-    attacked = [r for r in here if r.first.get("leakage")]
-    attacked = list({row.method: row for row in reversed(attacked)}.values())[::-1]
-    if not attacked:
-        return
-    leaks = {row.method: row.first["leakage"] for row in attacked}
-    roles = list(dict.fromkeys(r for leak in leaks.values() for by in leak.values() for r in by))
-    lines = [
-        [method, what, *(by_role.get(role, "").removesuffix(": ") for role in roles)]
-        for method, leak in leaks.items()
-        for what, by_role in leak.items()
-    ]
-    yield from ("", LEAKAGE, "")
-    yield from Grid("", ["method", "target", *roles], lines).markdown()
 
 
 def _results(evidence: Mapping[str, Evidence], listed: Mapping[str, Sequence[Row]]) -> str:

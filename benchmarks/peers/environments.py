@@ -20,7 +20,6 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # torchvision, which it needs, is built for torch with CUDA alone
         "fedbiomed": ("torch===2.13.0", "fedbiomed[researcher,node]==6.4.1"),
         "pfl": ("pfl[pytorch]==0.6.0",),
-        "substra": ("substrafl==1.0.0",),
     }
 )
 ERROR = "not-installed.txt"

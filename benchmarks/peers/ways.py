@@ -125,15 +125,6 @@ def fedbiomed(place: Place, mode: str) -> None:
         raise RuntimeError((place.out / "server.log").read_text(errors="replace")[-600:])
 
 
-def simulated_by_substra(place: Place) -> None:
-    """SubstraFL's local mode. It reads its own states as pickles, which torch must be told."""
-    script, settings = (
-        place.inside / "substra" / "run.py",
-        {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
-    )
-    place.do("run", ("python", str(script)), settings)
-
-
 def ours(place: Place, mode: Protection = "he+secagg") -> None:
     """A pilot: a process for each hospital, with keys, kit and rules of its own, and the hub."""
     trial = hospitals.make(place.job, place.out, mode)
@@ -209,14 +200,6 @@ WAYS: Mapping[str, Way] = MappingProxyType(
         ),
         "pfl-simulated": Way(
             "pfl", "pfl, simulated", False, simulated_by_pfl, NO_SERVER, ("pfl_simulation.py",)
-        ),
-        "substra-simulated": Way(
-            "substra",
-            "SubstraFL, local mode",
-            False,
-            simulated_by_substra,
-            NO_SERVER,
-            ("substra/run.py", "substra/opener.py", "substra/records.md"),
         ),
         "nvflare": Way(
             "nvflare",

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -21,7 +20,7 @@ from benchmarks import checkpoint
 from benchmarks.__main__ import main
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.datasets import Spread, silos
-from benchmarks.evidence import claims, commands, pages, papers, sealing, spectra
+from benchmarks.evidence import claims, commands, pages, papers, sealing
 from benchmarks.evidence.cells import Cell, Inputs, request, run, sections
 from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim, judge
 from benchmarks.evidence.commands import WEIGHTS, halve
@@ -384,16 +383,14 @@ def test_pages_show_figures_claims_and_missing_cells(
     monkeypatch.setattr(pages, "PAPERS", ("small",))
     monkeypatch.setattr(pages, "TABLES", {"small": made})
     store = Store(tmp_path / "small")
-    for one, found in learnt()[:6]:
-        leak = {"words": {"coordinator": "everything: F1 1.00", "party": "nothing: "}}
-        store.add(found | {"leakage": leak} if one.method == "FedAvg" else found)
+    for _, found in learnt()[:6]:
+        store.add(found)
     store.add(outcome(cell(max_length=3), 0.1))
     written = pages.pages(tmp_path, tmp_path / "results.md")
     paper, results = written[tmp_path / "small.md"], written[tmp_path / "results.md"]
     assert "- cells: 6 of 9 finished" in paper and "not shown: 1" in paper
     assert "| FedAvg | 81.0 ± 1.0 | 99.9 | 81.0 ± 1.0 | 0.00 | 1/2.00 | none | 4 | 3 |" in paper
     assert "- ade · FedDropout · seed 2" in paper and "abacus" in paper
-    assert "| FedAvg | words | everything: F1 1.00 | nothing |" in paper
     assert "| Sums help. | ade | Local: +20.3 (" in results and "| Solitude helps. |" in results
     assert "| [Small](results/small.md) | 6 of 9 | 1 | 0 | 1 | 0 |" in results
     assert "few records" in results
@@ -405,31 +402,7 @@ def test_the_pages_are_those_of_the_stored_cells() -> None:
     assert done.exit_code == 0, done.stderr
 
 
-# Recorded runs, controls and checkpoints
-
-
-@pytest.mark.parametrize("shape", [(40, 40), (40, 90), (90, 40)])
-def test_concentration_is_that_of_the_singular_values(shape: tuple[int, int]) -> None:
-    rng = np.random.default_rng(3)
-    update = rng.standard_normal(shape) * np.linspace(1, 5, shape[1])
-    energy = np.linalg.svd(update, compute_uv=False) ** 2
-    share = energy.cumsum() / energy.sum()
-    needed, held = spectra.concentration(update.astype(np.float32))
-    assert share[round(needed * 40) - 1] >= 0.95 > share[round(needed * 40) - 2]
-    assert held == pytest.approx(share[3], rel=1e-5)  # the first tenth of forty
-    assert spectra.concentration(np.zeros((20, 20))) == (1.0, 0.0)
-
-
-def test_a_cell_is_decomposed_round_by_round() -> None:
-    algorithm = {"name": "fedkd", "student_layers": 1, "factors": "none", "rounds": 2}
-    made = cell(algorithm=algorithm, model={"layers": 2})
-    plain, apart = run(made, HERE), run(replace(made, decomposed=True), HERE)
-    assert plain["metrics"] == apart["metrics"] and "spectra" not in plain
-    assert set(apart["spectra"]) == {"W_Q", "W_K", "W_V", "W"}
-    for found in apart["spectra"].values():
-        assert len(found) == 2 and all(0 < at["needed"] <= 1 for at in found)
-        assert all(spectra.FIRST <= at["held"] <= 1 for at in found)
-    assert "| W_Q |" in "\n".join(spectra.markdown([apart["spectra"]]))
+# Controls and checkpoints
 
 
 HOSTED = Spread(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from benchmarks.evidence.cells import Cell
 from benchmarks.evidence.claims import Claim
 
-ATTACKED = 96  # training records of an audited run
 CONSTANT = {"schedule": "constant"}
 
 
@@ -42,9 +41,3 @@ class Table:
     def section(self, group: str, data: str) -> Section | None:
         """Find the section of a group's rows on a data set."""
         return next((s for s in self.sections if s.covers(group, data)), None)
-
-
-def audited(cell: Cell) -> Cell:
-    """Return one round of the cell on few records, to be attacked."""
-    few = replace(cell.spread, train=ATTACKED, dev=20, test=20)
-    return replace(cell, spread=few, algorithm={**cell.algorithm, "rounds": 1}, audited=True)

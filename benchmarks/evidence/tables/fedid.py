@@ -15,7 +15,7 @@ from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
 from benchmarks.evidence.claims import Arm, Claim
 from benchmarks.evidence.tables import fedid_skewed
-from benchmarks.evidence.tables.base import CONSTANT, Section, Table, audited
+from benchmarks.evidence.tables.base import CONSTANT, Section, Table
 
 Method = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Scale:
 
 
 SCALE = Scale(800, None, epochs=3, distill_epochs=1)  # chosen with FedID alone on seed 7
-SMALL_SCALE = Scale(400, 300, epochs=5, distill_epochs=2)  # of the noised and the audited runs
+SMALL_SCALE = Scale(400, 300, epochs=5, distill_epochs=2)  # of the noised runs
 
 FEDID: Method = {"name": "fedid"}
 DISTILLED: Mapping[str, Method] = {
@@ -71,7 +71,7 @@ FORCED = (
 
 
 def cells(seed: int) -> Iterator[Cell]:
-    """Yield Tables 1, 2 and 4 as printed, skewed hospitals, noise and audits."""
+    """Yield Tables 1, 2 and 4 as printed, skewed hospitals and noise."""
     for alpha in ALPHAS:
         for method, algorithm in ALIKE.items():
             yield _cell(f"homogeneous, α = {alpha:g}", method, algorithm, SCALE, seed, alpha)
@@ -82,8 +82,6 @@ def cells(seed: int) -> Iterator[Cell]:
         yield _cell("Table 4", method, algorithm, SCALE, seed)
     yield from fedid_skewed.cells(seed)
     yield from _noised(seed)
-    if not seed:
-        yield from _attacked()
 
 
 def _noised(seed: int) -> Iterator[Cell]:
@@ -96,16 +94,6 @@ def _noised(seed: int) -> Iterator[Cell]:
         protection = {"noise": {"epsilon": epsilon, "delta": 1e-3, "force": True}}
         cell = _cell(group, f"FedID, ε = {epsilon:g}", alike, SMALL_SCALE, seed)
         yield replace(cell, protection=protection, note=FORCED)
-
-
-def _attacked() -> Iterator[Cell]:
-    """Yield an audited round of every method that distils, and of FedAvg."""
-    for method in ("FedAvg", "FedDF", "FedKD (Gong)", "DS-FL", "MHAT"):
-        yield audited(_cell("Leakage", method, ALIKE[method], SMALL_SCALE, 0))
-    for method, protection in {"FedID": {}, "FedID, unprotected": {"mode": "none"}}.items():
-        cell = audited(_cell("Leakage", method, FEDID, SMALL_SCALE, 0))
-        # A tenth of so few public records is less than the batch that feedback takes.
-        yield replace(cell, spread=replace(cell.spread, labelled=0.2), protection=protection)
 
 
 def _cell(

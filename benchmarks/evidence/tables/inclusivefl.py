@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
 from benchmarks.evidence.claims import Arm, Claim
-from benchmarks.evidence.tables.base import CONSTANT, Section, Table, audited
+from benchmarks.evidence.tables.base import Section, Table
 
 Method = Mapping[str, Any]
 
@@ -67,11 +67,6 @@ def cells(seed: int) -> Iterator[Cell]:
             cell = _cell(group, "sst2", method, algorithm, seed, SST2_SPREAD, model, SST2_RATE)
             cell = replace(cell, protection={"mode": "none"}, note=CLEAR)
             yield replace(cell, training={**cell.training, **training})
-    if not seed:
-        # At a constant rate, with the server's earlier default.
-        wide = {"name": "heterofl", "tiers": DEPTHS, "mix": "wide", "scaler": "training"}
-        yield audited(_attacked("AllLarge", tiered("alllarge", server_learning_rate=1e-2)))
-        yield audited(_attacked("HeteroFL", wide))
 
 
 def _cell(
@@ -87,21 +82,6 @@ def _cell(
     algorithm = {**algorithm, "rounds": ROUNDS}
     training = {"learning_rate": rate, "batch_size": 16}
     return Cell(data, method, seed, spread, algorithm, model, training, {}, 48, group)
-
-
-def _attacked(method: str, algorithm: Method) -> Cell:
-    training = {"learning_rate": NER_RATE, "batch_size": 16, "precision": "bfloat16"}
-    return Cell(
-        "ner trio",
-        method,
-        0,
-        NER_SPREAD,
-        algorithm,
-        {"pooling": "cls"},
-        CONSTANT | training,
-        max_length=48,
-        group="Leakage",
-    )
 
 
 FEW = "few records and rounds: a pretrained checkpoint changes little, so models stay similar"
