@@ -71,11 +71,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "Bytes and CPU of one sum in cohorts of 3 to 128 parties.",
             {"parties": (3, 10, 32, 100)},
         ),
-        "inquiry": Benchmark(
-            "benchmarks.micro.inquiry",
-            "CPU cost of finding a wrong tag, compared with a sum.",
-            {"parties": 4, "values": 20_000, "repeats": 1},
-        ),
         "dp": Benchmark(
             "benchmarks.micro.dp",
             "Cost of DP-SGD over plain training.",
@@ -121,8 +116,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "engine": Benchmark(
             "benchmarks.micro.engine",
-            "Exchanges over FLARE and in one process. --quick skips the start of a pilot.",
-            {"repeats": 20, "large_repeats": 2, "start": False},
+            "Exchanges over FLARE and in one process.",
+            {"repeats": 20, "large_repeats": 2},
         ),
         "startup": Benchmark(
             "benchmarks.micro.startup",

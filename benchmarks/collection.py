@@ -46,9 +46,6 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
     {
         "ade_cls": DataSet("classification", "f1", BINARY, positive="1", files=(ALL,)),
         "sst2": DataSet("classification", "accuracy", BINARY, files=GLUE),
-        "cola": DataSet("classification", "mcc", BINARY, files=GLUE),
-        "rte": DataSet("pair", "accuracy", BINARY, files=GLUE),
-        "wnli": DataSet("pair", "accuracy", BINARY, files=GLUE),
         "qnli": DataSet("pair", "accuracy", BINARY, files=GLUE),
         "ncbi_disease": DataSet("ner", "f1"),
         "ade_ner": DataSet("ner", "f1", files=(ALL,)),

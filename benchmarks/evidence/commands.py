@@ -14,7 +14,7 @@ from secure_fl.cli.group import INTERRUPTED, stop
 from secure_fl.errors import ModelError, RunError, SettingsError
 
 # Importing `benchmarks.evidence.tables` would import torch for a help text.
-TABLES = ("demo", "fedid", "fedkd", "inclusivefl", "adapters", "whole")
+TABLES = ("fedid", "fedkd", "inclusivefl", "adapters", "whole")
 OUTDATED, FAILED = 1, 5
 FOLDER, PAGE = Path("docs") / "results", Path("docs") / "results.md"
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -26,7 +26,6 @@ WEIGHTS = "model.safetensors"
 @click.command(
     epilog="""\b
 Examples:
-  python -m benchmarks papers --table demo                 built-in data: half a minute
   python -m benchmarks papers --table fedkd --jobs 2
   python -m benchmarks papers --table fedkd --only sst2 --seeds 1 --json fedkd.json
 

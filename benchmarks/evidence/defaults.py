@@ -99,6 +99,16 @@ class DefaultsRow:
         return f"**{text}**" if self.one_class else text
 
 
+COLUMNS: Columns = {
+    "set": "{r.set}",
+    "algorithm": "{r.name}",
+    "score": "{r.shown}",
+    "": "{r.metric}",
+    "one class": lambda row: "YES" if row.one_class else "no",
+    "CPU s": "{r.cpu_seconds:.0f}",
+}
+
+
 def measure(
     sets: Sequence[str] = tuple(SIZES),
     only: str = "",
@@ -123,7 +133,14 @@ def measure(
     store = Store(work)
     outcomes = [(cell, store.find(cell, planned.inputs.model.identity)) for cell in made]
     found = [row for cell, outcome in outcomes if outcome for row in rows(cell, outcome)]
-    return report(found)
+    return Report(
+        NAME,
+        {"parties": PARTIES} | {name: asdict(SIZES[name]) for name in sets},
+        SEED,
+        {"rows": [asdict(row) for row in found]},
+        [Grid.of("every algorithm at its defaults", found, COLUMNS)],
+        (Target("models at one class", 0, sum(row.one_class for row in found)),),
+    )
 
 
 def cells(sets: Iterable[str], only: str = "", records: int | None = None) -> list[Cell]:
@@ -187,26 +204,6 @@ def rows(cell: Cell, outcome: Outcome) -> Iterator[DefaultsRow]:
             one_class(answers),
             round(outcome["cpu_seconds"], 1),
         )
-
-
-def report(found: Sequence[DefaultsRow]) -> Report:
-    """Report all models, and how many of them answer one class."""
-    columns: Columns = {
-        "set": "{r.set}",
-        "algorithm": "{r.name}",
-        "score": "{r.shown}",
-        "": "{r.metric}",
-        "one class": lambda r: "YES" if r.one_class else "no",
-        "CPU s": "{r.cpu_seconds:.0f}",
-    }
-    return Report(
-        NAME,
-        {"parties": PARTIES} | {name: asdict(SIZES[name]) for name in {row.set for row in found}},
-        SEED,
-        {"rows": [asdict(row) for row in found]},
-        [Grid.of("every algorithm at its defaults", found, columns)],
-        (Target("models at one class", 0, sum(row.one_class for row in found)),),
-    )
 
 
 def page(folder: Path) -> Iterator[str]:

@@ -148,8 +148,6 @@ def _paper(evidence: Evidence, listed: Sequence[Row]) -> Iterator[str]:
     if evidence.missing:
         yield from ("", "## Missing cells", "")
         yield from (f"- {cell.title}" for cell in evidence.missing)
-    if found := sealing.pairs(evidence):
-        yield from ("", "## Sealed compared with clear", "", *sealing.markdown(found))
 
 
 def _conditions(evidence: Evidence) -> Iterator[str]:
@@ -193,7 +191,7 @@ def _results(evidence: Mapping[str, Evidence], listed: Mapping[str, Sequence[Row
         lines += ["", f"### {title}", "", *_claims(judged[name])]
         if one.table.remarks:
             lines += ["", one.table.remarks]
-    lines += ["", *sealing.summary([p for one in evidence.values() for p in sealing.pairs(one)])]
+    lines += ["", *sealing.summary([c for one in evidence.values() for c in sealing.changes(one)])]
     return _text([*lines, "", JUDGING])
 
 

@@ -92,8 +92,12 @@ def audited(
     epochs: int,
     models: tuple[int, int],
 ) -> list[AuditDocument]:
-    """Run the federation with each ε and audit membership in its released model."""
-    documents, shared = [], list[Any]()
+    """Run the federation with each ε and audit membership in its released model.
+
+    The shadows of both attacks, the control and the null have no ε, so they are trained once.
+    """
+    documents: list[AuditDocument] = []
+    shadows: list[Any] = []
     for epsilon in epsilons:
         name = "no DP" if epsilon is None else f"ε = {epsilon:g}"
         dp = "" if epsilon is None else DP.format(most=2 * epsilon, epsilon=epsilon)
@@ -102,29 +106,18 @@ def audited(
         Federation.of(loads(text), run).run()
         audit = Audit(run, quick=True, code=False)
         public = Public(audit)
-        shared = shared or _shared(public, models)
-        documents.append(build(audit, _trials(public, shared), ABOUT))
+        if not documents:
+            control, null = public.control, public.null
+            shadows = [
+                membership.shadows_for(public.prior, public.pool, count, name)
+                for name, count in zip((membership.LIRA, membership.RMIA), models, strict=True)
+            ]
+        assert public.released is not None  # noqa: S101 - FedAvg releases its model
+        trials = []
+        for attack, own in zip((membership.lira, membership.rmia), shadows, strict=True):
+            views = (control, public.released, null)
+            first, deployed, last = (attack(view, public.prior, shadows=own) for view in views)
+            trials.append(Trial(first, deployed, last))
+        documents.append(build(audit, trials, ABOUT))
         keep(documents[-1], run)
     return documents
-
-
-def _shared(public: Public, models: tuple[int, int]) -> list[Any]:
-    """Train the shadows of both attacks, the control and the null, which have no ε."""
-    names = (membership.LIRA, membership.RMIA)
-    made = [
-        membership.shadows_for(public.prior, public.pool, count, name)
-        for name, count in zip(names, models, strict=True)
-    ]
-    return [*made, public.control, public.null]
-
-
-def _trials(public: Public, shared: Sequence[Any]) -> list[Trial]:
-    many, few, control, null = shared
-    assert public.released is not None  # noqa: S101 - FedAvg releases its model
-    found = []
-    for attack, shadows in ((membership.lira, many), (membership.rmia, few)):
-        control_found, deployed, null_found = (
-            attack(view, public.prior, shadows=shadows) for view in (control, public.released, null)
-        )
-        found.append(Trial(control_found, deployed, null_found))
-    return found

@@ -34,49 +34,17 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "decade": tuple(map(str, range(10))),
 }
 QUESTIONS = """
-[[question]]
-name = "count"
-kind = "count"
-[[question]]
-name = "categories"
-kind = "categories"
-field = "label"
-values = ["a", "b", "c"]
-[[question]]
-name = "histogram"
-kind = "histogram"
-field = "age"
-low = 0
-high = 100
-bins = 50
-[[question]]
-name = "table"
-kind = "table"
-rows = "label"
-row_values = ["a", "b", "c"]
-columns = "sex"
-column_values = ["f", "m"]
-[[question]]
-name = "vocabulary"
-kind = "vocabulary"
-[[question]]
-name = "survival"
-kind = "survival"
-time = "days"
-event = "died"
-group = "sex"
-groups = ["f", "m"]
-horizon = 365
-[[question]]
-name = "duplicates"
-kind = "duplicates"
-[[question]]
-name = "noised"
-kind = "categories"
-field = "label"
-values = ["a", "b", "c"]
-epsilon = 0.5
-"""
+question = [
+  {name = "count", kind = "count"},
+  {name = "categories", kind = "categories", field = "label", values = ["a", "b", "c"]},
+  {name = "histogram", kind = "histogram", field = "age", low = 0, high = 100, bins = 50},
+  {name = "table", kind = "table", rows = "label", row_values = ["a", "b", "c"], columns = "sex", column_values = ["f", "m"]},
+  {name = "vocabulary", kind = "vocabulary"},
+  {name = "survival", kind = "survival", time = "days", event = "died", group = "sex", groups = ["f", "m"], horizon = 365},
+  {name = "duplicates", kind = "duplicates"},
+  {name = "noised", kind = "categories", field = "label", values = ["a", "b", "c"], epsilon = 0.5},
+]
+"""  # noqa: E501
 
 
 COLUMNS: Columns = {

@@ -1,4 +1,4 @@
-"""Cost of FLARE as the engine: exchanges compared with those in one process, and a pilot's start.
+"""Cost of FLARE as the engine: exchanges compared with those in one process.
 
 Three parties in processes of their own, over mutual TLS on loopback, answer a frame with one of the
 same size. The engine in one process passes the same frames to the same function.
@@ -19,10 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from benchmarks.measuring import start_pilot_process
 from benchmarks.report import Columns, Grid, Report, Target
-from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import free_port
 from secure_fl.coordinator.machine import Engine
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.local import LocalEngine
@@ -30,9 +27,6 @@ from secure_fl.errors import RunError
 from secure_fl.party.session import Session
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame
-from secure_fl.runs.folder import EVENTS
-from tests.support.local_pilot import plan_of
-from tests.support.pilot_folders import HUB, make_pilot_folders
 
 PARTY = """
 import sys
@@ -46,8 +40,7 @@ with FlareParty(name, url, TlsFiles.of_site(Path(folder, f"{name}.site"))) as pa
     party.serve(lambda frame: Frame(b"answer", frame.bulk))
 """
 SMALL, LARGE = 1_000, 20_000_000
-SMALL_LIMIT, LARGE_LIMIT, START_LIMIT = 0.050, 1.0, 30.0  # seconds
-LONGEST = 300.0
+SMALL_LIMIT, LARGE_LIMIT = 0.050, 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +61,8 @@ class _Answering:
         return Frame(b"answer", frame.bulk)
 
 
-def measure(
-    parties: int = 3, repeats: int = 100, large_repeats: int = 5, *, start: bool = True
-) -> Report:
-    """Time exchanges of both sizes over both engines, and the start of a pilot."""
+def measure(parties: int = 3, repeats: int = 100, large_repeats: int = 5) -> Report:
+    """Time exchanges of both sizes over both engines."""
     names = [f"hospital-{number}" for number in range(1, parties + 1)]
     local = LocalEngine(cast("Mapping[str, Session]", {name: _Answering() for name in names}))
     rows = _round_trips("in process", local, names, repeats, large_repeats)
@@ -85,19 +76,12 @@ def measure(
         "median": lambda r: f"{r.median_seconds * 1e3:.3f} ms",
         "slowest": lambda r: f"{r.slowest_seconds * 1e3:.3f} ms",
     }
-    grids = [Grid.of("round trips", rows, columns)]
     targets = [
         Target("a 1 KB exchange over FLARE, seconds", SMALL_LIMIT, rows[2].median_seconds),
         Target("a 20 MB exchange over FLARE, seconds", LARGE_LIMIT, rows[3].median_seconds),
     ]
-    if start:
-        results["pilot_seconds"] = pilot = pilot_start(names)
-        columns = {"": "{r[0]}", "seconds": "{r[1]:.1f}"}
-        grids.append(Grid.of("a pilot of one round", pilot.items(), columns))
-        what = "a pilot's start, from no keys to the first exchange, seconds"
-        targets.append(Target(what, START_LIMIT, pilot["first exchange"]))
     sizes = {"parties": parties, "repeats": repeats, "large_repeats": large_repeats}
-    return Report("engine", sizes, 0, results, grids, targets)
+    return Report("engine", sizes, 0, results, [Grid.of("round trips", rows, columns)], targets)
 
 
 @contextmanager
@@ -136,28 +120,6 @@ def _round_trips(
         times = times[1:]  # the first one allocates memory
         rows.append(ExchangeRow(engine, size, count, median(times), max(times)))
     return rows
-
-
-def pilot_start(names: Collection[str]) -> dict[str, float]:
-    """Measure the seconds from no keys to a pilot's first exchange, and to the end of one round."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        began = time.perf_counter()
-        plan = plan_of(FedAvg(rounds=1, epochs=3))
-        pilot = Path(folder, "pilot")
-        made = make_pilot_folders(pilot, sorted(names), plan, port=free_port(), size=120)
-        processes = [start_pilot_process(made, name) for name in (HUB, *names)]
-        for process in processes:
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        events = made.of(HUB) / "run" / EVENTS
-        while not (events.exists() and '"gathered"' in events.read_text()):
-            if processes[0].poll() is not None or time.perf_counter() - began > LONGEST:
-                raise _failed("the pilot did not start")
-            time.sleep(0.02)
-        first = time.perf_counter() - began
-        if processes[0].wait(LONGEST):
-            raise _failed("the pilot failed")
-        return {"first exchange": first, "one round and end": time.perf_counter() - began}
 
 
 def _failed(what: str) -> RunError:

@@ -9,10 +9,7 @@ everything, and a few hundredths are chance.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +21,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from benchmarks.peers import tables
-from benchmarks.peers.compare import NETWORKED, by_hand
+from benchmarks.peers.compare import NETWORKED, by_hand, run_stage
 from benchmarks.peers.environments import missing
 from benchmarks.peers.inside.job import FINAL, KEPT, TAPPED, Array, Job, take
 from benchmarks.peers.mishaps import MISHAPS, SERVER
@@ -79,41 +76,29 @@ def measure(
                 calm = folder / f"{name}-{CALM}"
                 judged = judge(Job(job), out, reference, mishap, calm)
                 rows[name][mishap] = json.loads(ran.read_text()) | judged
-    ran = {name: row for name, row in rows.items() if "error" not in row}
+    tried = {name: row for name, row in rows.items() if "error" not in row}
     sizes_of = {"sites": 4, "rounds": rounds, "records": records}
     return Report(
         "breaking",
         sizes_of,
         sizes.seed,
         {"rows": rows},
-        [tables.broken(ran), tables.learning(ran)],
+        [tables.broken(tried), tables.learning(tried)],
     )
 
 
 def fits(name: str, mishap: str) -> bool:
-    """Return True if a mishap exists for a system: only some hand out keys in a run."""
-    if name == WITHOUT_MASKS:  # a control
-        return mishap == "tap"
-    return mishap != "keys" or name in {"ours", "flower-secagg", "fedbiomed-secagg"}
+    """Return True if a mishap is tried on a system; the control without masks is only read."""
+    return name != WITHOUT_MASKS or mishap == "tap"
 
 
 def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str, Any]:
     """Run once, in a process and a network of its own."""
-    way, sites = WAYS[name], Job(job).sites
-    bin = homes / way.system / "bin" if way.system else Path(sys.executable).parent
-    found = MISHAPS.get(mishap)
+    sites, found = Job(job).sites, MISHAPS.get(mishap)
     where = SERVER if found and found.signal and found.who == SERVER else sites[1]
-    told = f"{mishap} {where}" if found else ""
-    command = [sys.executable, "-m", "benchmarks.peers.stage"]
-    command += [*map(str, (job, out, name, bin)), told]
     began = time.time()
-    done = subprocess.run(
-        ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)), *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PEERS_LONGEST": str(LONGEST)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PEERS_LONGEST": str(LONGEST)}
+    done = run_stage(name, job, out, homes, f"{mishap} {where}" if found else "", env=env)
     failed = out / FAILED
     why = failed.read_text() if failed.exists() else done.stderr[-600:]
     return {

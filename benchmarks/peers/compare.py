@@ -114,22 +114,31 @@ def by_hand(job: Job) -> dict[str, Any]:
     return weights
 
 
-def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, Any]) -> Turn | str:
-    """Run once, in a process and a network of its own; a text is the reason of a failure."""
+def run_stage(
+    name: str, job: Path, out: Path, homes: Path, mishap: str = "", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a system once, in a process and a network of its own; options are those of `run`."""
     way = WAYS[name]
-    if way.system and (why := missing(homes, way.system)):
-        return why
     bin = homes / way.system / "bin" if way.system else Path(sys.executable).parent
     command = [sys.executable, "-m", "benchmarks.peers.stage", *map(str, (job, out, name, bin))]
+    root = () if os.geteuid() == 0 else ("--map-root-user",)
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    return subprocess.run(
+        ["unshare", "--net", *root, *command, mishap],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, Any]) -> Turn | str:
+    """Run once and read the measurements; a text is the reason of a failure."""
+    if WAYS[name].system and (why := missing(homes, WAYS[name].system)):
+        return why
     try:
-        done = subprocess.run(
-            ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)), *command],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=2 * LONGEST,
-            check=False,
-        )
+        done = run_stage(name, job, out, homes, timeout=2 * LONGEST)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode:

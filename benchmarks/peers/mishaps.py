@@ -56,7 +56,6 @@ MISHAPS: Mapping[str, Mishap] = MappingProxyType(
         "again": Mishap("a site sends what it sent before", "site"),
         "tap": Mishap("the server looks at what each site sends", SERVER, reads=True),
         "alone": Mishap("the server adds one site alone", SERVER, reads=True),
-        "keys": Mishap("the server hands a site keys of its own", SERVER, reads=True),
     }
 )
 

@@ -11,17 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from torch import Tensor, full_like
 
 from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
 from benchmarks.peers.ways import SITE
 from secure_fl.algorithms import fedavg, updates
-from secure_fl.coordinator import step, steps
 from secure_fl.coordinator.step import Reply, SumStep
 from secure_fl.crypto import secret
-from secure_fl.crypto.masking import public_key
 from secure_fl.crypto.raw import to_parts
 from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.learning.anatomy import trainable
@@ -141,18 +138,6 @@ def add_one() -> None:
     SumStep.reply = replying  # type: ignore[method-assign]
 
 
-def hand_keys() -> None:
-    """Give every site masks' keys of the hub's own for all others."""
-    mine = public_key(bytes(16))
-    real = step.offers_to
-
-    def handing(member: str, offers: Any) -> Any:
-        told = real(member, offers)
-        return {name: msgspec.structs.replace(offer, public=mine) for name, offer in told.items()}
-
-    step.offers_to = steps.offers_to = handing  # type: ignore[attr-defined]
-
-
 def nan(Δ: Update) -> Update:
     """Training that went wrong."""
     return {name: full_like(change, float("nan")) for name, change in Δ.items()}
@@ -175,11 +160,11 @@ SITES: Mapping[str, Callable[[], None]] = {
 def lie(wrong: str, site: str, where: str) -> None:
     """Change this process as its role in the mishap wants it."""
     if site == "hub":
-        hub = {"tap": [listen], "alone": [listen, add_one], "keys": [listen, hand_keys]}
+        hub = {"tap": [listen], "alone": [listen, add_one]}
         for change in hub.get(wrong, []):
             change()
         return
-    if wrong in {"tap", "alone", "keys"}:
+    if wrong in {"tap", "alone"}:
         note()
         if site == where:
             open_alone()

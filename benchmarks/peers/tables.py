@@ -17,7 +17,6 @@ WHO_LEARNS = (
     ("tap", "learnt", "the server, by looking"),
     ("tap", "learnt_with_a_site", "the server, by looking, with one site's help"),
     ("alone", "learnt_from_model", "every site, if the server adds one site alone"),
-    ("keys", "learnt", "the server, if it hands a site keys of its own"),
 )
 Row = Mapping[str, Any]
 Rows = Mapping[str, Row]

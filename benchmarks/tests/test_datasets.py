@@ -139,16 +139,10 @@ def test_some_parties_may_learn_from_wrong_labels(folder: Path) -> None:
     assert changed == [round(0.4 * first), second, 0, 0, 0]
 
 
-def test_a_built_in_corpus_may_have_a_host() -> None:
-    *parties, host = silos(replace(HALF, sets=("built-in ade",)), None, seed=0)
-    assert [len(silo.train) for silo in (*parties, host)] == [14, 13, 13, 8]
-    assert (len(host.public), len(host.dev), len(host.test)) == (32, 4, 10)
-
-
 def test_missing_data_are_named(folder: Path) -> None:
     with pytest.raises(DataError) as caught:
-        collection.require(["sst2", "rte"], folder)
-    assert "rte" in str(caught.value) and "--data" in caught.value.fix
+        collection.require(["sst2", "qnli"], folder)
+    assert "qnli" in str(caught.value) and "--data" in caught.value.fix
     with pytest.raises(DataError):
         collection.find(folder / "nowhere")
     assert collection.find(folder) == folder.resolve()

@@ -81,6 +81,9 @@ def _cell(group: str, setting: Setting, data: str, method: str, seed: int) -> Ce
 
 
 SMALL, LARGE = Arm(LORA), (Arm(WHOLE),)
+NEAR = "Adapters are at most 1.5 points behind the whole model."
+FEW = "Adapters take at most 1/50 of the whole model's bytes."
+AHEAD = "Under DP-SGD adapters have a better AUROC than the whole model."
 TABLE = Table(
     "adapters",
     "Adapters compared with whole models",
@@ -96,27 +99,8 @@ TABLE = Table(
         ),
     ),
     claims=(
-        Claim(
-            "Adapters are at most 1.5 points behind the whole model.",
-            CLEAR,
-            SMALL,
-            LARGE,
-            more_than=-1.5,
-        ),
-        Claim(
-            "Adapters take at most 1/50 of the whole model's bytes.",
-            CLEAR,
-            SMALL,
-            LARGE,
-            more_than=50,
-            figure="bytes",
-        ),
-        Claim(
-            "Under DP-SGD adapters have a better AUROC than the whole model.",
-            PRIVATE,
-            SMALL,
-            LARGE,
-            figure="auroc",
-        ),
+        Claim(NEAR, CLEAR, SMALL, LARGE, more_than=-1.5),
+        Claim(FEW, CLEAR, SMALL, LARGE, more_than=50, figure="bytes"),
+        Claim(AHEAD, PRIVATE, SMALL, LARGE, figure="auroc"),
     ),
 )

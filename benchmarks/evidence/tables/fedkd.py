@@ -143,47 +143,18 @@ ADAM = "AdamW makes the entries of a step alike in size, which spreads its energ
 
 def score_claims(group: str) -> tuple[Claim, ...]:
     """List the paper's claims about scores; they are judged on whole data sets."""
+    room = "FedAvg of the whole model is better than its first two layers (room for improvement)."
+    near = "FedKD's teachers are at most one point behind FedAvg (the paper: comparable)."
+    better = "FedKD's teachers, which the paper uses, are better than local training."
+    student = "FedKD's student is better than FedAvg of a model as shallow."
+    why, ranking = LOCAL_TEACHER, "FedKD's teachers, average precision"
     return (
-        Claim(
-            "There is room for improvement: FedAvg of the whole model is better than its first "
-            "two layers.",
-            group,
-            WHOLE,
-            (FIRST_TWO,),
-        ),
-        Claim(
-            "FedKD's teachers, which the paper uses, are better than local training.",
-            group,
-            TEACHER,
-            (ALONE,),
-            reason=LOCAL_TEACHER,
-        ),
-        Claim(
-            "FedKD's teachers are comparable to FedAvg of the whole model (we test: at most one "
-            "point behind).",
-            group,
-            TEACHER,
-            (WHOLE,),
-            more_than=-1.0,
-            reason=LOCAL_TEACHER,
-        ),
-        Claim(
-            "FedKD's student is better than FedAvg of a model as shallow.",
-            group,
-            STUDENT,
-            (FIRST_TWO,),
-            reason=LOCAL_TEACHER,
-        ),
+        Claim(room, group, WHOLE, (FIRST_TWO,)),
+        Claim(better, group, TEACHER, (ALONE,), reason=why),
+        Claim(near, group, TEACHER, (WHOLE,), more_than=-1.0, reason=why),
+        Claim(student, group, STUDENT, (FIRST_TWO,), reason=why),
         Claim("FedKD's teachers, loss", group, TEACHER, (ALONE,), (), None, "loss"),
-        Claim(
-            "FedKD's teachers, average precision",
-            group,
-            TEACHER,
-            (ALONE,),
-            ("ade_cls",),
-            None,
-            "average_precision",
-        ),
+        Claim(ranking, group, TEACHER, (ALONE,), ("ade_cls",), None, "average_precision"),
     )
 
 
@@ -192,6 +163,16 @@ def _cost(method: str, data: str, times: float) -> Claim:
     return Claim(text, SCORES, Arm(method), (PLAIN_FEDAVG,), (data,), times, "bytes")
 
 
+def _factors(kind: str, times: float | None, reason: str = "") -> Claim:
+    text = f"Factors of {kind} take at most 1/{times} of the matrices (saving beyond depth)."
+    text = text if times else f"Factors of {kind}, in bytes"
+    ours, other = Arm(f"{kind}, factors"), (Arm(kind),)
+    return Claim(text, FIGURES, ours, other, (), times, "bytes", reason=reason)
+
+
+MUTUAL = "Mutual distillation lowers the teachers' loss on test records (Figure 2)."
+FRUGAL = "FedKD takes fewer bytes than FetchSGD at as many bits."
+TIED = "FedKD by our default (one network), teachers"
 TABLE = Table(
     "fedkd",
     "FedKD (Wu et al., arXiv 2108.13323)",
@@ -234,59 +215,21 @@ TABLE = Table(
         ),
     ),
     claims=(
-        Claim(
-            "Mutual distillation lowers the teachers' loss on test records (Figure 2).",
-            SCORES,
-            TEACHER,
-            (Arm(LABELS_ONLY),),
-            figure="loss",
-        ),
+        Claim(MUTUAL, SCORES, TEACHER, (Arm(LABELS_ONLY),), figure="loss"),
         _cost(FEDKD, "ade_cls", 11.4),
         _cost("FedKD 1", "ade_cls", 19.6),
         _cost(FEDKD, "sst2", 10.8),
         _cost("FedKD 1", "sst2", 18.6),
-        Claim(
-            "FedKD takes fewer bytes than FetchSGD at as many bits.",
-            SCORES,
-            TEACHER,
-            (Arm("FetchSGD, 4 bits"),),
-            ("ade_cls",),
-            1.0,
-            "bytes",
-        ),
-        *(
-            Claim(
-                f"Factors of {kind} take at most 1/3.7 of the whole matrices, the paper's saving "
-                "beyond its cut in depth.",
-                FIGURES,
-                Arm(f"{kind}, factors"),
-                (Arm(kind),),
-                (),
-                3.7,
-                "bytes",
-                reason=ADAM if "AdamW" in kind else "",
-            )
-            for kind in ("moves by AdamW", "gradients")
-        ),
-        Claim(
-            "Factors of moves by SGD, in bytes",
-            FIGURES,
-            Arm("moves by SGD, factors"),
-            (Arm("moves by SGD"),),
-            more_than=None,
-            figure="bytes",
-        ),
-        Claim(
-            "FedKD by our default (one network), teachers",
-            SCORES,
-            Arm(ONE_NETWORK),
-            (TEACHER, FIRST_TWO, WHOLE),
-            more_than=None,
-        ),
+        Claim(FRUGAL, SCORES, TEACHER, (Arm("FetchSGD, 4 bits"),), ("ade_cls",), 1.0, "bytes"),
+        _factors("moves by AdamW", 3.7, ADAM),
+        _factors("gradients", 3.7),
+        _factors("moves by SGD", None),
+        Claim(TIED, SCORES, Arm(ONE_NETWORK), (TEACHER, FIRST_TWO, WHOLE), more_than=None),
     ),
     remarks=(
         "FedKD saves bytes by depth and bits, not by rank: AdamW's steps are not low-rank. Scores "
-        "on few records are not judged; [whole data sets](results/whole.md) decide them. Our default ties the student to its "
-        "teacher's first layers ([why](choices.md#fedadam-and-fedkd-again))."
+        "on few records are not judged; [whole data sets](results/whole.md) decide them. Our "
+        "default ties the student to its teacher's first layers "
+        "([why](choices.md#fedadam-and-fedkd-again))."
     ),
 )

@@ -86,6 +86,10 @@ def _cell(
 
 FEW = "few records and rounds: a pretrained checkpoint changes little, so models stay similar"
 NEAR = "InclusiveFL is near AllLarge (we test: at most two points behind; in Table 3: 1.6)."
+BEST = "InclusiveFL is the best method for such devices (Local, AllSmall, HeteroFL)."
+BEST_LARGE = "InclusiveFL's large model is better than AllSmall's, ExclusiveFL's and HeteroFL's."
+HELPS = "Momentum distillation helps the smaller tiers (parties train by SGD)."
+BRIEF = "the momentum of a round is small compared with the update it is mixed into"
 ROOM = "There is room for improvement: AllLarge is better than AllSmall."
 
 
@@ -96,13 +100,7 @@ def large_claims(group: str) -> tuple[Claim, ...]:
     others = (small, strong["ExclusiveFL"], strong["HeteroFL"])
     return (
         Claim(ROOM, group, strong["AllLarge"], (small,)),
-        Claim(
-            "InclusiveFL's large model is better than AllSmall's, ExclusiveFL's and HeteroFL's.",
-            group,
-            full,
-            others,
-            reason=FEW,
-        ),
+        Claim(BEST_LARGE, group, full, others, reason=FEW),
         Claim(NEAR, group, full, (strong["AllLarge"],), more_than=-2.0, reason=FEW),
         Claim("HeteroFL is worse than AllSmall.", group, small, (strong["HeteroFL"],)),
     )
@@ -169,21 +167,9 @@ TABLE = Table(
     ),
     claims=(
         Claim(ROOM, ACROSS, LARGE, (SMALL,)),
-        Claim(
-            "InclusiveFL is the best method for such devices (Local, AllSmall, HeteroFL).",
-            ACROSS,
-            FULL,
-            (Arm("Local"), SMALL, Arm("HeteroFL")),
-            reason=FEW,
-        ),
+        Claim(BEST, ACROSS, FULL, (Arm("Local"), SMALL, Arm("HeteroFL")), reason=FEW),
         Claim(NEAR, ACROSS, FULL, (LARGE,), more_than=-2.0, reason=FEW),
-        Claim(
-            "Momentum distillation helps the smaller tiers (parties train by SGD).",
-            BY_SGD,
-            FULL,
-            (Arm("InclusiveFL without momentum"),),
-            reason="the momentum of a round is small compared with the update it is mixed into",
-        ),
+        Claim(HELPS, BY_SGD, FULL, (Arm("InclusiveFL without momentum"),), reason=BRIEF),
     ),
     remarks=(
         "In NER each tier has one hospital, so InclusiveFL's and HeteroFL's sums by tier are "

@@ -7,7 +7,6 @@ from itertools import count
 import numpy as np
 from fedbiomed.researcher.aggregators.fedavg import FedAverage
 from fedbiomed.researcher.secagg import LomSecureAggregation, SecureAggregation
-from fedbiomed_keys import Between
 
 
 class LyingAverage(FedAverage):
@@ -32,16 +31,12 @@ class LyingAverage(FedAverage):
 class ListeningSecagg(LomSecureAggregation):
     """Keeps each node's masked values as they come; where it is to, it opens one node's alone."""
 
-    job = between = None
+    job = None
     rounds = count(1)
 
     def aggregate(self, *rest, model_params, total_sample_size, encryption_factors, **named):
         """Look at each before they are added."""
         number = next(self.rounds)
-        if self.between:
-            agreed = self.dh.secagg_id
-            model_params = self.between.unmasked(model_params, agreed, number - 1)
-            encryption_factors = self.between.unmasked(encryption_factors, agreed, number - 1)
         for place, held in enumerate(model_params.values()):
             self.job.tap(number, place, {"0": np.array(held, float)})
         if self.job.wrong == "alone":
@@ -54,8 +49,5 @@ class ListeningSecagg(LomSecureAggregation):
 def listening(job):
     """Secure aggregation for an experiment, which listens."""
     ListeningSecagg.job, made = job, SecureAggregation()
-    if job.wrong == "keys":
-        ListeningSecagg.between = Between()
-        ListeningSecagg.between.stand()
     made._SecureAggregation__secagg = ListeningSecagg()
     return made

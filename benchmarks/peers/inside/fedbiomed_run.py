@@ -13,7 +13,7 @@ from fedbiomed_plan import TAG, Plan
 from job import Job, trained
 
 job, secagg = Job(), sys.argv[1] == "secagg"
-reads, begun = job.wrong in {"tap", "alone", "keys"}, Path("begun")
+reads, begun = job.wrong in {"tap", "alone"}, Path("begun")
 if begun.exists():  # this script was killed, and is started again
     experiment = Experiment.load_breakpoint()
     experiment.set_round_limit(job.rounds)

@@ -10,7 +10,6 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from app.between import Between
 from app.job import Job
 from app.plain import lead as lead_plain
 from app.secagg import lead as lead_secagg
@@ -73,8 +72,8 @@ class LyingSecAgg(SecAggPlusWorkflow):
     """Listens; where it is to, it says that all sites but one are gone, and goes on."""
 
     def __call__(self, grid, context):
-        """Run the protocol over a grid that listens, or that puts itself between the sites."""
-        super().__call__((Between if Job().wrong == "keys" else Listening)(grid), context)
+        """Run the protocol over a grid that listens."""
+        super().__call__(Listening(grid), context)
 
     def collect_masked_vectors_stage(self, grid, context, state):
         """Take the masked vector of one site for the sum."""
