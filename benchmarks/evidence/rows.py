@@ -103,11 +103,8 @@ class Row:
             **{name: self.first[name] for name in ("rounds", "parties", "records", "metric")},
             **scores,
             "bytes": {"both": self.bytes, "times_less": self.times_less},
-            "seconds": self.mean("seconds"),
-            "cpu_seconds": self.mean("cpu_seconds"),
-            "privacy_share": self.mean("privacy_share"),
-            "algorithm": self.first["algorithm"],
-            "protection": self.first["protection"],
+            **{name: self.mean(name) for name in ("seconds", "cpu_seconds", "privacy_share")},
+            **{name: self.first[name] for name in ("algorithm", "protection")},
         }
 
 

@@ -7,11 +7,8 @@ show the growth of the protocol itself. Parties run one after the other in this 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -22,17 +19,6 @@ from secure_fl.settings import Protection, ProtectionSettings
 
 PARTIES = (3, 10, 32, 64, 128)
 FIRST, STEADY = 2, 2  # exchanges before the second sum's question, and those of one sum
-GROWTH: Mapping[str, Callable[[float], float]] = MappingProxyType(
-    {
-        "1": lambda n: 1.0,
-        "log n": math.log,
-        "n": lambda n: n,
-        "n log n": lambda n: n * math.log(n),
-        "n^2": lambda n: n * n,
-    }
-)
-
-
 COLUMNS: Columns = {
     "mode": "{r.mode}",
     "parties": "{r.parties}",
@@ -66,45 +52,13 @@ def measure(
     """Measure cohorts of every size, with masks alone and with ciphertexts."""
     modes: tuple[Protection, ...] = ("secagg", "he+secagg")
     rows = [_row(mode, n, values, repeats, seed) for mode in modes for n in parties]
-    masked = [row for row in rows if row.mode == "secagg"]
-    growth = {
-        what: fit([row.parties for row in masked], [getattr(row, what) for row in masked])
-        for what in ("party_up_bytes", "party_down_bytes", "party_ms", "coordinator_ms")
-    }
-    grown = Grid.of(
-        "growth with the number of parties n",
-        growth.items(),
-        {
-            "mode secagg": "{r[0]}",
-            "best fit": "{r[1][best]}",
-            "exponent": "{r[1][exponent]:.2f}",
-            "between the last two": "{r[1][exponent_at_the_end]:.2f}",
-        },
-    )
     return Report(
         "protocol",
         {"parties": list(parties), "values": values, "repeats": repeats},
         seed,
-        {"rows": [asdict(row) for row in rows], "growth": growth},
-        [Grid.of(f"one sum of {values} values, CPU and bytes", rows, COLUMNS), grown],
+        {"rows": [asdict(row) for row in rows]},
+        [Grid.of(f"one sum of {values} values, CPU and bytes", rows, COLUMNS)],
     )
-
-
-def fit(sizes: Sequence[int], costs: Sequence[float]) -> dict[str, Any]:
-    """Fit cost = a + b·f(n) for each growth, by relative error; also the slope in log-log."""
-    n, y = np.array(sizes, np.float64), np.array(costs, np.float64)
-    errors: dict[str, float] = {}
-    for name, growth in GROWTH.items():
-        basis = np.stack([np.ones_like(n), [growth(x) for x in n]], 1) / y[:, None]
-        if name == "1":
-            basis = basis[:, :1]
-        factors, *_ = np.linalg.lstsq(basis, np.ones_like(y), rcond=None)
-        errors[name] = float(np.sqrt(np.mean((basis @ factors - 1) ** 2)))
-    exponent = float(np.polyfit(np.log(n), np.log(y), 1)[0]) if len(sizes) > 1 else 0.0
-    last = float(np.log(y[-1] / y[-2]) / np.log(n[-1] / n[-2])) if len(sizes) > 1 else 0.0
-    least = min(errors.values())  # the simplest of equally good ones
-    best = next(name for name, error in errors.items() if error <= least + 1e-9)
-    return {"best": best, "exponent": exponent, "exponent_at_the_end": last, "errors": errors}
 
 
 def _row(mode: Protection, parties: int, values: int, repeats: int, seed: int) -> ProtocolRow:

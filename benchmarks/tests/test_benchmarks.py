@@ -45,13 +45,6 @@ def test_protocol_measures_every_cohort() -> None:
     assert all(row["party_up_bytes"] > 0 and row["party_ms"] > 0 for row in found["rows"])
 
 
-@pytest.mark.parametrize("name", list(protocol.GROWTH))
-def test_the_fit_finds_the_growth_of_its_data(name: str) -> None:
-    sizes = (3, 10, 32, 100, 1000)
-    costs = [7 + 2 * protocol.GROWTH[name](n) for n in sizes]
-    assert protocol.fit(sizes, costs)["best"] == name
-
-
 def test_large_sums_are_measured_in_processes() -> None:
     rows = document(large.measure(calls=(50_000,), blocks=(20_000, 30_000)))["rows"]
     assert [(row["sums"], row["values"]) for row in rows] == [(1, 50_000), (2, 50_000)]

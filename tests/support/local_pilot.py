@@ -37,7 +37,7 @@ Approvals = Callable[[Proposal], list[Approved]]
 
 
 def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
-    """What `testing.hospitals.small` trains, as a plan."""
+    """Make the plan of the federation of `testing.hospitals.small`."""
     given = {
         "task": TaskSettings(labels=LABELS, max_length=32),
         "model": ModelSettings(layers=1),
@@ -101,7 +101,7 @@ class LocalPilot:
         )
 
     def listener(self, name: str) -> Listener:
-        """What hears the events of a hospital's process."""
+        """Return the listener of a hospital's process."""
         return self.listeners.get(name, self.events.append)
 
     def kill(self, name: str) -> None:
@@ -110,7 +110,7 @@ class LocalPilot:
         self.processes[name].close()
 
     def connected(self) -> frozenset[str]:
-        """Who is up."""
+        """Return the running hospitals."""
         return frozenset(self.members) - self.down
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
@@ -130,14 +130,14 @@ class LocalPilot:
                 yield party, answer
 
     def lead(self, **options: Any) -> RunLeader:
-        """What leads a run of the plan to its end; options are `RunLeader`'s."""
+        """Make the leader of a run of the plan; options are `RunLeader`'s."""
         recorder = EventLog("coordinator", self.events.append)
         return RunLeader(
             self, self.coordinator, self.roster, self.plan, recorder, sleep=self.nap, **options
         )
 
     def nap(self, seconds: float) -> None:
-        """Who is down comes back while the coordinator waits."""
+        """Restart killed hospitals while the coordinator waits."""
         for name in sorted(self.down):
             self.start(name)
 

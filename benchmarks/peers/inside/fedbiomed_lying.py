@@ -1,4 +1,4 @@
-"""Fed-BioMed's own aggregation with a lie: it listens, adds one node alone, or opens each."""
+"""Fed-BioMed's aggregation with a lie: it eavesdrops, or adds one node alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fedbiomed.researcher.secagg import LomSecureAggregation, SecureAggregation
 
 
 class LyingAverage(FedAverage):
-    """Keeps each node's weights as they come; where it is to, it takes one node's for all."""
+    """Saves each node's weights; with the lie `alone` it uses one node's only."""
 
     def __init__(self, job):
         super().__init__()
         self._job, self._rounds = job, count(1)
 
     def aggregate(self, model_params, weights, *rest, **named):
-        """Look at each before they are added."""
+        """Save each before the sum."""
         number = next(self._rounds)
         for place, held in enumerate(model_params.values()):
             arrays = {name: np.asarray(values) for name, values in held.items()}
@@ -29,13 +29,13 @@ class LyingAverage(FedAverage):
 
 
 class ListeningSecagg(LomSecureAggregation):
-    """Keeps each node's masked values as they come; where it is to, it opens one node's alone."""
+    """Saves each node's masked values; with the lie `alone` it opens one node's only."""
 
     job = None
     rounds = count(1)
 
     def aggregate(self, *rest, model_params, total_sample_size, encryption_factors, **named):
-        """Look at each before they are added."""
+        """Save each before the sum."""
         number = next(self.rounds)
         for place, held in enumerate(model_params.values()):
             self.job.tap(number, place, {"0": np.array(held, float)})
@@ -47,7 +47,7 @@ class ListeningSecagg(LomSecureAggregation):
 
 
 def listening(job):
-    """Secure aggregation for an experiment, which listens."""
+    """Make secure aggregation that eavesdrops."""
     ListeningSecagg.job, made = job, SecureAggregation()
     made._SecureAggregation__secagg = ListeningSecagg()
     return made
