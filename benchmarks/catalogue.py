@@ -78,12 +78,12 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "savings": Benchmark(
             "benchmarks.micro.savings",
-            "Savings by bfloat16, checkpointing and batches of one length.",
+            "Savings by bfloat16, checkpointing and bucketing.",
             {"records": 32, "repeats": 1, "prompts": 24, "model": "tiny"},
         ),
         "adapters": Benchmark(
             "benchmarks.federations.adapters",
-            "Bytes and cost of adapters of ModernBERT-base, and of DP-SGD with them.",
+            "Bytes and cost of adapters of ModernBERT-base.",
             {"scale": 4, "tokens": 16, "dp_records": 64, "repeats": 1},
         ),
         "round": Benchmark(
@@ -164,7 +164,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "tuned": Benchmark(
             "benchmarks.federations.tuned",
-            "FedAvg's defaults and the result of tune, compared with a grid.",
+            "FedAvg's defaults and tune's result, compared with a grid.",
             {"corpora": ("ade",), "size": 16, "passes": (1,)},
             (
                 _several("--corpus", "corpora", "Built-in records.", ("ade", "pairs", "ner")),
@@ -174,7 +174,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "process-storms": Benchmark(
             "benchmarks.storms.process_storms",
-            "Pilots of processes in which one machine lies and others are killed.",
+            "Pilots in which one machine lies and others are killed.",
             {"storms": 1},
             (
                 _count("--storms", "Number of storms. [default: 300]"),
