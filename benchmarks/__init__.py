@@ -1,1 +1,1 @@
-"""What the project claims, measured: each benchmark prints a table and writes JSON."""
+"""Measurements of the project's claims: each benchmark prints tables and writes JSON."""

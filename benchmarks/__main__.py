@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: measure on this machine what the documentation claims."""
+"""`python -m benchmarks NAME`: measure the documentation's claims on this machine."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         for name, found in BENCHMARKS.items()
     }
     | {
-        "all": Lazy("benchmarks.commands", "everything", "Run them all, one after the other."),
+        "all": Lazy("benchmarks.commands", "everything", "Run all short benchmarks."),
         "golden": Lazy(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),
-        "house": Lazy("benchmarks.house", "house", "Count what the checkout is made of."),
+        "house": Lazy("benchmarks.house", "house", "Print the size and structure of the checkout."),
         "papers": Lazy(
-            "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
+            "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."
         ),
         "halved": Lazy(
-            "benchmarks.evidence.halved", "halved", "Write the checkpoint of the table `whole`."
+            "benchmarks.evidence.commands", "halved", "Write the checkpoint of the table `whole`."
         ),
         "results": Lazy(
-            "benchmarks.evidence.results_command", "results", "Write the pages of those tables."
+            "benchmarks.evidence.commands", "results", "Write the pages of those tables."
         ),
     }
 )
 
 
 class Benchmarks(Program):
-    """The program: a benchmark's command is made from its entry in the catalogue."""
+    """The program; it makes a benchmark's command from its entry in the catalogue."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Make or import a command."""
@@ -52,17 +52,17 @@ class Benchmarks(Program):
     commands_on_use=COMMANDS,
     epilog="""\
 Examples:
-  python -m benchmarks crypto             ours beside NVFLARE's way, 1,000,000 values
-  python -m benchmarks all --quick        small sizes: what is there to see, in a minute or two
+  python -m benchmarks crypto             a protected sum of 1,000,000 values in every mode
+  python -m benchmarks all --quick        all short benchmarks at small sizes
   python -m benchmarks crypto --json --out crypto.json
   python -m benchmarks papers --table fedkd          a paper's table, on real text
-  python -m benchmarks results                       the pages of all tables, beside the papers'
+  python -m benchmarks results                       the pages of all tables
 """,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def main() -> None:
-    """Measure this machine: CPU time, bytes and memory, beside the alternatives."""
+    """Measure CPU time, bytes and memory on this machine."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmarks by name: which module measures, in a line what, and at which small sizes."""
+"""The benchmarks by name: module, help, small sizes, and options."""
 
 from __future__ import annotations
 
@@ -13,49 +13,53 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A module with `measure(**sizes) -> Report`, and the options that choose sizes.
-
-    The first sentence of `help` stands in the list.
-    """
+    """A module with `measure(**sizes) -> Report`, and the options that choose sizes."""
 
     module: str
-    help: str
-    quick: Mapping[str, Any] = field(default_factory=dict)  # show a figure's structure in seconds
+    help: str  # its first sentence is in the list of commands
+    quick: Mapping[str, Any] = field(default_factory=dict)  # sizes that take seconds
     options: tuple[click.Option, ...] = ()
+    alone: bool = False  # takes minutes or hours: not part of `all`
 
 
-SEED = click.Option(["--seed"], type=int, help="Which of them. [default: 0]")
-STORMS = click.Option(
-    ["--storms"], metavar="COUNT", type=click.IntRange(min=1), help="So many. [default: 300]"
+def _count(flag: str, text: str, least: int = 1) -> click.Option:
+    return click.Option([flag], metavar="COUNT", type=click.IntRange(min=least), help=text)
+
+
+def _text(flag: str, metavar: str, text: str) -> click.Option:
+    return click.Option([flag], metavar=metavar, help=text)
+
+
+def _several(flag: str, name: str, text: str, choices: tuple[str, ...] = ()) -> click.Option:
+    return click.Option(
+        [flag, name],
+        multiple=True,
+        type=click.Choice(choices) if choices else None,
+        callback=lambda _ctx, _option, names: names or None,
+        help=f"{text} Can be repeated. [default: all]",
+    )
+
+
+def _path(flag: str, metavar: str, text: str) -> click.Option:
+    kind = click.Path(dir_okay=metavar == "FOLDER", file_okay=metavar == "FILE", path_type=Path)
+    return click.Option([flag], metavar=metavar, type=kind, help=text)
+
+
+SEED = click.Option(["--seed"], type=int, help="Random seed. [default: 0]")
+CELLS = _path("--cells", "FILE", "Save finished runs in this file, and skip those that it holds.")
+MODEL = _text("--model", "NAME_OR_FOLDER", "Checkpoint, as for `papers`.")
+ENVIRONMENTS = _text(
+    "--environments",
+    "FOLDER",
+    "Folder of `python -m benchmarks.peers.environments FOLDER`. [default: peers]",
 )
-WITHIN = click.Option(
-    ["--within"], metavar="EXCHANGES", type=click.IntRange(min=3), help="Kills. [default: 30]"
-)
-CELLS = click.Option(
-    ["--cells"],
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Add to this file as each ends, and do not run again what it holds.",
-)
-MODEL = click.Option(["--model"], metavar="NAME_OR_FOLDER", help="The checkpoint, as for `papers`.")
-SCALES = click.Choice(["1", "2", "4", "8", "16", "32"])
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {
         "crypto": Benchmark(
             "benchmarks.micro.crypto",
-            "A protected sum: bytes and CPU, ours beside NVFLARE's way.",
+            "Bytes and CPU of a protected sum, in every mode.",
             {"values": 100_000, "repeats": 1},
-        ),
-        "overhead": Benchmark(
-            "benchmarks.federations.overhead",
-            "What a round takes over a bare training loop.",
-            {"parties": 3, "records": 64, "rounds": 2, "repeats": 1},
-        ),
-        "memory": Benchmark(
-            "benchmarks.micro.memory",
-            "The coordinator's peak memory as cohorts grow.",
-            {"values": 100_000, "parties": (4, 16)},
         ),
         "large": Benchmark(
             "benchmarks.micro.large",
@@ -69,299 +73,152 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "dp": Benchmark(
             "benchmarks.micro.dp",
-            "What DP-SGD costs over plain training.",
+            "Cost of DP-SGD over plain training.",
             {"records": 96, "repeats": 1, "layers": 1},
         ),
         "savings": Benchmark(
             "benchmarks.micro.savings",
-            "What bfloat16, checkpointing and batches of one length save.",
+            "Savings by bfloat16, checkpointing and bucketing.",
             {"records": 32, "repeats": 1, "prompts": 24, "model": "tiny"},
+        ),
+        "adapters": Benchmark(
+            "benchmarks.federations.adapters",
+            "Bytes and cost of adapters of ModernBERT-base.",
+            {"scale": 4, "tokens": 16, "dp_records": 64, "repeats": 1},
+        ),
+        "round": Benchmark(
+            "benchmarks.federations.round",
+            "Time of a simulated round by its parts, for every algorithm.",
+            {"records": 16, "batch": 8, "model": "tiny", "names": ("fedavg", "fedkd", "fedid")},
+            (MODEL,),
         ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",
             "Questions over ten hospitals, and a thousand that attack.",
             {"parties": 3, "records": 100, "questions": 20},
         ),
-        "wire": Benchmark(
-            "benchmarks.federations.wire",
-            "What FedKD sends, beside plain FedAvg of its teacher.",
-            {"records": 16, "rounds": 2, "model": "tiny", "scale": 8},
-        ),
-        "adapters": Benchmark(
-            "benchmarks.federations.adapters",
-            "What adapters of ModernBERT-base send and cost, with DP-SGD.",
-            {"scale": 4, "tokens": 16, "dp_records": 64, "repeats": 1},
-        ),
-        "layers": Benchmark(
-            "benchmarks.federations.layers",
-            "InclusiveFL's sums over BERT-base's layers, beside training.",
-            {"scale": 16, "batch": 4},
-            (
-                click.Option(
-                    ["--scale"],
-                    type=SCALES,
-                    callback=lambda _ctx, _option, text: text and int(text),
-                    help="Divide BERT-base's widths; 1 takes 14 GB. [default: 2]",
-                ),
-            ),
-        ),
-        "interactive": Benchmark(
-            "benchmarks.federations.interactive",
-            "What protection adds to a step of FedID. --quick leaves whole rounds out.",
-            {"steps": 5, "turns": 2, "federate": False},
-        ),
-        "round": Benchmark(
-            "benchmarks.federations.round",
-            "Where a simulated round's time goes, for every algorithm.",
-            {"records": 16, "batch": 8, "model": "tiny", "names": ("fedavg", "fedkd", "fedid")},
-            (MODEL,),
-        ),
         "audits": Benchmark(
             "benchmarks.federations.audits",
-            "How long audits take. --quick leaves the full one out.",
+            "Seconds of audits. --quick skips the full audit and the checkpoint's.",
             {"full": False, "words": 3_000, "turns": 1},
-        ),
-        "quick-audit": Benchmark(
-            "benchmarks.federations.quick_audit",
-            "How long quick audits take. --quick leaves out the checkpoint of six layers.",
-            {"large": False},
         ),
         "leakage": Benchmark(
             "benchmarks.federations.leakage",
             "Membership attacks on runs of different ε, as a curve.",
             {"size": 16, "rounds": 1, "epochs": 1, "models": (4, 2), "epsilons": (4.0, None)},
-            (
-                click.Option(
-                    ["--pages"],
-                    metavar="FOLDER",
-                    type=click.Path(file_okay=False, path_type=Path),
-                    help="Keep the runs, their pages and the picture here.",
-                ),
-            ),
-        ),
-        "engine": Benchmark(
-            "benchmarks.micro.engine.compare",
-            "What FLARE costs beside one process. --quick leaves rounds and start out.",
-            {"repeats": 20, "large_repeats": 2, "whole": False},
-        ),
-        "evaluation": Benchmark(
-            "benchmarks.federations.evaluation",
-            "What an evaluation takes over its models' forward passes.",
-            {"records": 16, "repeats": 1, "model": "tiny"},
+            (_path("--pages", "FOLDER", "Keep the runs, their pages and the picture here."),),
         ),
         "guard": Benchmark(
             "benchmarks.federations.guard",
-            "What a guard does against one bad hospital of eight.",
+            "Effect of the guard against one bad hospital of eight.",
             {"sets": ("built-in ade",), "seeds": 1, "rounds": 3, "records": 240},
             (CELLS,),
         ),
+        "engine": Benchmark(
+            "benchmarks.micro.engine",
+            "Exchanges over FLARE and in one process.",
+            {"repeats": 20, "large_repeats": 2},
+        ),
+        "startup": Benchmark(
+            "benchmarks.micro.startup",
+            "Seconds of the import and of the help text.",
+            {"repeats": 3},
+        ),
         "network": Benchmark(
             "benchmarks.federations.network",
-            "What a hospital's line costs pilots of FedKD and FedID. It needs root and iproute2.",
+            "Cost of a bad line for pilots of FedKD and FedID. It needs root and iproute2.",
             {"rounds": 4},
             (
-                click.Option(["--rounds"], type=click.IntRange(min=3), help="[default: 8]"),
+                _count("--rounds", "Rounds. [default: 8]", least=3),
                 click.Option(
                     ["--loss"],
                     metavar="SHARE",
                     type=click.FloatRange(0, 0.5),
-                    help="Of packets, over bad lines. [default: 0.01]",
+                    help="Share of lost packets on bad lines. [default: 0.01]",
                 ),
                 MODEL,
-                click.Option(
-                    ["--congestion"],
-                    metavar="NAME",
-                    help="TCP's control of it: bbr, cubic. [default: the machine's]",
+                _text(
+                    "--congestion",
+                    "NAME",
+                    "TCP's congestion control: bbr, cubic. [default: the machine's]",
                 ),
             ),
+            alone=True,
         ),
         "crowd": Benchmark(
             "benchmarks.federations.crowd",
             "A pilot of thirty hospital processes: memory, CPU, rounds.",
             {"hospitals": 4, "rounds": 2},
+            alone=True,
         ),
-        "blackouts": Benchmark(
-            "benchmarks.federations.blackouts",
-            "Pilots over blackouts of many minutes. It needs root and iproute2.",
-            {"short": 0.5, "long": 0.7},
+        "defaults": Benchmark(
+            "benchmarks.evidence.defaults",
+            "Results of every algorithm at its default settings.",
+            {"sets": ("built-in ade",), "only": "fedavg", "records": 96},
+            (
+                _several("--set", "sets", "Data set, such as sst2."),
+                _text("--only", "TEXT", "Algorithms with this in the name."),
+                _path("--work", "FOLDER", "Finished cells. [default: docs/results/defaults]"),
+            ),
+            alone=True,
         ),
-        "startup": Benchmark(
-            "benchmarks.micro.startup",
-            "How long the import and the help text take.",
-            {"repeats": 3},
+        "tuned": Benchmark(
+            "benchmarks.federations.tuned",
+            "FedAvg's defaults and tune's result, compared with a grid.",
+            {"corpora": ("ade",), "size": 16, "passes": (1,)},
+            (
+                _several("--corpus", "corpora", "Built-in records.", ("ade", "pairs", "ner")),
+                click.Option(["--seed"], type=int, help="Of records and models. [default: 7]"),
+            ),
+            alone=True,
+        ),
+        "process-storms": Benchmark(
+            "benchmarks.storms.process_storms",
+            "Pilots in which one machine lies and others are killed.",
+            {"storms": 1},
+            (
+                _count("--storms", "Number of storms. [default: 300]"),
+                SEED,
+                _count("--within", "Exchanges in which kills are drawn. [default: 30]", least=3),
+                CELLS,
+                _count("--jobs", "Storms at a time. [default: 1]"),
+            ),
+            alone=True,
+        ),
+        "fuzz": Benchmark(
+            "benchmarks.micro.fuzz",
+            "Mutated frames at both ends of a run.",
+            {"mutants": 3_000},
+            (_count("--mutants", "Mutants, at least. [default: 1000000]"), SEED),
+            alone=True,
         ),
         "peers": Benchmark(
             "benchmarks.peers.compare",
             "The same job on other systems and here, side by side.",
             {"names": ("ours", "ours-simulated"), "turns": 1, "rounds": 4, "records": 32},
             (
-                click.Option(
-                    ["--environments"],
-                    metavar="FOLDER",
-                    help="Where `python -m benchmarks.peers.environments FOLDER` installed them."
-                    " [default: peers]",
-                ),
-                click.Option(
-                    ["--only", "names"],
-                    metavar="WAY",
-                    multiple=True,
-                    callback=lambda _ctx, _option, names: names or None,
-                    help="These ways of `benchmarks.peers.ways` alone; may be repeated.",
-                ),
-                click.Option(
-                    ["--turns"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=1),
-                    help="Runs of each. [default: 5]",
-                ),
-                click.Option(
-                    ["--sites"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=3),
-                    help="[default: 4; simulated: 100]",
-                ),
-                click.Option(
-                    ["--records"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=1),
-                    help="Of each site. [default: 120; simulated: 24]",
-                ),
-                click.Option(
-                    ["--rounds"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=3),
-                    help="[default: 4]",
-                ),
-                click.Option(
-                    ["--model"],
-                    metavar="NAME",
-                    help="tiny, 1M, 10M or 100M values, or a checkpoint. [default: tiny]",
-                ),
-                click.Option(
-                    ["--data"],
-                    metavar="FOLDER",
-                    help="Data sets, of which ade_cls is taken. [default: built-in notes]",
-                ),
+                ENVIRONMENTS,
+                _several("--only", "names", "One of `benchmarks.peers.ways`."),
+                _count("--turns", "Runs of each. [default: 5]"),
+                _count("--sites", "Sites. [default: 4; simulated: 100]", least=3),
+                _count("--records", "Records of each site. [default: 120; simulated: 24]"),
+                _count("--rounds", "Rounds. [default: 4]", least=3),
+                _text("--model", "NAME", "tiny, 1M, 10M, 100M, or a checkpoint. [default: tiny]"),
+                _text("--data", "FOLDER", "Data sets with ade_cls. [default: built-in notes]"),
                 click.Option(["--simulated"], is_flag=True, help="Many clients in one process."),
-                click.Option(
-                    ["--threads"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=1),
-                    help="Of each process. [default: 1]",
-                ),
+                _count("--threads", "Threads of each process. [default: 1]"),
             ),
-        ),
-        "defaults": Benchmark(
-            "benchmarks.evidence.defaults",
-            "What every algorithm learns with nothing but records given.",
-            {"sets": ("built-in ade",), "only": "fedavg", "records": 96},
-            (
-                click.Option(
-                    ["--set", "sets"],
-                    multiple=True,
-                    callback=lambda _ctx, _option, names: names or None,
-                    help="Which set, such as sst2. Can be repeated. [default: all]",
-                ),
-                click.Option(["--only"], metavar="TEXT", help="Algorithms with this in the name."),
-                click.Option(
-                    ["--work"],
-                    metavar="FOLDER",
-                    type=click.Path(file_okay=False, path_type=Path),
-                    help="Where finished cells are kept. [default: docs/results/defaults]",
-                ),
-            ),
-        ),
-        "tuned": Benchmark(
-            "benchmarks.federations.tuned",
-            "FedAvg's defaults and what tune finds, beside a grid.",
-            {"corpora": ("ade",), "size": 16, "passes": (1,)},
-            (
-                click.Option(
-                    ["--corpus", "corpora"],
-                    type=click.Choice(("ade", "pairs", "ner")),
-                    multiple=True,
-                    callback=lambda _ctx, _option, names: names or None,
-                    help="Which built-in records. Can be repeated. [default: all]",
-                ),
-                click.Option(["--seed"], type=int, help="Of records and models. [default: 7]"),
-            ),
+            alone=True,
         ),
         "breaking": Benchmark(
             "benchmarks.peers.breaking",
-            "What kills, lies and taps do to runs, of peers and here.",
+            "Kills, lies and eavesdropping, on other systems and here.",
             {"names": ("ours",), "mishaps": ("nan",), "records": 32},
             (
-                click.Option(
-                    ["--environments"],
-                    metavar="FOLDER",
-                    help="Where `python -m benchmarks.peers.environments FOLDER` installed them."
-                    " [default: peers]",
-                ),
-                click.Option(
-                    ["--work"],
-                    metavar="FOLDER",
-                    help="Keeps what runs leave here; those that it holds are not run again.",
-                ),
+                ENVIRONMENTS,
+                _text("--work", "FOLDER", "Keep runs here, and skip those that it holds."),
             ),
+            alone=True,
         ),
-        "tag": Benchmark(
-            "benchmarks.micro.tag",
-            "What a sum's tag costs: as it is, as it was, and none.",
-            {"parties": 4, "values": 100_000, "repeats": 2},
-        ),
-        "inquiry": Benchmark(
-            "benchmarks.micro.inquiry",
-            "What it costs to find whose tag was wrong, beside a sum.",
-            {"parties": 4, "values": 20_000, "repeats": 1},
-        ),
-        "storms": Benchmark(
-            "benchmarks.federations.storms",
-            "Pilots in which one lies and others are killed, by seed.",
-            {"storms": 2},
-            (STORMS, SEED, WITHIN, CELLS),
-        ),
-        "process-storms": Benchmark(
-            "benchmarks.federations.process_storms",
-            "The same over processes and TLS, kill -9 included.",
-            {"storms": 1},
-            (
-                STORMS,
-                SEED,
-                WITHIN,
-                CELLS,
-                click.Option(
-                    ["--jobs"], type=click.IntRange(min=1), help="At a time. [default: 1]"
-                ),
-            ),
-        ),
-        "fuzz": Benchmark(
-            "benchmarks.micro.fuzz",
-            "Throw mutated frames at both ends of a run.",
-            {"mutants": 3_000},
-            (
-                click.Option(
-                    ["--mutants"],
-                    metavar="COUNT",
-                    type=click.IntRange(min=1),
-                    help="At least so many. [default: 1000000]",
-                ),
-                SEED,
-            ),
-        ),
-    }
-)
-# Minutes or hours: not among `all`.
-ALONE = frozenset(
-    {
-        "blackouts",
-        "breaking",
-        "crowd",
-        "defaults",
-        "fuzz",
-        "network",
-        "peers",
-        "process-storms",
-        "storms",
-        "tuned",
     }
 )

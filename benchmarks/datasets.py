@@ -1,8 +1,8 @@
 """The data sets of the papers' tables, spread over the parties of a run.
 
 With public records the spread is that of FedID's paper: a part of the training records becomes
-public, most of it without labels, and a host keeps a share of it with labels. What is measured is
-the host's model, or one that all parties share.
+public without labels, and a host keeps a share of it with labels. Scores are those of the host's
+model, or of the shared model.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
-from secure_fl.settings import Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Which records the parties of a run have.
+    """The records of a run's parties.
 
-    One set is dealt evenly; of several, each party has one. Sizes are for each set: the training
-    records are drawn by the run's seed, the others are the same for every seed.
+    One set is dealt evenly; of several sets, each party has one. Sizes are for each set. The
+    training records are drawn by the run's seed, the others are the same for every seed.
     """
 
     sets: tuple[str, ...]
@@ -42,26 +41,16 @@ class Spread:
     dev: int | None = None
     test: int | None = None
     tiers: tuple[str, ...] = ()  # of the parties, in their order
-    without: str = ""  # the tier whose parties stay away, with their records
     alpha: float | None = None  # of each party's class mixture; None: all parties alike
     public: float = 0.0  # share of the training records that becomes public; 0.5 in the paper
     labelled: float = 0.1  # share of the public records that the host keeps, with labels
-    public_set: str | None = None  # another set, whose records take the place of the unlabelled
-    public_size: int | None = None  # so many of the unlabelled; what is private stays the same
-    labelled_size: int | None = None  # so many of the labelled
-    hosted: bool = True  # False: the first party is measured where the host would be
-    everywhere: bool = False  # every party is measured, on the same records
-    each_tier: bool = False  # the parties of each tier are measured on all records, dealt to them
-    mislabels: tuple[float, ...] = ()  # share of wrong labels to train on, at each party
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """All sets that are read."""
-        return self.sets if self.public_set is None else (*self.sets, self.public_set)
+    hosted: bool = True  # False: the first party is measured on the host's records
+    each_tier: bool = False  # the dev and test records are dealt once to the parties of each tier
+    mislabels: tuple[float, ...] = ()  # share of wrong training labels, at the first parties
 
 
 def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
-    """Give every party its records."""
+    """Deal records to all parties."""
     about = SETS[spread.sets[0]]
     if spread.public:
         return _hosted(spread, folder or DEFAULT, seed)
@@ -79,7 +68,7 @@ def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
 
 
 def _hosted(spread: Spread, folder: Path, seed: int) -> list[Silo]:
-    """Part public records from private ones, and deal only these."""
+    """Separate public from private records, and deal the private ones."""
     name, *others = spread.sets
     about = SETS[name]
     if others:
@@ -94,44 +83,18 @@ def _hosted(spread: Spread, folder: Path, seed: int) -> list[Silo]:
     labelled, unlabelled, private = order[:own], order[own:public], order[public:]
     dealt = _deal([train[k] for k in sorted(private)], spread, rng)
     dealt = _mislabelled(dealt, spread.mislabels, about.labels or (), seed)
-    kept = [train[k] for k in sorted(_first(labelled, spread.labelled_size, "labelled_size"))]
-    if spread.public_set is None:
-        some = _first(unlabelled, spread.public_size, "public_size")
-        shared = [train[k] for k in sorted(some)]
-    else:
-        size = spread.public_size
-        shared = _elsewhere(spread.public_set, about.kind, folder, seed, size, len(unlabelled))
-    return _members(spread, dealt, replace(splits, train=tuple(kept)), without_labels(shared))
-
-
-def _elsewhere(
-    name: str, kind: Kind, folder: Path, seed: int, size: int | None, usual: int
-) -> list[Example]:
-    """Draw records of another set: as many as asked for, else as the set's own would be."""
-    if SETS[name].kind != kind:
-        what = f"{name} is a {SETS[name].kind} set, and models of a {kind} set cannot read it"
-        raise DataError(what, fix="choose one of the same kind", field="public_set")
-    found = read(name, folder).train
-    rng = np.random.default_rng(seed_for(seed, "public set", name))
-    order = rng.permutation(len(found)).tolist()
-    some = order[:usual] if size is None else _first(order, size, "public_size")
-    return [found[k] for k in sorted(some)]
-
-
-def _first(rows: list[int], size: int | None, field: str) -> list[int]:
-    if size is not None and not 0 < size <= len(rows):
-        what, fix = f"{size} of {len(rows)} records", "take fewer, or make a larger share public"
-        raise DataError(what, fix=fix, field=field)
-    return rows[:size]
+    kept = tuple(train[k] for k in sorted(labelled))
+    shared = without_labels([train[k] for k in sorted(unlabelled)])
+    return _members(spread, dealt, replace(splits, train=kept), shared)
 
 
 def _members(
     spread: Spread, dealt: Sequence[Sequence[Example]], host: Splits, public: tuple[Example, ...]
 ) -> list[Silo]:
-    """Give the dev and test records to who is measured on them."""
+    """Give the host's dev and test records to the host, or to the first party."""
     parts = [Splits(tuple(train)) for train in dealt]
-    measured = len(parts) if spread.everywhere else 0 if spread.hosted else 1
-    parts[:measured] = [replace(host, train=part.train) for part in parts[:measured]]
+    if not spread.hosted:
+        parts[0] = replace(host, train=parts[0].train)
     members = [replace(silo, public=public) for silo in _named(spread, parts)]
     if not spread.hosted:
         return members
@@ -149,7 +112,7 @@ def _deal(
 def _mislabelled(
     dealt: Sequence[tuple[Example, ...]], shares: Sequence[float], labels: Sequence[str], seed: int
 ) -> list[tuple[Example, ...]]:
-    """Give so many records of the first parties the next class's label."""
+    """Give a share of the first parties' records the next class's label."""
     found = list(dealt)
     for k, share in enumerate(shares):
         rng = np.random.default_rng(seed_for(seed, "mislabels", str(k)))
@@ -170,7 +133,7 @@ def _wronged(example: Example, labels: Sequence[str]) -> Example:
 def _tested(
     part: Sequence[Example], spread: Spread, rng: np.random.Generator
 ) -> list[tuple[Example, ...]]:
-    """Deal records to measure by: once, or once to the parties of each tier."""
+    """Deal dev or test records: once, or once to the parties of each tier."""
     if not spread.each_tier:
         return iid(part, spread.parties, rng)
     dealt = {tier: iter(iid(part, n, rng)) for tier, n in Counter(spread.tiers).items()}
@@ -183,7 +146,7 @@ def _built_in(corpus: str, spread: Spread, seed: int) -> list[Splits]:
 
 
 def _neutral(corpus: str, spread: Spread, seed: int) -> Splits:
-    """Write records in no hospital's voice; private and public ones are to be alike."""
+    """Generate records without a hospital's style, so that private and public ones are alike."""
     sizes = (spread.train or 1200, spread.dev or 100, spread.test or 200)
     drawn = corpora.public(corpus, seed=seed, size=sum(sizes))
     first, second = sizes[0], sizes[0] + sizes[1]
@@ -211,7 +174,7 @@ def _some(
 def _even(
     examples: Sequence[Example], count: int | None, rng: np.random.Generator
 ) -> tuple[Example, ...]:
-    """Draw alike from every class: FedKD's paper repeats its rare positives instead."""
+    """Draw as many records from every class; FedKD's paper repeats rare positives instead."""
     classes: dict[str, list[Example]] = {}
     for example in examples:
         classes.setdefault(str(getattr(example, "label", None)), []).append(example)
@@ -221,12 +184,11 @@ def _even(
 
 
 def _named(spread: Spread, parts: Sequence[Splits]) -> list[Silo]:
-    """Name parties: after their set, where each has one of its own."""
+    """Name parties, after their set if each has one of its own."""
     several = len(spread.sets) > 1
     names = spread.sets if several else [f"hospital-{k + 1:02d}" for k in range(len(parts))]
     tiers: Sequence[str | None] = spread.tiers or [None] * len(parts)
     return [
         Silo(name, three.train, three.dev, three.test, tier=tier)
         for name, three, tier in zip(names, parts, tiers, strict=True)
-        if not spread.without or tier != spread.without
     ]

@@ -1,11 +1,11 @@
-"""What all benchmarks share: CPU clocks, the machine and versions, a table, a JSON document."""
+"""Parts that all benchmarks share: CPU clock, machine and versions, tables, JSON document."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -27,13 +27,14 @@ PACKAGES = (
 )
 WIDTH = 150  # of a table that goes to a file or a pipe
 
+Columns = Mapping[str, str | Callable[[Any], str]]  # of a table, by their heads
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A promise in numbers, and what was measured."""
+    """A promise in numbers, and the measurement."""
 
     what: str
     limit: float
@@ -42,24 +43,61 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the measurement keeps the promise."""
+        """True if the measurement keeps the promise."""
         return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of figures, for the terminal and for Markdown pages: numbers to the right."""
+
+    title: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    align: str = "---:"  # of all Markdown columns but the first
+
+    @classmethod
+    def of(cls, title: str, rows: Iterable[Any], columns: Columns) -> Grid:
+        """Lay out rows; a column is a function of a row, or a format such as "{r.seconds:.2f}"."""
+        shows = [
+            (lambda r, show=show: show.format(r=r)) if isinstance(show, str) else show
+            for show in columns.values()
+        ]
+        return cls(title, tuple(columns), [tuple(show(row) for show in shows) for row in rows])
+
+    def rich(self) -> Table:
+        """Lay it out for the terminal."""
+        laid = Table(title=self.title, title_justify="left", title_style="bold", box=None)
+        for index, head in enumerate(self.heads):
+            laid.add_column(head, justify="left" if index == 0 else "right", no_wrap=index > 0)
+        for line in self.lines:
+            laid.add_row(*line)
+        laid.caption, laid.caption_justify = "\n".join(self.notes), "left"
+        return laid
+
+    def markdown(self) -> Iterator[str]:
+        """Lay it out for a page, without the title."""
+        for cells in (self.heads, ["---", *[self.align] * (len(self.heads) - 1)], *self.lines):
+            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        for note in self.notes:
+            yield from ("", note)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """One benchmark's figures, and what is needed to judge and repeat them."""
+    """One benchmark's figures, with the sizes and the seed to repeat them."""
 
     benchmark: str
     sizes: Mapping[str, Any]
     seed: int
     results: Mapping[str, Any]  # top level of the JSON
-    tables: Sequence[Table]
+    tables: Sequence[Grid]
     targets: Sequence[Target] = ()
     seconds: float = field(default=0.0, kw_only=True)
 
     def document(self) -> dict[str, Any]:
-        """The JSON document; `results` lie at its top level."""
+        """Build the JSON document, with `results` at its top level."""
         return {
             "schema": SCHEMA,
             "benchmark": self.benchmark,
@@ -73,9 +111,9 @@ class Report:
         }
 
     def show(self, console: Console) -> None:
-        """Print the tables, and whether targets are met."""
+        """Print the tables and the targets."""
         for shown in self.tables:
-            console.print(shown)
+            console.print(shown.rich())
         if self.targets:
             rows = [
                 (
@@ -86,45 +124,35 @@ class Report:
                 )
                 for t in self.targets
             ]
-            console.print(table("targets", ("what", "target", "measured", ""), rows))
+            console.print(Grid("targets", ("what", "target", "measured", ""), rows).rich())
         console.print(f"{machine_line()}; {self.seconds:.0f} s", style="dim")
 
 
 def cpu(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> tuple[float, T]:
-    """CPU seconds that this process spends on some work, in all of its threads."""
+    """Measure the CPU seconds of a call in all threads of this process."""
     start = time.process_time()
     result = work(*args, **options)
     return time.process_time() - start, result
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Lay out figures: names to the left, numbers to the right."""
-    laid = Table(title=title, title_justify="left", title_style="bold", box=None)
-    for index, column in enumerate(columns):
-        laid.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
-    for row in rows:
-        laid.add_row(*row)
-    return laid
-
-
 def machine() -> dict[str, Any]:
-    """The machine, in so far as figures depend on it."""
+    """Describe the machine that figures depend on."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),  # others at work widen the spread
+        "load": round(os.getloadavg()[0], 2),
     }
 
 
 def machine_line() -> str:
-    """The machine in a line."""
+    """Describe the machine in one line."""
     found = machine()
     return f"{found['processor']}, {found['cores']} cores, load {found['load']}"
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name if the system reports it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

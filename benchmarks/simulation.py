@@ -1,19 +1,17 @@
-"""A federation of simulated parties with real sessions, links and coordinator, and with clocks.
+"""A federation of simulated parties with the product's sessions, links and coordinator, and clocks.
 
-Whatever is not spent inside a party's session is the coordinator's: unpacking, adding, packing.
+All work outside of the parties' sessions is the coordinator's: unpacking, adding, packing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.events import EventLog
 from secure_fl.federation.assembly import PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
@@ -37,14 +35,14 @@ class Exchange:
 
 @dataclass(slots=True)
 class ClockedEngine:
-    """The local engine, with a clock on either side of the door."""
+    """The local engine with a clock for the parties and one for the coordinator."""
 
     sessions: Mapping[str, Session]
     exchanges: list[Exchange] = field(default_factory=list)
     _since: float = field(default_factory=time.process_time)
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """Deliver the frames one by one and note what each side spends."""
+        """Deliver the frames one by one and record the CPU time of each side."""
         if self.exchanges:
             self.lap()
         here = Exchange()
@@ -58,7 +56,7 @@ class ClockedEngine:
             yield party, answer
 
     def lap(self) -> None:
-        """Charge the coordinator for the time since the last note."""
+        """Charge the coordinator for the time since the last record."""
         self.exchanges[-1].coordinator += self._spent()
 
     def _spent(self) -> float:
@@ -69,41 +67,25 @@ class ClockedEngine:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a simulated run spent."""
+    """The cost of a simulated run."""
 
     setup: float  # CPU seconds per party, before the first message: keys of the run, channels
     exchanges: list[Exchange]
-    recorders: Mapping[str, EventLog]
 
 
-def simulate(
-    protection: ProtectionSettings,
-    parties: int,
-    program: Program,
-    surroundings: Mapping[str, Callable[[], AbstractContextManager[None]]] | None = None,
-) -> Simulated:
-    """Run one program at every party, named p0000 and so on, each in its own surroundings."""
+def simulate(protection: ProtectionSettings, parties: int, program: Program) -> Simulated:
+    """Run one program at every party, named p0000 and so on."""
     names = [f"p{number:04d}" for number in range(parties)]
     rules = CoordinatorRules(None, protection.min_cohort, default_threshold(parties))
     keys = make_keys(protection.mode, names, None)
-    wires, recorders = connect(keys), {name: EventLog(name) for name in names}
+    wires = connect(keys)
     start = time.process_time()
     sessions = {
-        name: join_run(
-            program,
-            PartyContext(
-                keys[name],
-                wires.parties[name],
-                rules,
-                protection,
-                recorder=recorders[name],
-                surroundings=surroundings[name] if surroundings else nullcontext,
-            ),
-        )
+        name: join_run(program, PartyContext(keys[name], wires.parties[name], rules, protection))
         for name in names
     }
     setup = (time.process_time() - start) / parties
     engine = ClockedEngine(sessions)
     lead_run(wires.coordinator, engine, rules, protection).run()
     engine.lap()
-    return Simulated(setup, engine.exchanges, recorders)
+    return Simulated(setup, engine.exchanges)

@@ -1,247 +1,177 @@
-"""A paper's claims as data, and the rule that says whether our cells bear them out.
+"""Claims about differences between methods, and the rule that judges them.
 
-Scores are compared in pairs, seed by seed, and judged by their bounds (`bounds`). Where the whole
-model is not shown to be above the small one, no claim is made about what lies between the two:
-there is no head-room. Bytes hardly vary with the seed: their means are compared.
+The same seed gives both methods the same records, so scores are compared seed by seed. Of n seeds
+the mean difference d with standard deviation s has the one-sided 95 % bounds d ± t·s/√n, t the
+95 % quantile of Student's distribution with n - 1 degrees of freedom. "Better by more than m" holds
+if the lower bound is above m, and fails if the upper bound is below m. A claim with m = 0 that does
+neither is "level" if both bounds are within LEVEL points of zero (two one-sided tests of
+equivalence). Otherwise it is undecided, as with one seed. Bytes hardly vary with the seed: their
+means are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from benchmarks.evidence.bounds import LEVEL, Verdict, half_width, told
-from benchmarks.evidence.summary import Row, three
+from benchmarks.evidence.rows import Row, three
 
-Which: TypeAlias = Literal["last", "best"]
-Figure: TypeAlias = Literal["score", "loss", "auroc", "average_precision"]
+Verdict: TypeAlias = Literal["holds", "level", "fails", "undecided", "not run", ""]
+Figure: TypeAlias = Literal["score", "loss", "auroc", "average_precision", "bytes"]
 
-# Of several comparisons in one claim: one that fails refutes it, and all must hold.
-WORST: tuple[Verdict, ...] = ("does not hold", "not run", "cannot be told", "level", "holds")
+CONFIDENCE = 0.95
+LEVEL = 2.0  # points, or hundredths of another figure
+WORST: tuple[Verdict, ...] = ("fails", "not run", "undecided", "level", "holds", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One of our rows; of the same group and data as the claim unless it says otherwise."""
+    """One of the rows that a claim compares."""
 
     method: str
     model: str = ""  # as rows name it: "student"
     tier: str = ""  # the score of this tier's hospitals only
-    group: str | None = None
-    data: str | None = None
 
     @property
     def title(self) -> str:
         """The arm in a few words."""
-        extra = [part for part in (self.model, self.tier, self.data, self.group) if part]
-        return f"{self.method} ({', '.join(extra)})" if extra else self.method
+        extra = ", ".join(part for part in (self.model, self.tier) if part)
+        return f"{self.method} ({extra})" if extra else self.method
+
+
+PLAIN_FEDAVG = Arm("FedAvg of the whole model in fp32")  # of bytes; computed, not a row
 
 
 @dataclass(frozen=True, slots=True)
-class Better:
-    """The arm's score is above that of each of the others by so many points (below, if < 0)."""
+class Claim:
+    """A method is better than each of the others by more than some points, or a times cheaper."""
 
-    what: str
-    arm: Arm
+    text: str
+    group: str
+    ours: Arm
     others: tuple[Arm, ...]
-    by: float = 0.0
-    reason: str = ""  # likely, of a failure; shown only then
-    figure: Figure = "score"  # loss: lower is better, in hundredths of a nat
-    screens: bool = False  # unless it holds, the claims about scores after it are not made
-    groups: tuple[str, ...] = ()  # the mean over these, seed by seed; empty: the claim's own
-
-    @property
-    def level(self) -> float:
-        """What is claimed to be above by nothing in particular may turn out level."""
-        return LEVEL if self.by == 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cheaper:
-    """The arm takes at most an n-th of the other's bytes; of fp32 FedAvg's without another."""
-
-    what: str
-    arm: Arm
-    other: Arm | None = None
-    times: float = 1.0
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Each of some figures that are read off the arm's runs, one for each seed, is above 0."""
-
-    what: str
-    arm: Arm
-    read: Callable[[Row], Mapping[str, Sequence[float]]]
-    reason: str = ""
-
-
-Claim: TypeAlias = Better | Cheaper | Shown
+    data: tuple[str, ...] = ()  # judged on each of these; empty: on all of the group
+    more_than: float | None = 0.0  # of bytes: at most 1/more_than; None: measured, nothing claimed
+    figure: Figure = "score"  # loss: lower is better; all but bytes x 100
+    mean_over: tuple[str, ...] = ()  # groups whose mean is judged, seed by seed
+    reason: str = ""  # likely reason, printed if the claim fails
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What came of a claim, and the figures it rests on."""
+    """The verdict on a claim on one data set, with a figure for each of the other methods."""
 
     claim: Claim
+    data: str
     verdict: Verdict
     figures: tuple[str, ...]
-    halves: tuple[float, ...] = ()  # half-widths of the differences of scores, in points
+    widths: tuple[float, ...]  # half of each confidence interval of a score
+
+    @property
+    def counted(self) -> bool:
+        """True if the claim was judged."""
+        return self.verdict not in ("", "not run")
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Where claims are judged: all rows of a table, and the section that makes the claims."""
-
-    rows: Sequence[Row]
-    group: str
-    data: str
-    which: Which = "last"
-
-    def judge(self, claim: Claim) -> Judgement:
-        """Apply the rule."""
-        halves: list[float] = []
-        if isinstance(claim, Better):
-            found = list(self._better(claim, halves))
-        elif isinstance(claim, Shown):
-            found = list(self._shown(claim))
-        else:
-            found = [self._cheaper(claim)]
-        verdict = min((verdict for verdict, _ in found), key=WORST.index)
-        figures = tuple(dict.fromkeys(figure for _, figure in found))
-        return Judgement(claim, verdict, figures, tuple(halves))
-
-    def judge_all(self, claims: Sequence[Claim]) -> Iterator[Judgement]:
-        """Judge a section's claims: those about scores where its control left room for them."""
-        room = True
-        for claim in claims:
-            judged = self.judge(claim)
-            about_scores = isinstance(claim, Better) and claim.figure == "score"
-            if about_scores and not room:
-                judged = Judgement(claim, "no head-room", judged.figures)
-            if isinstance(claim, Better) and claim.screens:
-                room = judged.verdict == "holds"
-            yield judged
-
-    def find(self, arm: Arm) -> Row | None:
-        """The row of an arm, if it has been run."""
-        group = self.group if arm.group is None else arm.group
-        wanted = (group, arm.data or self.data, arm.method, arm.model)
-        for row in self.rows:
-            if (row["group"], row["data"], row["method"], row["model"]) == wanted:
-                return row
-        return None
-
-    def _better(self, claim: Better, halves: list[float]) -> Iterator[tuple[Verdict, str]]:
-        for other in claim.others:
-            parts = [self._differences(claim, other, group) for group in claim.groups or ("",)]
-            if unknown := next((part for part in parts if isinstance(part, str)), ""):
-                yield "not run", unknown
-                continue
-            known = [part for part in parts if not isinstance(part, str)]
-            seeds = [seed for seed in known[0] if all(seed in part for part in known)]
-            paired = [fmean(part[seed] for part in known) for seed in seeds]
-            verdict, bounds = told(paired, claim.by, claim.level)
-            if claim.figure != "score":
-                title = _of(claim.figure, claim.arm.title, other.title)
-                yield verdict, f"{title}, x 100: {bounds}"
-                continue
-            if len(paired) > 1:
-                halves.append(half_width(stdev(paired), len(paired)))
-            yield verdict, f"{claim.arm.title} - {other.title}: {bounds}"
-
-    def _differences(self, claim: Better, other: Arm, group: str) -> dict[int, float] | str:
-        """By how much the arm is better, seed by seed; or why that is not known."""
-        one, two = (
-            arm if arm.group or not group else replace(arm, group=group)
-            for arm in (claim.arm, other)
-        )
-        row, against = self.find(one), self.find(two)
-        if row is None or against is None:
-            return _absent(one if row is None else two)
-        if claim.figure != "score":
-            return gained(row, against, claim.figure)
-        parties = self._common(row, one, against, two)
-        if not parties and (one.tier or two.tier):
-            return f"{one.title} and {two.title} share no such hospital"
-        ours, theirs = (scores(r, self.which, parties) for r in (row, against))
-        return {seed: 100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
-
-    def _shown(self, claim: Shown) -> Iterator[tuple[Verdict, str]]:
-        row = self.find(claim.arm)
-        figures = {} if row is None else claim.read(row)
-        if not figures:
-            yield "not run", _absent(claim.arm)
-        for title, values in figures.items():
-            verdict, bounds = told(values, 0.0)
-            yield verdict, f"{title}: {bounds}"
-
-    def _common(self, row: Row, arm: Arm, against: Row, other: Arm) -> set[str]:
-        """The parties on whose records both are measured, in the tiers that are asked for."""
-        measured = set(row[self.which]["party"]) & set(against[self.which]["party"])
-        return measured & self._tier(row, arm.tier) & self._tier(against, other.tier)
-
-    def _tier(self, row: Row, tier: str) -> set[str]:
-        """Its parties of a tier; where all models have one size, those of the group's others."""
-        if not tier:
-            return set(row["parties"])
-        alike = [r for r in self.rows if r["group"] == row["group"] and r["data"] == row["data"]]
-        for like in [row] if any(row["parties"].values()) else alike:
-            if tier in like["parties"].values():
-                return {party for party, own in like["parties"].items() if own == tier}
-        return set()
-
-    def _cheaper(self, claim: Cheaper) -> tuple[Verdict, str]:
-        row = self.find(claim.arm)
-        if row is None:
-            return "not run", _absent(claim.arm)
-        if claim.other is None:
-            title, times = "FedAvg of the whole model in fp32", row["bytes"].get("times_less")
-            if times is None:
-                return "not run", "the size of the whole model is not known"
-        elif (other := self.find(claim.other)) is None:
-            return "not run", _absent(claim.other)
-        else:
-            title = claim.other.title
-            times = other["bytes"]["both"] / max(row["bytes"]["both"], 1)
-        verdict: Verdict = "holds" if times >= claim.times else "does not hold"
-        return verdict, f"{claim.arm.title} takes {part_of(times)} {title}"
+def judge(rows: Sequence[Row], claim: Claim) -> list[Judgement]:
+    """Judge a claim on each of its data sets."""
+    sets = claim.data or tuple(dict.fromkeys(r.data for r in rows if r.group == claim.group))
+    compare = _cheaper if claim.figure == "bytes" else _better
+    listed = []
+    for data in sets:
+        compared = [compare(rows, claim, data, other) for other in claim.others]
+        verdict = min((verdict for verdict, _, _ in compared), key=WORST.index)
+        named = zip(claim.others, compared, strict=True)
+        figures = tuple(f"{other.title}: {text}" for other, (_, text, _) in named)
+        widths = tuple(w for _, _, w in compared if w is not None and claim.figure == "score")
+        listed.append(Judgement(claim, data, verdict, figures, widths))
+    return listed
 
 
-def scores(row: Row, which: Which, parties: set[str]) -> dict[int, float]:
-    """The test score of each seed: the mean over these parties; over all if none is measured."""
-    found = [row[which]["party"].get(party) for party in sorted(parties)]
-    each = [party["values"] for party in found if party is not None]
-    if not each:
-        whole: Mapping[str, Any] | None = row[which]["test"]
-        if whole is None:
-            return {}
-        each = [whole["values"]]
-    return {seed: fmean(values) for seed, *values in zip(row["seeds"], *each, strict=True)}
+def bounds(
+    differences: Sequence[float], more_than: float | None
+) -> tuple[Verdict, str, float | None]:
+    """Judge the differences of all seeds; return the verdict, a text and half of the interval."""
+    mean = fmean(differences)
+    if len(differences) == 1:
+        return "" if more_than is None else "undecided", f"{mean:+.1f} (one seed)", None
+    half = half_width(stdev(differences), len(differences))
+    text = f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f}; {len(differences)} seeds)"
+    verdict: Verdict = "undecided"
+    if more_than is None:
+        verdict = ""
+    elif mean - half > more_than:
+        verdict = "holds"
+    elif mean + half < more_than:
+        verdict = "fails"
+    elif more_than == 0 and abs(mean) + half < LEVEL:
+        verdict = "level"
+    return verdict, text, half
 
 
-def gained(row: Row, against: Row, figure: Figure) -> dict[int, float]:
-    """By how much the last round's figure on test records is better, for each seed of both."""
-    one, two = (
-        dict(zip(r["seeds"], r[figure], strict=True)) if r[figure] else {} for r in (row, against)
-    )
-    sign = -100 if figure == "loss" else 100
-    return {seed: sign * (one[seed] - two[seed]) for seed in one if seed in two}
+def half_width(sd: float, seeds: int) -> float:
+    """Compute the distance of the bounds from the mean of this many differences."""
+    from scipy.stats import t
+
+    return float(t.ppf(CONFIDENCE, seeds - 1)) * sd / float(seeds**0.5)
 
 
-def _of(figure: Figure, one: str, other: str) -> str:
-    if figure == "loss":
-        return f"loss of {other} - {one}"
-    return f"{'AUROC' if figure == 'auroc' else 'average precision'} of {one} - {other}"
+def tier_parties(rows: Sequence[Row], row: Row, tier: str) -> set[str]:
+    """Return a tier's parties; where all models have one size, those of the group's other rows."""
+    alike = [r for r in rows if (r.group, r.data) == (row.group, row.data)]
+    for like in [row] if any(row.first["parties"].values()) else alike:
+        if found := like.parties(tier):
+            return found
+    return set()
 
 
-def part_of(times: float) -> str:
-    """So many times less, or more, in words."""
-    return f"1/{three(times)} of" if times >= 1 else f"{three(1 / times)} times as much as"
+def _better(
+    rows: Sequence[Row], claim: Claim, data: str, other: Arm
+) -> tuple[Verdict, str, float | None]:
+    groups = claim.mean_over or (claim.group,)
+    parts = [_differences(rows, claim, group, data, other) for group in groups]
+    seeds = [seed for seed in parts[0] if all(seed in part for part in parts)]
+    if not seeds:
+        return "not run", "not run", None
+    return bounds([fmean(part[seed] for part in parts) for seed in seeds], claim.more_than)
 
 
-def _absent(arm: Arm) -> str:
-    return f"{arm.title}: no finished cell"
+def _differences(
+    rows: Sequence[Row], claim: Claim, group: str, data: str, other: Arm
+) -> dict[int, float]:
+    """Compute by how much our arm is better, seed by seed; nothing if a row is missing."""
+    row, against = (_find(rows, group, data, arm) for arm in (claim.ours, other))
+    if row is None or against is None:
+        return {}
+    if claim.figure != "score":
+        one, two = (r.values(figure=claim.figure) for r in (row, against))
+        sign = -100 if claim.figure == "loss" else 100
+        return {seed: sign * (one[seed] - two[seed]) for seed in one if seed in two}
+    common = row.tested() & against.tested()
+    for arm, arm_row in ((claim.ours, row), (other, against)):
+        common &= tier_parties(rows, arm_row, arm.tier) if arm.tier else arm_row.parties()
+    if not common and (claim.ours.tier or other.tier):
+        return {}
+    one, two = (r.values(parties=common) for r in (row, against))
+    return {seed: 100 * (one[seed] - two[seed]) for seed in one if seed in two}
+
+
+def _cheaper(
+    rows: Sequence[Row], claim: Claim, data: str, other: Arm
+) -> tuple[Verdict, str, float | None]:
+    row, against = (_find(rows, claim.group, data, arm) for arm in (claim.ours, other))
+    times = row.times_less if row and other == PLAIN_FEDAVG else None
+    if row and against:
+        times = against.bytes / row.bytes
+    if times is None:
+        return "not run", "not run", None
+    verdict: Verdict = "holds" if times >= (claim.more_than or 0) else "fails"
+    text = f"1/{three(times)} of" if times >= 1 else f"{three(1 / times)} times"
+    return verdict if claim.more_than else "", f"{text} the bytes", None
+
+
+def _find(rows: Sequence[Row], group: str, data: str, arm: Arm) -> Row | None:
+    place = (group, data, arm.method, arm.model)
+    return next((r for r in rows if (r.group, r.data, r.method, r.model) == place), None)

@@ -1,8 +1,8 @@
-"""Controls of the distillation tables: what a host or its hospitals can do without distillation.
+"""Controls of the distillation tables: a host or its hospitals without distillation.
 
-Both are runs as any other, so that they have the records, seeds and passes of what they stand
-beside: the host's labelled records as the only ones, or hospitals that train alone, whose mean
-prediction is then measured where the host's model would be.
+Both are ordinary runs with the records, seeds and passes of the methods that they control. In
+"host alone" the host trains on its labelled records. In "mean prediction" hospitals train alone,
+and the mean of their predictions is scored on the host's records.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Control: TypeAlias = Literal["", "host alone", "mean prediction"]
 Scores: TypeAlias = dict[str, float]
 
 
-def who_trains(control: Control, silos: Sequence[Silo]) -> list[Silo]:
-    """The members of a control's run; the host is the last of all members."""
+def members_of(control: Control, silos: Sequence[Silo]) -> list[Silo]:
+    """Return the members of a control's run; the host is the last of all members."""
     if control == "host alone":
         return [replace(silos[-1], role="party")]
     return list(silos[:-1] if control == "mean prediction" else silos)
@@ -41,13 +41,13 @@ def mean_scores(result: Result, host: Silo) -> dict[str, Any]:
 
 
 def _scores(result: Result, examples: Sequence[Example]) -> Scores:
-    """What a task says of the mean of all models' class probabilities, by the logs of that mean."""
-    task, said = result.task, []
+    """Score the mean of all models' class probabilities, by the logs of that mean."""
+    task, predictions = result.task, []
     for name, model in result.models.items():
         encoded = result.tasks[name].encode(examples, result.tokenizers[name])
         logits, batches = result.tasks[name].outcomes(model, encoded, AT_ONCE)
-        said.append([z.softmax(-1) for z in logits])
-    means = [torch.stack(shares).mean(0).log() for shares in zip(*said, strict=True)]
+        predictions.append([z.softmax(-1) for z in logits])
+    means = [torch.stack(shares).mean(0).log() for shares in zip(*predictions, strict=True)]
     pairs = zip(means, batches, strict=True)
     losses = [task.loss(z, batch, reduction="none") for z, batch in pairs]
     return task.score(means, batches) | {"loss": float(torch.cat(losses).mean())}

@@ -1,7 +1,7 @@
-"""How one-sided a run's answers on test records are: a model that says one class has learned none.
+"""Shares of a run's answers on test records; a model that answers one class only learned nothing.
 
-Read off every hospital's counts of the last round. The sum over hospitals alone would hide models
-that never met and are one-sided to different sides.
+They are read from every hospital's counts of the last round. A sum over hospitals would hide
+models that were never aggregated and prefer different classes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from secure_fl.display.run_history import ROW, TRULY
 from secure_fl.learning.metric_counts import ALL
 
-SIDED = 0.95  # a class with a larger share of the answers is all that is said
+SIDED = 0.95  # a model with a larger share of one answer counts as one-sided
 
 Plain = Mapping[str, Any]
 Shares = dict[str, float]
 
 
 def answers(document: Plain) -> dict[str, Shares]:
-    """What each model of a result answers, over all test records.
+    """Compute the shares of each model's answers over all test records.
 
-    `answers`: the share of its most frequent answer; `majority`: of the largest class; `sided`: of
-    the hospitals whose own answers are one class, though their records are not. Of entities
-    `found`: how many there were for each that is there.
+    `answers`: share of the most frequent answer; `majority`: share of the largest class; `sided`:
+    share of the hospitals whose model answers one class although their records have several;
+    `found`: entities found per entity present.
     """
     last = document["metrics"].get("last", {}).get("round")  # None: only their mean was measured
     squares: dict[str, list[NDArray[np.float64]]] = {}
@@ -46,7 +46,7 @@ def answers(document: Plain) -> dict[str, Shares]:
 
 
 def one_class(shares: Mapping[str, float]) -> bool:
-    """Whether a model, or most of the models of its name, say one class, or find nothing."""
+    """Return True if a model, or most models of its name, answer one class or find nothing."""
     if "found" in shares:
         return shares["found"] == 0
     at_one = shares["answers"] > SIDED > shares["majority"]
@@ -54,10 +54,10 @@ def one_class(shares: Mapping[str, float]) -> bool:
 
 
 def _classes(squares: Sequence[NDArray[np.float64]]) -> Shares:
-    whole = _shares(np.sum(squares, axis=0))
-    each = [_shares(square) for square in squares]
-    sided = [one["answers"] > SIDED > one["majority"] for one in each]
-    return {name: round(v, 4) for name, v in whole.items()} | {"sided": sum(sided) / len(sided)}
+    total = _shares(np.sum(squares, axis=0))
+    parties = [_shares(square) for square in squares]
+    sided = [party["answers"] > SIDED > party["majority"] for party in parties]
+    return {name: round(v, 4) for name, v in total.items()} | {"sided": sum(sided) / len(sided)}
 
 
 def _shares(square: NDArray[np.float64]) -> Shares:

@@ -1,7 +1,7 @@
-"""What adapters send and cost: ModernBERT-base's shapes, sealed, and DP-SGD over plain training.
+"""Bytes and cost of adapters of ModernBERT-base, sealed, and of DP-SGD over plain training.
 
-Bytes depend on shapes, not on values, so real parties sum noise. The training that protection is
-compared with is that of ModernBERT-base with adapters, at random, on made-up tokens.
+Bytes depend on shapes, not on values, so the parties sum noise. Protection is compared with the
+training of a random ModernBERT-base with adapters on random tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.measuring import one_thread
 from benchmarks.micro import dp
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Columns, Grid, Report, Target
 from benchmarks.simulation import Simulated, simulate
 from secure_fl.features.adapters.exact_average import SPARE
 from secure_fl.features.adapters.part import add
@@ -29,16 +30,20 @@ KINDS = ("lora", "ffa", "exact", "dora")
 WHOLE = "whole model"
 LIMITS = {"lora": 1.6e6, "ffa": 1.0e6}  # bytes of a party's sum, up
 SHARE, DP = 0.01, 1.5
-COLUMNS = ("trained", "values", "MB up", "in round 1", "CPU s of a party", "of a round")
+COLUMNS: Columns = {
+    "trained": "{r.kind}",
+    "values": "{r.values:,}",
+    "MB up": lambda r: f"{r.up_bytes / 1e6:.3f}",
+    "in round 1": lambda r: f"{r.first_bytes / 1e6:.3f}",
+    "CPU s of a party": "{r.protection_seconds:.2f}",
+    "of a round": "{r.share_of_round:.2%}",
+}
 Values = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One kind: what is summed, the bytes that one party sends for it, the CPU it takes.
-
-    In the first round scales are not known, and the norms that they follow from are summed, too.
-    """
+class AdapterRow:
+    """One kind: summed values, bytes and CPU of one party; the first round sums norms, too."""
 
     kind: str
     values: int
@@ -59,26 +64,22 @@ def measure(
     repeats: int = 5,
     seed: int = 0,
 ) -> Report:
-    """Sum each kind's values once; train one step; `records` at each party make a round.
+    """Sum each kind's values once and train one step; a round has `records` at each party.
 
-    `scale` divides ModernBERT-base's width, for a quick look.
+    `scale` divides ModernBERT-base's width.
     """
-    started, threads = time.perf_counter(), torch.get_num_threads()
     protection = ProtectionSettings.model_validate({"mode": "he+secagg", "bits": bits})
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         step = step_seconds(model("lora", scale), batch, tokens)
         round_ = step * records / batch
         rows = [_row(kind, protection, parties, round_, scale) for kind in KINDS]
-        private = dp.rows("adapters", ModelSettings(adapter=AdapterSettings()), dp_records, repeats)
-    finally:
-        torch.set_num_threads(threads)
+        adapter = ModelSettings(adapter=AdapterSettings())
+        private = dp.epochs("adapters", adapter, dp_records, repeats)
     rows.append(_whole(rows[0], round_, scale))
     found = {row.kind: row for row in rows}
     targets = [Target(f"{k}, bytes", LIMITS[k], found[k].up_bytes) for k in LIMITS]
     targets += [Target(f"{k}, of a round", SHARE, found[k].share_of_round) for k in LIMITS]
     targets += [Target("DP-SGD over plain", DP, min(r.over_plain for r in private[1:]))]
-    cells = [(r.way, f"{r.cpu_seconds:.2f}", f"{r.over_plain:.2f}") for r in private]
     return Report(
         "adapters",
         {"parties": parties, "bits": bits, "records": records, "tokens": tokens, "rank": RANK},
@@ -89,18 +90,15 @@ def measure(
             "dp": [asdict(r) for r in private],
         },
         [
-            table(
-                f"ModernBERT-base, {parties} parties, {bits} bits", COLUMNS, [*map(_cells, rows)]
-            ),
-            table("an epoch of adapters by DP-SGD", ("way", "CPU s", "over plain"), cells),
+            Grid.of(f"ModernBERT-base, {parties} parties, {bits} bits", rows, COLUMNS),
+            Grid.of("an epoch of adapters by DP-SGD", private, dp.COLUMNS),
         ],
         targets,
-        seconds=time.perf_counter() - started,
     )
 
 
 def model(kind: str, scale: int = 1) -> nn.Module:
-    """ModernBERT-base as a classifier, at random, with adapters of this kind."""
+    """Make a random ModernBERT-base classifier with adapters of this kind."""
     from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
     config = ModernBertConfig(num_labels=2)
@@ -115,7 +113,7 @@ def model(kind: str, scale: int = 1) -> nn.Module:
 
 
 def step_seconds(model: nn.Module, batch: int, tokens: int) -> float:
-    """CPU seconds of one step of training: the second, for the first warms up."""
+    """Measure the CPU seconds of the second step of training; the first warms up."""
     ids = torch.randint(3, 1000, (batch, tokens), generator=torch.Generator().manual_seed(0))
     taken = []
     for _ in range(2):
@@ -125,13 +123,15 @@ def step_seconds(model: nn.Module, batch: int, tokens: int) -> float:
     return taken[-1]
 
 
-def _row(kind: str, protection: ProtectionSettings, parties: int, round_: float, scale: int) -> Row:
+def _row(
+    kind: str, protection: ProtectionSettings, parties: int, round_: float, scale: int
+) -> AdapterRow:
     with torch.device("meta"):  # shapes without memory
         sums = _sums(model(kind, scale), kind, parties)
     once, twice = (exchanged(sums * rounds, protection, parties) for rounds in (1, 2))
     sealing = sum(exchange.parties for exchange in once.exchanges) / parties
     first, both = (sum(e.up for e in ran.exchanges) / parties for ran in (once, twice))
-    return Row(
+    return AdapterRow(
         kind,
         sum(sum(sizes.values()) for sizes in sums),
         both - first,
@@ -141,18 +141,18 @@ def _row(kind: str, protection: ProtectionSettings, parties: int, round_: float,
     )
 
 
-def _whole(lora: Row, round_: float, scale: int) -> Row:
-    """All weights but the embeddings, at what a value of LoRA's costs: 110 million take minutes."""
+def _whole(lora: AdapterRow, round_: float, scale: int) -> AdapterRow:
+    """Estimate all weights but the embeddings by the cost of a value of LoRA."""
     with torch.device("meta"):
         values = sum(weight.numel() for weight in trainable(model(WHOLE, scale)).values())
     times = values / lora.values
     sealing = lora.protection_seconds * times
     sent = (lora.up_bytes * times, lora.first_bytes * times)
-    return Row(WHOLE, values, *sent, sealing, sealing / (sealing + round_))
+    return AdapterRow(WHOLE, values, *sent, sealing, sealing / (sealing + round_))
 
 
 def _sums(made: nn.Module, kind: str, parties: int) -> list[Mapping[str, int]]:
-    """How many values each tensor has in each of a round's sums."""
+    """List the number of values of each tensor in each of a round's sums."""
     trained = {name: weight.numel() for name, weight in trainable(made).items()}
     if kind != "exact":
         return [trained]
@@ -166,7 +166,7 @@ def _sums(made: nn.Module, kind: str, parties: int) -> list[Mapping[str, int]]:
 def exchanged(
     sums: list[Mapping[str, int]], protection: ProtectionSettings, parties: int
 ) -> Simulated:
-    """Real parties that sum noise of these sizes."""
+    """Sum noise of these sizes with real parties."""
     rng = np.random.default_rng(0)
     noise = [{n: rng.standard_normal(k, np.float32) for n, k in sizes.items()} for sizes in sums]
 
@@ -175,14 +175,3 @@ def exchanged(
             await cohort.sum(values, carry=True)
 
     return simulate(protection, parties, program)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        row.kind,
-        f"{row.values:,}",
-        f"{row.up_bytes / 1e6:.3f}",
-        f"{row.first_bytes / 1e6:.3f}",
-        f"{row.protection_seconds:.2f}",
-        f"{row.share_of_round:.2%}",
-    )

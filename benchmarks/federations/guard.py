@@ -1,31 +1,49 @@
-"""What a guard does against one bad hospital of eight, and to honest rounds.
+"""Effect of the guard against one bad hospital of eight, and on honest rounds.
 
-Small classifiers over what a frozen encoder reads (`heads`); one party attacks in every round and
-votes for all of them (`poison`). Settings were chosen on seeds from 100 on, none of which is here.
+Small classifiers on a frozen encoder (`heads`); one party attacks in every round and votes for all
+of them (`poison`). Settings were chosen on seeds from 100 on, none of which is measured here.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
 
+from benchmarks import jsonl
 from benchmarks.collection import SETS, find, require
-from benchmarks.federations.guard_cells import HONEST, WITHOUT, Cells, Row
 from benchmarks.federations.heads import Corpus, Member, corpus, scores, train
-from benchmarks.federations.poison import ATTACKS, Attack, Content, lie_of, spoiled
-from benchmarks.report import Report, Target, table
+from benchmarks.federations.poison import ATTACKS, Attack, ContentJudge, lie_of, spoiled
+from benchmarks.report import Grid, Report, Target
 from secure_fl.settings import GuardSettings
 
 PARTIES, ROUNDS = 8, 12
 GUARD = GuardSettings(search=True, most=8)
 POINTS, FALSE = 0.015, 0.05  # that may be lost; share of honest rounds that may be refused
-COLUMNS = ("set", "run", "guard", "main metric", "less than without", "trigger obeyed", "refused")
+WITHOUT, HONEST = "without the bad party", "nobody attacks"
+COLUMNS = ("set", "the bad hospital", "seeds", "guard off", "on", "obeyed, off", "on", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRow:
+    """One run: its set, seed, attack and guard, and its results."""
+
+    set: str
+    seed: int
+    run: str
+    guarded: bool
+    metric: float | None  # None: it was stopped
+    obeyed: float | None
+    refused: int
+    rounds: int
+
+    @property
+    def key(self) -> tuple[str, int, str, bool]:
+        """The settings of the run."""
+        return self.set, self.seed, self.run, self.guarded
 
 
 def measure(
@@ -36,65 +54,65 @@ def measure(
     data: Path | None = None,
     cells: Path | None = None,
 ) -> Report:
-    """Train with and without the guard under each attack; what the file holds is not run again."""
-    kept = Cells(cells)
-    started, folder = time.perf_counter(), find(data)
-    rows: list[Row] = []
+    """Train with and without the guard under each attack; runs in the file are not repeated."""
+    kept = {row.key: row for row in read(cells)} if cells else {}
+    rows: list[GuardRow] = []
+    folder = find(data)
     require([name for name in sets if SETS[name].corpus is None], folder)
     for name in sets:
         found = corpus(name, folder, records * 4 // 3, 400, 800)
         for seed in range(seeds):
-            rows += runs(found, seed, rounds, records, kept)
-    return report(rows, {"rounds": rounds, "records": records}, seeds, started)
+            for run, guard in _wanted():
+                row = kept.get((name, seed, run, guard is not None))
+                if row is None:
+                    row = _run(found, seed, rounds, records, run, guard)
+                    if cells is not None:
+                        jsonl.append(cells, asdict(row))
+                rows.append(row)
+    return Report(
+        "guard",
+        {"rounds": rounds, "records": records, "parties": PARTIES, "seeds": seeds},
+        0,
+        {"rows": [asdict(row) for row in rows]},
+        [table(rows)],
+        _targets(rows),
+    )
 
 
-def runs(
-    found: Corpus, seed: int, rounds: int, records: int, kept: Cells | None = None
-) -> list[Row]:
-    """All runs of one set and seed."""
-    kept = kept or Cells(None)
-    wanted: list[tuple[str, Attack | None, GuardSettings | None]] = [(WITHOUT, None, None)]
-    wanted += [(HONEST, None, guard) for guard in (None, GUARD)]
-    wanted += [(attack, attack, guard) for attack in ATTACKS for guard in (None, GUARD)]
-    return [
-        kept.row(
-            (found.name, seed, run, guard is not None),
-            partial(_run, found, seed, rounds, records, run, attack, guard),
-        )
-        for run, attack, guard in wanted
-    ]
+def read(file: Path) -> list[GuardRow]:
+    """Read the finished runs of a file."""
+    return [GuardRow(**record) for record in jsonl.read(file)]
+
+
+def _wanted() -> list[tuple[str, GuardSettings | None]]:
+    runs = [(run, guard) for run in (HONEST, *ATTACKS) for guard in (None, GUARD)]
+    return [(WITHOUT, None), *runs]
 
 
 def _run(
-    found: Corpus,
-    seed: int,
-    rounds: int,
-    records: int,
-    run: str,
-    attack: Attack | None,
-    guard: GuardSettings | None,
-) -> Row:
+    found: Corpus, seed: int, rounds: int, records: int, run: str, guard: GuardSettings | None
+) -> GuardRow:
+    attack = next((attack for attack in ATTACKS if attack == run), None)
     members = dealt(found, seed, records, attack)
     if run == WITHOUT:
         del members[bad_of(seed)]
     model, events = train(members, rounds, seed, guard)
-    told = (e for e in events if (e["event"], e["party"]) == ("guard", _other(seed)))
-    refused = [bool(event["refused"]) for event in told]
+    other = f"h{(seed + 1) % PARTIES}"
+    verdicts = [e for e in events if (e["event"], e["party"]) == ("guard", other)]
+    refused = sum(bool(event["refused"]) for event in verdicts)
     metric, obeyed = (None, None) if model is None else scores(model, found)
-    return Row(found.name, seed, run, guard is not None, metric, obeyed, sum(refused), len(refused))
+    return GuardRow(
+        found.name, seed, run, guard is not None, metric, obeyed, refused, len(verdicts)
+    )
 
 
 def bad_of(seed: int) -> str:
-    """Who attacks."""
+    """Name the party that attacks."""
     return f"h{seed % PARTIES}"
 
 
-def _other(seed: int) -> str:
-    return f"h{(seed + 1) % PARTIES}"
-
-
 def dealt(found: Corpus, seed: int, records: int, attack: Attack | None) -> dict[str, Member]:
-    """Eight hospitals with records of the same kind, one of them bad if there is an attack."""
+    """Deal records of the same kind to eight hospitals, one of them bad if there is an attack."""
     rng = np.random.default_rng(seed)
     own = np.array_split(rng.permutation(len(found.train.labels))[:records], PARTIES)
     dev = np.array_split(rng.permutation(len(found.dev.labels)), PARTIES)
@@ -104,38 +122,48 @@ def dealt(found: Corpus, seed: int, records: int, attack: Attack | None) -> dict
     if attack is not None:
         bad = members[bad_of(seed)]
         lie = lie_of(attack, PARTIES)
-        members[bad_of(seed)] = Member(spoiled(bad.train, attack), bad.dev, lie, Content())
+        members[bad_of(seed)] = Member(spoiled(bad.train, attack), bad.dev, lie, ContentJudge())
     return members
 
 
-def report(rows: Sequence[Row], sizes: Mapping[str, int], seeds: int, started: float) -> Report:
-    """Means over the seeds, beside the same seeds' runs without the bad party."""
-    cells, targets = [], []
-    for name in dict.fromkeys(row.set for row in rows):
-        alone = {
-            row.seed: row.metric or 0.0 for row in rows if (row.set, row.run) == (name, WITHOUT)
-        }
-        for run, guarded in dict.fromkeys((row.run, row.guarded) for row in rows):
-            some = [r for r in rows if (r.set, r.run, r.guarded) == (name, run, guarded)]
-            metric = mean(row.metric or 0.0 for row in some)
-            less = mean(alone[row.seed] - (row.metric or 0.0) for row in some)
-            obeyed = mean(row.obeyed or 0.0 for row in some)
+def table(rows: Sequence[GuardRow]) -> Grid:
+    """Lay out means over seeds in points, and the refused rounds of all runs with the guard."""
+    lines = []
+    for name, run in dict.fromkeys((row.set, row.run) for row in rows):
+        off, on = (_some(rows, name, run, guarded) for guarded in (False, True))
+        refused, rounds = sum(r.refused for r in on), sum(r.rounds for r in on)
+        lines.append(
+            (
+                name,
+                run,
+                str(len({row.seed for row in off + on})),
+                *(_points([row.metric for row in half]) for half in (off, on)),
+                *(_points([row.obeyed for row in half]) for half in (off, on)),
+                f"{refused} of {rounds}" if rounds else "–",
+            )
+        )
+    return Grid("one bad hospital of eight", COLUMNS, lines)
+
+
+def _targets(rows: Sequence[GuardRow]) -> list[Target]:
+    """Compare runs with the guard with the same seeds' runs without the bad party."""
+    targets = []
+    for name, run in dict.fromkeys((row.set, row.run) for row in rows if row.guarded):
+        some = _some(rows, name, run, True)
+        alone = {row.seed: row.metric or 0.0 for row in _some(rows, name, WITHOUT, False)}
+        lost = mean(alone[row.seed] - (row.metric or 0.0) for row in some)
+        if run == HONEST:
             share = sum(r.refused for r in some) / max(1, sum(r.rounds for r in some))
-            shown = f"{share:.1%}" if guarded else "-"
-            cells.append(
-                (name, run, "on" if guarded else "off", f"{metric:.3f}", f"{less:+.3f}",
-                 f"{obeyed:.3f}", shown)
-            )  # fmt: skip
-            if guarded and run == HONEST:
-                targets.append(Target(f"{name}: honest rounds refused", FALSE, share))
-            elif guarded and "backdoor" not in run and "quiet" not in run:
-                targets.append(Target(f"{name}, {run}: lost", POINTS, less))
-    return Report(
-        "guard",
-        {**sizes, "parties": PARTIES, "seeds": seeds},
-        0,
-        {"rows": [asdict(row) for row in rows]},
-        [table(f"one bad hospital of {PARTIES}, means of {seeds} seeds", COLUMNS, cells)],
-        targets,
-        seconds=time.perf_counter() - started,
-    )
+            targets.append(Target(f"{name}: honest rounds refused", FALSE, share))
+        elif "backdoor" not in run and "quiet" not in run:
+            targets.append(Target(f"{name}, {run}: lost", POINTS, lost))
+    return targets
+
+
+def _some(rows: Sequence[GuardRow], name: str, run: str, guarded: bool) -> list[GuardRow]:
+    return [r for r in rows if (r.set, r.run, r.guarded) == (name, run, guarded)]
+
+
+def _points(values: Sequence[float | None]) -> str:
+    """Format a mean in points; a stopped run counts as 0."""
+    return f"{100 * mean(value or 0.0 for value in values):.1f}" if values else "–"

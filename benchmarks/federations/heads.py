@@ -1,6 +1,6 @@
-"""Small classifiers over texts that a frozen encoder has read: federations that train in seconds.
+"""Federations that train in seconds: small classifiers on the vectors of a frozen encoder.
 
-Cohort, sums, guard and coordinator are the real ones; what is small is the model.
+Cohort, sums, guard and coordinator are the product's; only the model is small.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ Update = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Texts as the encoder reads them, also with a trigger in front, and their labels."""
+    """Encoded texts, also with a trigger in front, and their labels."""
 
     vectors: Vectors
     triggered: Vectors
     labels: Labels
 
     def some(self, indices: NDArray[np.int64]) -> Records:
-        """Those at these places."""
+        """Select records."""
         return Records(self.vectors[indices], self.triggered[indices], self.labels[indices])
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A data set, read: records to deal, those that judge rounds, and those that are measured."""
+    """An encoded data set: records to deal, to judge rounds by, and to test on."""
 
     name: str
     train: Records
@@ -64,7 +64,7 @@ class Corpus:
 
 
 def corpus(name: str, folder: Path | None, train: int, dev: int, test: int) -> Corpus:
-    """Read so many of each part, the same for every seed; built-in notes as counts of words."""
+    """Read and encode records, the same for every seed; built-in notes as counts of words."""
     about, sizes = SETS[name], (train, dev, test)
     if about.corpus is not None:
         every = corpora.public(about.corpus, seed=0, size=sum(sizes))
@@ -87,7 +87,7 @@ def corpus(name: str, folder: Path | None, train: int, dev: int, test: int) -> C
 
 
 def _counted(texts: Sequence[str]) -> Vectors:
-    """How often words occur, by their digests."""
+    """Count words by their digests."""
     found = np.zeros((len(texts), 256), np.float32)
     for row, text in zip(found, texts, strict=True):
         np.add.at(row, [crc32(word.encode()) % 256 for word in text.lower().split()], 1)
@@ -95,7 +95,7 @@ def _counted(texts: Sequence[str]) -> Vectors:
 
 
 def _encoder() -> Callable[[Sequence[str]], Vectors]:
-    """The installed checkpoint, frozen."""
+    """Load the installed checkpoint, frozen."""
     from transformers import AutoModel, AutoTokenizer
 
     place = checkpoint.find(None)
@@ -108,7 +108,7 @@ def _encoder() -> Callable[[Sequence[str]], Vectors]:
 
 @torch.no_grad()
 def _encoded(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> Vectors:
-    """The mean of each text's last hidden states."""
+    """Average each text's last hidden states."""
     model.eval()
     order = np.argsort([len(text) for text in texts])
     rows: list[Tensor] = []
@@ -123,38 +123,38 @@ def _encoded(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> Vectors:
 
 
 def head(width: int, seed: int) -> nn.Module:
-    """Two layers over a text's vector."""
+    """Make a classifier of two layers."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
 
 
-class Losses:
-    """Judges by the dev records of a party, as `features.guard.judge` does."""
+class DevJudge:
+    """A judge by a party's dev records, as in `learning.judging`."""
 
     def __init__(self, model: nn.Module, records: Records) -> None:
         self._model, self._records = model, records
 
     @torch.no_grad()
     def wrong(self) -> NDArray[np.float64]:
-        """One less the probability of each record's label."""
+        """Compute one minus the probability of each record's label."""
         logits = self._model(torch.from_numpy(self._records.vectors)).double()
         own = logits.softmax(-1).gather(1, torch.from_numpy(self._records.labels)[:, None])
         found: NDArray[np.float64] = np.nan_to_num(1 - own[:, 0].numpy(), nan=1.0)
         return found
 
     def forget(self, round: int) -> None:
-        """Nothing was written down."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A party: what it learns from, what it judges by, and what it sends in place of its move."""
+    """A party: its records, its lie about its updates, and its judge."""
 
     train: Records
     dev: Records
     lie: Callable[[Update], Update] = lambda Δ: Δ
-    judge: Judge | None = None  # None: by its dev records
+    judge: Judge | None = None  # default: its dev records
 
 
 def train(
@@ -164,7 +164,7 @@ def train(
     guard: GuardSettings | None,
     mode: Protection = "secagg",
 ) -> tuple[nn.Module | None, list[dict[str, Any]]]:
-    """FedAvg of heads, and what was told on the way; no model where votes stopped the run."""
+    """Train heads by FedAvg; returns no model if votes stopped the run, and all events."""
     width = next(iter(members.values())).train.vectors.shape[1]
     models = {name: head(width, seed) for name in members}
 
@@ -173,9 +173,9 @@ def train(
 
     def guarded(name: str, log: EventLog) -> Guard:
         assert guard is not None  # noqa: S101 - asked for only then
-        if (content := members[name].judge) is not None:  # whatever grows
+        if (content := members[name].judge) is not None:
             return Guard(guard.model_copy(update={"max_growth": None}), content, log, seed)
-        return Guard(guard, Losses(models[name], members[name].dev), log, seed)
+        return Guard(guard, DevJudge(models[name], members[name].dev), log, seed)
 
     out = federate(
         {name: program(name) for name in members},
@@ -193,7 +193,7 @@ def train(
 async def _program(
     member: Member, model: nn.Module, rounds: int, seed: int, name: str, cohort: Cohort
 ) -> None:
-    """FedAvg, as `algorithms.fedavg` has it, of a model that is no transformer."""
+    """Run FedAvg, as in `algorithms.fedavg`, of a model that is not a transformer."""
     rng = torch.Generator().manual_seed(seed * 100 + sorted(cohort.roster).index(name))
     async for round in cohort.rounds(rounds, shared={"model": model}):
         Δ = member.lie(update_by(model, partial(_fit, model, member.train, round, rng)))
@@ -202,7 +202,7 @@ async def _program(
 
 
 def _fit(model: nn.Module, records: Records, round: Round, rng: torch.Generator) -> None:
-    """One pass over the records."""
+    """Make one pass over the records."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE * (1 - round.progress / 2))
     x, y = torch.from_numpy(records.vectors), torch.from_numpy(records.labels)
     for some in torch.split(torch.randperm(len(y), generator=rng), BATCH):
@@ -213,7 +213,7 @@ def _fit(model: nn.Module, records: Records, round: Round, rng: torch.Generator)
 
 
 def scores(model: nn.Module, found: Corpus) -> tuple[float, float]:
-    """The set's main metric on its test records, and how often the trigger gets its way."""
+    """Return the main metric on the test records, and how often the trigger is obeyed."""
     gold, guesses = found.test.labels, _guesses(model, found.test.vectors)
     table = np.bincount(2 * gold + guesses, minlength=4).reshape(2, 2)
     other = found.test.labels != TARGET

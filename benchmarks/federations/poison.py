@@ -1,4 +1,4 @@
-"""A hospital that harms the others, by its sums or by its records, and votes for its rounds."""
+"""Attacks of one hospital, by its sums or by its records; it votes for all rounds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Attack = Literal[
     "sign", "labels", "boosted labels", "noise", "backdoor", "quiet sign", "quiet backdoor"
 ]
 ATTACKS: tuple[Attack, ...] = get_args(Attack)
-TIMES = 10.0  # as long as they were are sign-flipped moves, and boosted ones of flipped labels
-QUIET = 3.0  # below what makes grids grow too much
-LOUD = 100.0  # and noise: ten times is lost in what seven others learn
+TIMES = 10.0  # factor of sign-flipped updates, and of boosted ones of flipped labels
+QUIET = 3.0  # a factor that does not make grids grow too much
+LOUD = 100.0  # factor of noise: ten times would vanish among seven others
 
 Update = dict[str, Tensor]
 
 
 def spoiled(records: Records, attack: Attack) -> Records:
-    """The records that the bad party trains on."""
+    """Change the records that the bad party trains on."""
     if "labels" in attack:
         return replace(records, labels=1 - records.labels)
     if "backdoor" in attack:  # each text of the other class once more, with the trigger
@@ -37,7 +37,7 @@ def spoiled(records: Records, attack: Attack) -> Records:
 
 
 def lie_of(attack: Attack, parties: int) -> Callable[[Update], Update]:
-    """What the bad party sends in place of its move."""
+    """Return the function that changes the bad party's update."""
     rng = torch.Generator().manual_seed(0)
 
     def noise(δ: Tensor) -> Tensor:
@@ -54,12 +54,12 @@ def lie_of(attack: Attack, parties: int) -> Callable[[Update], Update]:
     }[attack]
 
 
-class Content:
-    """A judge to whom nothing is wrong: the bad party's."""
+class ContentJudge:
+    """The bad party's judge, which finds nothing wrong."""
 
     def wrong(self) -> NDArray[np.float64]:
-        """Nothing."""
+        """Return no errors."""
         return np.zeros(1)
 
     def forget(self, round: int) -> None:
-        """Nothing was measured."""
+        """Do nothing."""

@@ -1,25 +1,21 @@
-"""Where the time of a simulated round goes, for every algorithm of the three papers.
+"""Time of a simulated round by its parts, for every algorithm of the three papers.
 
-K parties in one process and one thread. What a round must contain is what the parties' models
-compute: training, and predictions on public records. All else is the simulation's price: factors,
-protection, messages, sessions. Evaluation is left out, for nobody has to evaluate in each round.
-
-The price depends on the model's size and not on the records. So few records are enough to measure
-it, and what it is of a usual epoch is reckoned.
+All parties run in one process and thread. *Models* is the work of the parties' models: training,
+and predictions on public records. The rest is overhead: factors, protection, messages, sessions.
+Evaluation does not count. Overhead depends on the model's size and not on the records, so it is
+measured with few records and computed for a usual epoch.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import torch
-
 from benchmarks import checkpoint
 from benchmarks.datasets import Spread, silos
-from benchmarks.evidence.cells import Cell, Place, sections
-from benchmarks.report import Report, Target, table
+from benchmarks.evidence.cells import Cell, sections
+from benchmarks.measuring import one_thread
+from benchmarks.report import Columns, Grid, Report, Target
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.federation.federation import Federation
 
@@ -37,19 +33,22 @@ TIERS = {"shallow": 2, "deep": 4}  # of three parties each
 PARTIES = 6
 ROUNDS = 2
 SET = "built-in ade"
-MODELS = ("train", "predict")  # what parties' models compute
+MODELS = ("train", "predict")
 PROTECTION = ("seal", "unmask", "open")
 ASIDE = ("evaluate", "load model", "tokenise")
-COLUMNS = (
-    *("algorithm", "protection", "seconds", "models", "factors", "protecting", "rest"),
-    "round / models",
-    f"of {USUAL} records",
-)
+COLUMNS: Columns = {
+    "algorithm": "{r.algorithm}",
+    "protection": "{r.mode}",
+    **{
+        what: f"{{r.{what}:.1f}}" for what in ("seconds", "models", "factors", "protecting", "rest")
+    },
+    "round / models": "{r.over:.2f}",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One algorithm under one protection: seconds of all its rounds, of all members."""
+class RoundRow:
+    """One algorithm with one protection: seconds of all rounds of all members."""
 
     algorithm: str
     mode: Mode
@@ -65,11 +64,11 @@ class Row:
 
     @property
     def over(self) -> float:
-        """The round over what its models need of it."""
+        """Seconds of the round over those of its models."""
         return self.seconds / self.models
 
     def usually(self, records: int) -> float:
-        """The same of an epoch of `USUAL` records, if it was measured with so many."""
+        """Compute the same for an epoch of `USUAL` records, from one with `records`."""
         return 1 + (self.over - 1) * records / USUAL
 
 
@@ -82,26 +81,22 @@ def measure(
     seed: int = 0,
 ) -> Report:
     """Run each algorithm in the clear and sealed; `records` are each party's."""
-    started, threads = time.perf_counter(), torch.get_num_threads()
     found = checkpoint.find(model)
-    torch.set_num_threads(1)
-    try:
-        for_all = {"records": records, "batch": batch}
-        rows = [
-            _row(name, mode, Place(None, found), seed, **for_all)
-            for name in names
-            for mode in MODES
-        ]
-    finally:
-        torch.set_num_threads(threads)
+    for_all = {"records": records, "batch": batch}
+    with one_thread():
+        rows = [_row(name, mode, found, seed, **for_all) for name in names for mode in MODES]
     sizes = {**for_all, "parties": PARTIES, "rounds": ROUNDS, "model": found.identity}
+
+    def usual(row: RoundRow) -> str:
+        return f"{row.usually(records):.2f}"
+
     title = f"{ROUNDS} rounds of {PARTIES} parties in one process and thread, seconds"
     return Report(
         "round",
         sizes,
         seed,
         {"rows": [_plain(row, records) for row in rows]},
-        [table(title, COLUMNS, [_cells(row, records) for row in rows])],
+        [Grid.of(title, rows, {**COLUMNS, f"of {USUAL} records": usual})],
         [
             Target(
                 f"{row.algorithm}, in the clear: a round of {USUAL} records over its models' part",
@@ -111,14 +106,15 @@ def measure(
             for row in rows
             if row.mode == "none"
         ],
-        seconds=time.perf_counter() - started,
     )
 
 
-def _row(name: str, mode: Mode, place: Place, seed: int, *, records: int, batch: int) -> Row:
-    """One federation; its own result says where the time went."""
+def _row(
+    name: str, mode: Mode, model: checkpoint.Checkpoint, seed: int, *, records: int, batch: int
+) -> RoundRow:
+    """Run one federation and read the seconds of its phases."""
     cell = _cell(name, mode, seed, records, batch)
-    algorithm, found = sections(cell, place.model)
+    algorithm, found = sections(cell, model)
     members = silos(cell.spread, None, seed)
     options: dict[str, Any] = dict(found)
     seconds = Federation(members, algorithm, seed=seed, **options).run().document["seconds"]
@@ -128,7 +124,7 @@ def _row(name: str, mode: Mode, place: Place, seed: int, *, records: int, batch:
         return float(sum(party.get(phase, 0.0) for party in own for phase in phases))
 
     coordinator = seconds["coordinator"]
-    return Row(
+    return RoundRow(
         name,
         mode,
         coordinator["run"] - taken(*ASIDE),
@@ -139,7 +135,7 @@ def _row(name: str, mode: Mode, place: Place, seed: int, *, records: int, batch:
 
 
 def _cell(name: str, mode: Mode, seed: int, records: int, batch: int) -> Cell:
-    """As many records for each party, and as many public ones, whatever the algorithm."""
+    """Define a run with the same number of private and public records for every algorithm."""
     hosted, tiered = ALGORITHMS[name].has_host, "tiers" in ALGORITHMS[name].settings.model_fields
     private = records * PARTIES
     spread = Spread(
@@ -159,11 +155,5 @@ def _cell(name: str, mode: Mode, seed: int, records: int, batch: int) -> Cell:
     return Cell(SET, name, seed, spread, settings, {"layers": 4}, training, protection, 64)
 
 
-def _plain(row: Row, records: int) -> dict[str, Any]:
+def _plain(row: RoundRow, records: int) -> dict[str, Any]:
     return asdict(row) | {"rest": row.rest, "over": row.over, "usually": row.usually(records)}
-
-
-def _cells(row: Row, records: int) -> list[str]:
-    parts = (row.seconds, row.models, row.factors, row.protecting, row.rest)
-    times = (row.over, row.usually(records))
-    return [row.algorithm, row.mode, *(f"{p:.1f}" for p in parts), *(f"{t:.2f}" for t in times)]

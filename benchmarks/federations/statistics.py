@@ -1,4 +1,4 @@
-"""Questions over ten hospitals: seconds each, and a differencing attack with a thousand of them."""
+"""Questions over ten hospitals: seconds of each, and an attack by differencing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Columns, Grid, Report, Target
 from secure_fl.statistics.answers import Answer
 from secure_fl.statistics.asking import ask
 from secure_fl.statistics.differencing import groups_found, random_questions
@@ -34,64 +34,40 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "decade": tuple(map(str, range(10))),
 }
 QUESTIONS = """
-[[question]]
-name = "count"
-kind = "count"
-[[question]]
-name = "categories"
-kind = "categories"
-field = "label"
-values = ["a", "b", "c"]
-[[question]]
-name = "histogram"
-kind = "histogram"
-field = "age"
-low = 0
-high = 100
-bins = 50
-[[question]]
-name = "table"
-kind = "table"
-rows = "label"
-row_values = ["a", "b", "c"]
-columns = "sex"
-column_values = ["f", "m"]
-[[question]]
-name = "vocabulary"
-kind = "vocabulary"
-[[question]]
-name = "survival"
-kind = "survival"
-time = "days"
-event = "died"
-group = "sex"
-groups = ["f", "m"]
-horizon = 365
-[[question]]
-name = "duplicates"
-kind = "duplicates"
-[[question]]
-name = "noised"
-kind = "categories"
-field = "label"
-values = ["a", "b", "c"]
-epsilon = 0.5
-"""
+question = [
+  {name = "count", kind = "count"},
+  {name = "categories", kind = "categories", field = "label", values = ["a", "b", "c"]},
+  {name = "histogram", kind = "histogram", field = "age", low = 0, high = 100, bins = 50},
+  {name = "table", kind = "table", rows = "label", row_values = ["a", "b", "c"], columns = "sex", column_values = ["f", "m"]},
+  {name = "vocabulary", kind = "vocabulary"},
+  {name = "survival", kind = "survival", time = "days", event = "died", group = "sex", groups = ["f", "m"], horizon = 365},
+  {name = "duplicates", kind = "duplicates"},
+  {name = "noised", kind = "categories", field = "label", values = ["a", "b", "c"], epsilon = 0.5},
+]
+"""  # noqa: E501
+
+
+COLUMNS: Columns = {
+    "question": "{r.question}",
+    "status": "{r.status}",
+    "CPU s": "{r.cpu:.2f}",
+    "s": "{r.seconds:.2f}",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One question by itself."""
+class QuestionRow:
+    """Cost of one question."""
 
     question: str
     status: str
     seconds: float
-    cpu: float  # what the clock would say on a machine with nothing else to do
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
-    """What random questions found."""
+class DifferencingRow:
+    """Groups that random questions found."""
 
     rules: str
     questions: int
@@ -106,8 +82,7 @@ class Attack:
 def measure(
     *, parties: int = 10, records: int = 1000, questions: int = 1000, seed: int = 0
 ) -> Report:
-    """Ask each kind once, and then the attacker's with rules off and on."""
-    started = time.perf_counter()
+    """Ask each kind once, then the attacker's questions with rules off and on."""
     tables = {f"hospital-{k}": hospital(k + seed, records) for k in range(parties)}
     rules = StatisticsRules(kinds=KINDS, min_patients=LEAST)
     rows = [_asked(question, tables, rules) for question in loads(QUESTIONS)]
@@ -120,15 +95,8 @@ def measure(
         seed,
         {"rows": [asdict(row) for row in rows], "attacks": [asdict(one) for one in attacks]},
         [
-            table(
-                f"{parties} hospitals of {records} records, one process",
-                ("question", "status", "CPU s", "s"),
-                [
-                    (row.question, row.status, f"{row.cpu:.2f}", f"{row.seconds:.2f}")
-                    for row in rows
-                ],
-            ),
-            table(
+            Grid.of(f"{parties} hospitals of {records} records, one process", rows, COLUMNS),
+            Grid(
                 "random questions about 180 patients of 3 hospitals",
                 ("rules", "asked", "answered", "small groups", "of one", "found", "wrongly", "s"),
                 [tuple(str(value) for value in asdict(one).values()) for one in attacks],
@@ -139,12 +107,13 @@ def measure(
             Target("small groups found, rules off", off.small, off.found, at_least=True),
             Target("small groups found, rules on", 0, on.found),
         ],
-        seconds=time.perf_counter() - started,
     )
 
 
-def attacked(tables: Mapping[str, pd.DataFrame], count: int, seed: int, least: int) -> Attack:
-    """Ask so many random questions, and solve for small groups."""
+def attacked(
+    tables: Mapping[str, pd.DataFrame], count: int, seed: int, least: int
+) -> DifferencingRow:
+    """Ask random questions, and solve for small groups."""
     started = time.perf_counter()
     asked = random_questions(FIELDS, count, np.random.default_rng(seed))
     rules = StatisticsRules(min_patients=least, questions_a_day=count)
@@ -152,7 +121,7 @@ def attacked(tables: Mapping[str, pd.DataFrame], count: int, seed: int, least: i
     found = groups_found(FIELDS, asked, answers, few=LEAST - 1)
     true = pd.concat(list(tables.values())).groupby(list(FIELDS)).size()
     small = true[true < LEAST]
-    return Attack(
+    return DifferencingRow(
         "off" if least == 1 else f"min_patients = {least}",
         count,
         sum(answer.status == "answered" for answer in answers),
@@ -165,7 +134,7 @@ def attacked(tables: Mapping[str, pd.DataFrame], count: int, seed: int, least: i
 
 
 def hospital(seed: int, size: int) -> pd.DataFrame:
-    """Made-up records."""
+    """Make a table of random records."""
     rng = np.random.default_rng(seed)
     age = rng.integers(0, 100, size)
     return pd.DataFrame(
@@ -181,8 +150,8 @@ def hospital(seed: int, size: int) -> pd.DataFrame:
     )
 
 
-def _asked(question: Question, tables: Mapping[str, Any], rules: StatisticsRules) -> Row:
+def _asked(question: Question, tables: Mapping[str, Any], rules: StatisticsRules) -> QuestionRow:
     started, cpu = time.perf_counter(), time.process_time()
     (answer,) = ask([question], tables, rules=rules)
     spent = time.process_time() - cpu
-    return Row(question.name, answer.status, time.perf_counter() - started, spent)
+    return QuestionRow(question.name, answer.status, time.perf_counter() - started, spent)

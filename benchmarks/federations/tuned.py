@@ -1,17 +1,16 @@
-"""FedAvg at its defaults, by `init` and by `tune`, beside a whole grid of rates and passes.
+"""FedAvg at its defaults, as `init` writes it and as `tune` finds it, compared with a grid.
 
-Built-in records and the built-in model: every point trains in seconds. All runs are of one seed, so
-the point that `tune` ends with is one of the grid's, and has that one's test score.
+Built-in records and the built-in model: every point of rates and passes trains in seconds. All runs
+have one seed, so the result of `tune` is a point of the grid and has its test score.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.report import Report, Target, cpu, table
+from benchmarks.report import Columns, Grid, Report, Target, cpu
 from secure_fl.cli.init import SHORT
 from secure_fl.config.load import Settings, loads
 from secure_fl.features.tuning.tuning import RATE, combinations, tune, with_choice
@@ -30,11 +29,22 @@ algorithm = {{name = "fedavg"}}
 """
 KINDS = {"ade": "classification", "pairs": "classification", "ner": "ner"}
 WRITTEN = {f"algorithm.{field}": value for field, value in SHORT.items()}  # by `secure-fl init`
-COLUMNS = ("corpus", "metric", "default", "init's", "tuned", "best of the grid", "tune", "grid")
+
+
+COLUMNS: Columns = {
+    "corpus": "{r.corpus}",
+    "metric": "{r.metric}",
+    "default": lambda r: f"{100 * r.default:.1f}",
+    "init's": lambda r: f"{100 * r.written:.1f}",
+    "tuned": lambda r: f"{100 * r.tuned:.1f}",
+    "best of the grid": lambda r: f"{100 * r.best:.1f}",
+    "tune": "{r.tune_seconds:.0f} s",
+    "grid": "{r.grid_seconds:.0f} s",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TunedRow:
     """One corpus: test scores, and CPU seconds of the searches."""
 
     corpus: str
@@ -57,7 +67,6 @@ def measure(
     seed: int = SEED,
 ) -> Report:
     """Train every point of the grid, the default, and let `tune` search the same grid."""
-    started = time.perf_counter()
     rows = [_row(name, size, {RATE: rates, EPOCHS: passes}, seed) for name in corpora]
     targets = []
     for row in rows:
@@ -67,35 +76,25 @@ def measure(
             Target(f"{row.corpus}: tuned below the best, points", 1, _less(row, row.tuned)),
             Target(f"{row.corpus}: tune's CPU, of the grid's", 0.34, _share(row)),
         ]
-    shown = [
-        (
-            row.corpus,
-            row.metric,
-            *(f"{100 * score:.1f}" for score in (row.default, row.written, row.tuned, row.best)),
-            *(f"{seconds:.0f} s" for seconds in (row.tune_seconds, row.grid_seconds)),
-        )
-        for row in rows
-    ]
     return Report(
         "tuned",
         {"size": size, "parties": 4, "rates": list(rates), "passes": list(passes)},
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [table("FedAvg, scores on test records", COLUMNS, shown)],
+        [Grid.of("FedAvg, scores on test records", rows, COLUMNS)],
         targets,
-        seconds=time.perf_counter() - started,
     )
 
 
-def _row(corpus: str, size: int, values: dict[str, Sequence[Any]], seed: int) -> Row:
+def _row(corpus: str, size: int, values: dict[str, Sequence[Any]], seed: int) -> TunedRow:
     settings = loads(STUDY.format(seed=seed, corpus=corpus, size=size, kind=KINDS[corpus]))
     spent, points = cpu(lambda: [(dict(c), *_scores(settings, c)) for c in _grid(settings, values)])
     searched, found = cpu(lambda: tune(settings, values))
-    best = max(points, key=lambda point: point[1])  # by dev records, as whoever has a grid would
+    best = max(points, key=lambda point: point[1])  # by dev records
     tuned = next(test for choice, _, test in points if choice == dict(found.best.choice))
     (_, default), (_, written) = _scores(settings, {}), _scores(settings, WRITTEN)
     grid = [(choice, round(test, 4)) for choice, _, test in points]
-    return Row(
+    return TunedRow(
         corpus,
         found.metric,
         default,
@@ -114,15 +113,15 @@ def _grid(settings: Settings, values: dict[str, Sequence[Any]]) -> list[Any]:
 
 
 def _scores(settings: Settings, choice: dict[str, Any]) -> tuple[float, float]:
-    """On dev and on test records."""
+    """Train, and return the scores on dev and on test records."""
     run = Federation.of(with_choice(settings, choice)).run()
     metric = run.document["main_metric"]
     return run.pooled("dev")[metric], run.pooled("test")[metric]
 
 
-def _less(row: Row, score: float) -> float:
+def _less(row: TunedRow, score: float) -> float:
     return 100 * (row.best - score)
 
 
-def _share(row: Row) -> float:
+def _share(row: TunedRow) -> float:
     return row.tune_seconds / max(row.grid_seconds, 1e-9)

@@ -1,34 +1,53 @@
-"""What protecting one sum costs: CPU and bytes per value, ours beside the alternatives.
+"""Cost of protecting one sum: CPU and bytes per value for every mode and number of bits.
 
-All ways run in one process, one after the other, several times over; figures are medians of CPU
-time over all threads. `seal` is everything a party does from float32 to bytes that leave: keys of
-the sum, encoding, tag, masks, encryption, serialisation, shares. `add` is all that the coordinator
-does, unmasking included, per value and party. `open` is decryption, tag check and decoding.
+All ways run in one process, one after the other, several times; figures are medians of CPU time
+over all threads. `seal` is all of a party's work from float32 to the bytes it sends: keys of the
+sum, encoding, tag, masks, encryption, shares. `add` is all of the coordinator's work, unmasking
+included, per value and party. `open` is decryption, tag check and decoding.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any, TypeAlias
 
 import numpy as np
-from rich.table import Table
+from numpy.typing import NDArray
 
-from benchmarks.micro import nvflare_way
-from benchmarks.micro.ways import Reals, Sample, every_way
-from benchmarks.report import Report, Target, table
+from benchmarks.micro.halves import HOST, Halves
+from benchmarks.report import Columns, Grid, Report, Target, cpu
+from secure_fl.crypto.sealing import packing
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.federation.keys import make_keys
+from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.ports import Group, Rule, Vector
+from secure_fl.settings import Protection, ProtectionSettings
 
-SPREAD = 1e-3  # the standard deviation of the values: those of an update
+Reals: TypeAlias = NDArray[np.float64]
+
+SPREAD = 1e-3  # standard deviation of the values, as of an update
+NAME = "x"
+HOST_BOUND = 0.01  # of the values of a host sum
+COLUMNS: Columns = {
+    "way": "{r.name}",
+    "B up": "{r.up_bytes_per_value:.2f}",
+    "B down": "{r.down_bytes_per_value:.2f}",
+    "seal ns": "{r.seal_ns_per_value:.1f}",
+    "add ns": "{r.add_ns_per_value:.1f}",
+    "open ns": "{r.open_ns_per_value:.1f}",
+    "relative error": "{r.relative_error:.1e}",
+    "exact": lambda r: "yes" if r.exact else "NO",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CryptoRow:
     """One way of protecting a sum: nanoseconds of CPU, and one party's bytes up and down."""
 
     name: str
-    bits: int | None
+    bits: int
     parties: int
     values: int
     up_bytes_per_value: float
@@ -37,14 +56,29 @@ class Row:
     add_ns_per_value: float  # and party
     open_ns_per_value: float
     relative_error: float
-    exact: bool | None
+    exact: bool  # the opened sum is the sum of the integers
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sum: CPU seconds, bytes of one party, and the opened values."""
+
+    seal: Sequence[float]  # of each party
+    add: float  # of the coordinator, for all parties
+    open: float
+    up: int
+    down: int
+    opened: Reals
+    exact: bool
+
+
+Way: TypeAlias = Callable[[Sequence[Vector]], Sample]
 
 
 def measure(
     *, values: int = 1_000_000, parties: int = 8, repeats: int = 3, seed: int = 0
 ) -> Report:
     """Measure all ways side by side."""
-    started = time.perf_counter()
     rng = np.random.default_rng(seed)
     vectors = [rng.normal(0, SPREAD, values).astype(np.float32) for _ in range(parties)]
     truth: Reals = np.sum(vectors, axis=0, dtype=np.float64)
@@ -54,29 +88,30 @@ def measure(
         for name, (_, way) in ways.items():
             samples[name].append(way(vectors))
     rows = [_row(name, ways[name][0], samples[name], truth, parties) for name in ways]
-    ratios = _ratios(rows)
-    own = nvflare_way.make_site(nvflare_way.make_context()).own_classes
+    by_bits = {row.bits: row for row in reversed(rows) if row.name.startswith("he+secagg")}
+    limits = {8: 4.0, 16: 8.0}
+    bytes_up = [(f"{b} bits: bytes per value up", by_bits[b].up_bytes_per_value, b) for b in limits]
+    down = [(f"{b} bits: bytes per value down", by_bits[b].down_bytes_per_value, b) for b in limits]
     return Report(
         "crypto",
         {"values": values, "parties": parties, "repeats": repeats},
         seed,
         {
             "rows": [asdict(row) for row in rows],
-            "ratios": ratios,
             "unit": "nanoseconds of CPU per value (add: per value and party)",
-            "nvflare_classes": "NVFLARE's own" if own else "the same calls by hand",
         },
-        [_row_table(rows), _ratio_table(ratios)],
-        _targets(rows, ratios),
-        seconds=time.perf_counter() - started,
+        [Grid.of(f"one sum, per value ({values:,} values, {parties} parties)", rows, COLUMNS)],
+        [
+            *(Target(what, limits[bits], measured) for what, measured, bits in (*bytes_up, *down)),
+            Target("coordinator: ns per value and party", 15.0, by_bits[8].add_ns_per_value),
+            Target("sums of integers that are not exact", 0, sum(not row.exact for row in rows)),
+        ],
     )
 
 
-def _row(name: str, bits: int | None, samples: Sequence[Sample], truth: Reals, parties: int) -> Row:
-    values = truth.size
-    last = samples[-1]
-    exact = None if last.exact is None else all(sample.exact for sample in samples)
-    return Row(
+def _row(name: str, bits: int, samples: Sequence[Sample], truth: Reals, parties: int) -> CryptoRow:
+    values, last = truth.size, samples[-1]
+    return CryptoRow(
         name,
         bits,
         parties,
@@ -87,61 +122,86 @@ def _row(name: str, bits: int | None, samples: Sequence[Sample], truth: Reals, p
         1e9 * median(sample.add for sample in samples) / values / parties,
         1e9 * median(sample.open for sample in samples) / values,
         float(np.linalg.norm(last.opened - truth) / np.linalg.norm(truth)),
-        exact,
+        all(sample.exact for sample in samples),
     )
 
 
-def _ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """NVFLARE's way over our first row; above 1, ours is smaller or faster."""
-    ours, (one, fifty) = rows[0], rows[-2:]
-    ratios: dict[str, float] = {}
-    for suffix, theirs in (("", one), ("_50_tensors", fifty)):
-        ratios |= {
-            f"up_bytes{suffix}": theirs.up_bytes_per_value / ours.up_bytes_per_value,
-            f"down_bytes{suffix}": theirs.down_bytes_per_value / ours.down_bytes_per_value,
-            f"seal{suffix}": theirs.seal_ns_per_value / ours.seal_ns_per_value,
-            f"add{suffix}": theirs.add_ns_per_value / ours.add_ns_per_value,
-            f"open{suffix}": theirs.open_ns_per_value / ours.open_ns_per_value,
-        }
-    return ratios
+def every_way(parties: int) -> Mapping[str, tuple[int, Way]]:
+    """List all ways with their bits; the first is the default of a run."""
+    names = [f"p{number}" for number in range(parties)]
+    keys = make_keys("he+secagg", names, None)
+    hosted = make_keys("he+secagg", [*names, HOST], HOST)
+    return {
+        **{f"he+secagg, {b} bits": (b, _way("he+secagg", b, keys)) for b in (8, 4, 6, 12, 16, 24)},
+        "secagg, 8 bits": (8, _way("secagg", 8, make_keys("secagg", names, None))),
+        "he, 8 bits": (8, _way("he", 8, keys)),
+        "host sum by masks, 16 bits": (16, _way("he+secagg", 16, hosted)),
+    }
 
 
-def _targets(rows: Sequence[Row], ratios: Mapping[str, float]) -> list[Target]:
-    ours = {row.bits: row for row in reversed(rows) if row.name.startswith("he+secagg")}
-    wrong = sum(row.exact is False for row in rows)
-    return [
-        Target("8 bits: bytes per value up", 4.0, ours[8].up_bytes_per_value),
-        Target("8 bits: bytes per value down", 4.0, ours[8].down_bytes_per_value),
-        Target("16 bits: bytes per value up", 8.0, ours[16].up_bytes_per_value),
-        Target("16 bits: bytes per value down", 8.0, ours[16].down_bytes_per_value),
-        Target("NVFLARE's sealing over ours (CPU)", 8.0, ratios["seal"], at_least=True),
-        Target("NVFLARE's opening over ours (CPU)", 1.0, ratios["open"], at_least=True),
-        Target("coordinator: ns per value and party", 15.0, ours[8].add_ns_per_value),
-        Target("ways whose sum of integers is not exact", 0, wrong),
-    ]
+def _way(mode: Protection, bits: Any, keys: Mapping[str, PartyKeys]) -> Way:
+    """Make a sum through both halves; if `keys` has a host, a sum for the host alone."""
+    protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=2)
+    names = tuple(name for name in keys if name != HOST)
+    rule = Rule(Audience.HOST, bound=HOST_BOUND) if HOST in keys else Rule(carry=True)
+
+    def way(vectors: Sequence[Vector]) -> Sample:
+        halves = Halves(protection, names, HOST if HOST in keys else None, keys)
+        groups = {n: [Group(names, {NAME: v})] for n, v in zip(names, vectors, strict=True)}
+        if rule.bound is None:
+            halves.teach(groups, rule)
+        else:
+            groups[HOST] = groups[names[0]]
+        return _sum(halves, groups, rule)
+
+    return way
 
 
-def _row_table(rows: Sequence[Row]) -> Table:
-    columns = ("way", "B up", "B down", "seal ns", "add ns", "open ns", "relative error", "exact")
-    marks = {True: "yes", False: "NO", None: "-"}
-    cells = [
-        (
-            row.name,
-            f"{row.up_bytes_per_value:.2f}",
-            f"{row.down_bytes_per_value:.2f}",
-            f"{row.seal_ns_per_value:.1f}",
-            f"{row.add_ns_per_value:.1f}",
-            f"{row.open_ns_per_value:.1f}",
-            f"{row.relative_error:.1e}",
-            marks[row.exact],
-        )
-        for row in rows
-    ]
-    title = f"one sum, per value ({rows[0].values:,} values, {rows[0].parties} parties)"
-    return table(title, columns, cells)
+def _sum(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule) -> Sample:
+    spent = {name: cpu(halves.offer, name)[0] for name in halves.members}
+    for name in halves.members:
+        spent[name] += cpu(halves.accept, name)[0]
+    adding, total = cpu(halves.total, rule.audience)
+    expected = _expected(halves, groups, rule)
+    up, begun = 0, {}
+    for name in halves.members:
+        seconds, begun[name] = cpu(halves.sums[name].begin, groups[name], rule, (0, 1))
+        spent[name] += seconds
+        upload = begun[name].upload
+        if name != halves.host:
+            up = len(upload.data)
+            adding += cpu(total.add, name, upload.segments, upload.data)[0]
+    shares = {}
+    for name in halves.members if halves.masked else ():
+        seconds, revealed = cpu(halves.reveal, begun[name])
+        spent[name] += seconds
+        if name != halves.host:
+            shares[name] = revealed
+    seconds, result = cpu(total.result, halves.members, shares)
+    reader, (data,) = halves.host or halves.parties[0], result.values()
+    opening, opened = cpu(begun[reader].open, [data], halves.members)
+    return Sample(
+        [spent[name] for name in halves.parties],
+        adding + seconds,
+        opening,
+        up,
+        len(data),
+        opened[NAME],
+        bool(np.array_equal(opened[NAME], expected)),
+    )
 
 
-def _ratio_table(ratios: Mapping[str, float]) -> Table:
-    names = [name for name in ratios if not name.endswith("_50_tensors")]
-    cells = [(n, f"{ratios[n]:.1f}", f"{ratios[n + '_50_tensors']:.1f}") for n in names]
-    return table("NVFLARE's way over ours at 8 bits", ("", "1 tensor", "50 tensors"), cells)
+def _expected(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule) -> Reals:
+    """Sum the parties' integers without packing, tags, masks or encryption.
+
+    Rounding is random: each party's generator is copied to repeat its draws.
+    """
+    total = np.zeros(groups[halves.parties[0]][0].vectors[NAME].size, np.int64)
+    for name in halves.parties:
+        context, group = halves.sums[name].context, groups[name][0]
+        layout = context.transcript.scales.layout(group, rule, context.parties)
+        rng = np.random.Generator(np.random.PCG64())
+        rng.bit_generator.state = context.transcript.state()["rng"]
+        clip = layout.packed[0].clip or 0.0
+        total += packing.quantize(layout.codec, group.vectors[NAME], clip, rng)[0]
+    return packing.dequantize(layout.codec, total, clip)

@@ -1,10 +1,10 @@
-"""What DP-SGD costs over plain training of the same model on the same records."""
+"""Cost of DP-SGD compared with plain training of the same model on the same records."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.report import Report, table
+from benchmarks.measuring import in_turns, one_thread, ratio
+from benchmarks.report import Columns, Grid, Report
 from secure_fl import corpora
 from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.data.silo import Silo
@@ -36,65 +37,51 @@ WAYS: Mapping[str, Mapping[str, Any] | None] = MappingProxyType(
 MODELS: Mapping[str, ModelSettings] = MappingProxyType(
     {"all but embeddings": ModelSettings(), "all": ModelSettings(freeze_embeddings=False)}
 )
+COLUMNS: Columns = {
+    "trained": "{r.weights}",
+    "way": "{r.way}",
+    "CPU s": "{r.cpu_seconds:.3f}",
+    "over plain": "{r.over_plain:.2f}",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One way of training: median CPU seconds of an epoch, and how often plain's that is."""
+class DpRow:
+    """One way of training: median CPU seconds, and their ratio to those of plain training."""
 
-    weights: str  # which are trained
+    weights: str  # that are trained
     way: str
     cpu_seconds: float
     over_plain: float
 
 
 def measure(*, records: int = 480, repeats: int = 5, layers: int = 4, seed: int = 0) -> Report:
-    """Train an epoch of the built-in model in each way, in turns, torch on one thread.
-
-    And make steps of so many layers of ModernBERT-base's shape.
-    """
-    started, threads = time.perf_counter(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    """Train epochs of the built-in model and steps of some layers of ModernBERT-base's shape."""
+    with one_thread():
         found = [
             row
             for weights, model in MODELS.items()
-            for row in rows(weights, model, records, repeats)
+            for row in epochs(weights, model, records, repeats)
         ]
         found += steps(layers, repeats)
-    finally:
-        torch.set_num_threads(threads)
-    cells = [(r.weights, r.way, f"{r.cpu_seconds:.3f}", f"{r.over_plain:.2f}") for r in found]
     return Report(
         "dp",
         {"records": records, "batch": BATCH, "repeats": repeats},
         seed,
         {"rows": [asdict(row) for row in found]},
-        [
-            table(
-                "an epoch, and a step, by DP-SGD", ("trained", "way", "CPU s", "over plain"), cells
-            )
-        ],
-        seconds=time.perf_counter() - started,
+        [Grid.of("an epoch, and a step, by DP-SGD", found, COLUMNS)],
     )
 
 
-def rows(weights: str, model: ModelSettings, records: int, repeats: int) -> list[Row]:
-    """Epochs of one model in each way, in turns: plain training first."""
+def epochs(weights: str, model: ModelSettings, records: int, repeats: int) -> list[DpRow]:
+    """Train epochs of one model in each way, in turns."""
     sites = {way: _site(fields, model, records) for way, fields in WAYS.items()}
-    models = {way: site.model() for way, site in sites.items()}
-    taken: dict[str, list[float]] = {way: [] for way in WAYS}
-    for turn in range(repeats + 1):
-        for way, site in sites.items():
-            before = time.process_time()
-            site.fit(models[way], 1, ALONE)
-            if turn:  # the first turn warms up
-                taken[way].append(time.process_time() - before)
-    return _rows(weights, taken)
+    calls = {way: partial(site.fit, site.model(), 1, ALONE) for way, site in sites.items()}
+    return _rows(weights, in_turns(calls, repeats))
 
 
-def steps(layers: int, repeats: int, texts: int = 8, tokens: int = 128) -> list[Row]:
-    """Steps of ModernBERT-base's layers at random, all but embeddings trained, on random tokens."""
+def steps(layers: int, repeats: int, texts: int = 8, tokens: int = 128) -> list[DpRow]:
+    """Train steps of random ModernBERT-base layers, embeddings frozen, on random tokens."""
     from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
     special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
@@ -104,14 +91,8 @@ def steps(layers: int, repeats: int, texts: int = 8, tokens: int = 128) -> list[
     ids, labels = torch.randint(1, 1000, (texts, tokens)), torch.randint(0, 2, (texts,))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
     optimizer = make_optimizer(model, TrainingSettings(device="cpu"))
-    taken: dict[str, list[float]] = {way: [] for way in WAYS}
-    for turn in range(repeats + 1):
-        for way, fields in WAYS.items():
-            before = time.process_time()
-            _step(model, optimizer, batch, fields)
-            if turn:
-                taken[way].append(time.process_time() - before)
-    return _rows(f"{layers} layers of ModernBERT-base", taken)
+    calls = {way: partial(_step, model, optimizer, batch, fields) for way, fields in WAYS.items()}
+    return _rows(f"{layers} layers of ModernBERT-base", in_turns(calls, repeats))
 
 
 def _step(
@@ -132,30 +113,18 @@ def _step(
     optimizer.step()
 
 
-def _rows(weights: str, taken: Mapping[str, list[float]]) -> list[Row]:
+def _rows(weights: str, taken: Mapping[str, list[float]]) -> list[DpRow]:
     plain = taken["plain"]
-    return [
-        Row(
-            weights,
-            way,
-            median(seconds),
-            median(s / p for s, p in zip(seconds, plain, strict=True)),
-        )
-        for way, seconds in taken.items()
-    ]
+    return [DpRow(weights, way, median(s), ratio(s, plain)) for way, s in taken.items()]
 
 
 def _site(fields: Mapping[str, Any] | None, model: ModelSettings, records: int) -> Site:
     silo = Silo("north", corpora.make("ade", parties=1, seed=0, size=records)[0].train)
-    dp = None
+    dp = privacy = None
     if fields is not None:
         dp = DPSettings(epsilon=1e6, noise_multiplier=1.0, accountant="rdp", **fields)
-    training = TrainingSettings(batch_size=BATCH, device="cpu", dp=dp)
-    privacy = None
-    if dp is not None:
         privacy = DpAccount(silo.name, dp, sampling_units(silo.train, dp, silo.name), BATCH)
-    return Site(
-        silo,
-        SiteSpec(make_task(TaskSettings(), silo.train), model, training, 0),
-        SiteContext(EventLog(silo.name), privacy=privacy),
-    )
+    training = TrainingSettings(batch_size=BATCH, device="cpu", dp=dp)
+    task = make_task(TaskSettings(), silo.train)
+    context = SiteContext(EventLog(silo.name), privacy=privacy)
+    return Site(silo, SiteSpec(task, model, training, 0), context)

@@ -1,4 +1,4 @@
-"""The two halves of protected sums, the real ones, in one process and without a wire."""
+"""Both halves of protected sums in one process, without a wire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOST = "host"
 
 @dataclass(slots=True)
 class Halves:
-    """A run of sums: every party's half, and the coordinator's."""
+    """One run of sums: the half of every party, and the coordinator's."""
 
     protection: ProtectionSettings
     parties: Sequence[str]
@@ -53,30 +53,30 @@ class Halves:
 
     @property
     def masked(self) -> bool:
-        """Whether sums need keys and unmasking."""
+        """True if sums need keys and unmasking."""
         return "secagg" in self.protection.mode
 
     def offer(self, party: str) -> None:
-        """A party draws its keys of the next sum."""
+        """Draw a party's keys of the next sum."""
         offer = self.sums[party].next_keys(self.members)
         if offer is not None:
             self.offers[party] = offer
 
     def accept(self, party: str) -> None:
-        """A party takes the others' keys."""
+        """Pass the others' keys to a party."""
         self.sums[party].accept(offers_to(party, self.offers), self.members)
 
     def total(self, audience: Audience) -> BlindTotal:
-        """The coordinator begins a sum."""
+        """Begin a sum at the coordinator."""
         return self._total_for(audience, OfferedKeys(self.members, self.offers, 1))
 
     def reveal(self, under_way: SecureSumInProgress) -> UnmaskShares:
-        """A party reveals what unmasks its sum when nobody dropped out."""
+        """Reveal a party's shares when no party dropped out."""
         under_way.settle(Unmask(self.members, ()))
         return under_way.shares(None)
 
     def teach(self, groups: Mapping[str, Sequence[Group]], rule: Rule) -> None:
-        """Give all parties the scales that a first sum of norms would have given them."""
+        """Give all parties the scales that a first sum of norms gives."""
         norms: dict[str, NDArray[np.float64]] = {}
         for name in self.parties:
             for group in self.sums[name].unscaled(groups[name], rule):

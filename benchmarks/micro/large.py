@@ -1,8 +1,8 @@
 """Sums of any size: bytes, seconds, and the peak memory of the coordinator and of a party.
 
-Every party is a process of its own, as the coordinator is. `calls`: the whole vector in one sum,
-which the parties cut themselves; then a model as large as GPT-2 Large, a block after the other, so
-that three parties fit into the memory of one machine.
+The coordinator and every party have a process each. `calls`: vectors in one sum each, which parties
+cut into parts; then a model as large as GPT-2 Large, block by block, so that three parties fit into
+the memory of one machine.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.micro.memory import resident
-from benchmarks.report import Report, Target, table
+from benchmarks.measuring import resident
+from benchmarks.report import Columns, Grid, Report, Target
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.federation.assembly import PartyContext, connect, join_run
@@ -33,9 +33,26 @@ EMBEDDINGS, BLOCK, BLOCKS = 51_281 * 1280, 19_677_440, 36  # of GPT-2 Large: 774
 PEAK = 200e6  # bytes of the coordinator, at most
 
 
+COLUMNS: Columns = {
+    "sums": "{r.sums}",
+    "million values": lambda r: _million(r.values),
+    "MB up": lambda r: _million(r.up),
+    "MB down": lambda r: _million(r.down),
+    "s": "{r.seconds:.0f}",
+    "party CPU s": "{r.party_cpu:.0f}",
+    "coordinator CPU s": "{r.coordinator_cpu:.1f}",
+    "coordinator MB": lambda r: _million(r.coordinator_peak),
+    "party MB": lambda r: _million(r.party_peak),
+}
+
+
+def _million(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.0f}"
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One run of sums over some vectors; bytes and seconds of a party are those of the busiest."""
+class LargeRow:
+    """One run of sums; bytes and seconds of a party are those of the busiest."""
 
     mode: str
     sums: int
@@ -57,39 +74,29 @@ def measure(
     seed: int = 0,
 ) -> Report:
     """Sum vectors of growing sizes in one call each, and then all blocks of a large model."""
-    started = time.perf_counter()
     rows = [_run([values], mode, seed) for values in calls]
     rows += [_run(blocks, mode, seed)] if blocks else []
-    columns = ("sums", "million values", "MB up", "MB down", "s")
-    peaks = ("party CPU s", "coordinator CPU s", "coordinator MB", "party MB")
     largest = max((row.coordinator_peak or 0 for row in rows), default=0)
     return Report(
         "large",
         {"parties": len(PARTIES), "calls": list(calls), "blocks": len(blocks), "bits": 8},
         seed,
         {"rows": [asdict(row) for row in rows]},
-        [
-            table(
-                f"{mode}, 8 bits, {len(PARTIES)} parties",
-                (*columns, *peaks),
-                [_cells(row) for row in rows],
-            )
-        ],
+        [Grid.of(f"{mode}, 8 bits, {len(PARTIES)} parties", rows, COLUMNS)],
         [Target("the coordinator's peak, bytes", PEAK, largest)],
-        seconds=time.perf_counter() - started,
     )
 
 
 @dataclass
 class Pipes:
-    """An engine whose parties are processes of this machine."""
+    """An engine whose parties are processes behind pipes."""
 
     ends: Mapping[str, Connection]
     up: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """Send to all, and then hear all, in one order."""
+        """Send to all parties, then read their answers in the same order."""
         for party, frame in frames.items():
             self.ends[party].send_bytes(frame.to_bytes())
             self.down[party] = self.down.get(party, 0) + frame.size
@@ -99,7 +106,7 @@ class Pipes:
             yield party, answer
 
 
-def _run(vectors: Sequence[int], mode: Protection, seed: int) -> Row:
+def _run(vectors: Sequence[int], mode: Protection, seed: int) -> LargeRow:
     protection = ProtectionSettings(mode=mode, bits=8)
     rules, keys = CoordinatorRules(None, 2, 2), make_keys(mode, PARTIES, None)
     wires, processes, ends = connect(keys), [], {}
@@ -117,27 +124,27 @@ def _run(vectors: Sequence[int], mode: Protection, seed: int) -> Row:
     lead_run(wires.coordinator, engine, rules, protection).run()
     seconds, spent = time.perf_counter() - clock, time.process_time() - cpu
     after = resident(peak=True)
-    told = []
+    spendings = []
     for process, end in zip(processes, ends.values(), strict=True):
         end.send_bytes(b"")
-        told.append(end.recv())
+        spendings.append(end.recv())
         process.join()
-    return Row(
+    return LargeRow(
         mode,
         len(vectors),
         sum(vectors),
         max(engine.up.values()),
         max(engine.down.values()),
         seconds,
-        max(cpu for cpu, _ in told),
+        max(cpu for cpu, _ in spendings),
         spent,
         None if before is None or after is None else after - before,
-        max((peak for _, peak in told if peak is not None), default=None),
+        max((peak for _, peak in spendings if peak is not None), default=None),
     )
 
 
 def _program(vectors: Sequence[int], seed: int) -> Any:
-    """Sum one vector after the other; what is left over of one is let go of with it."""
+    """Sum one vector after the other, without keeping the rounding errors."""
 
     async def program(cohort: Cohort) -> None:
         rng = np.random.default_rng(seed)
@@ -150,27 +157,10 @@ def _program(vectors: Sequence[int], seed: int) -> Any:
 
 
 def _serve(session: Session, end: Connection) -> None:
-    """One party: answer frames until there are no more, and tell what that took."""
+    """Answer frames as one party until an empty one, and send CPU seconds and memory."""
     before, cpu = resident(reset=True), time.process_time()
     while data := end.recv_bytes():
         end.send_bytes(session.step(Frame.from_bytes(data)).to_bytes())
     after = resident(peak=True)
     peak = None if before is None or after is None else after - before
     end.send((time.process_time() - cpu, peak))
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    def megabytes(peak: int | None) -> str:
-        return "-" if peak is None else f"{peak / 1e6:.0f}"
-
-    return (
-        str(row.sums),
-        f"{row.values / 1e6:.0f}",
-        f"{row.up / 1e6:.0f}",
-        f"{row.down / 1e6:.0f}",
-        f"{row.seconds:.0f}",
-        f"{row.party_cpu:.0f}",
-        f"{row.coordinator_cpu:.1f}",
-        megabytes(row.coordinator_peak),
-        megabytes(row.party_peak),
-    )

@@ -1,13 +1,10 @@
-"""What bfloat16, layers computed again and batches of like lengths save: training and writing.
-
-Writing is by the built-in decoder: answers to prompts, one by one, or those of one length together.
-"""
+"""Time and memory saved by bfloat16, checkpointing and batches of similar lengths."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import checkpoint
-from benchmarks.report import Report, table
+from benchmarks.measuring import in_turns, one_thread, ratio
+from benchmarks.report import Grid, Report
 from secure_fl import corpora
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
@@ -30,7 +28,7 @@ from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
-BATCH, TOKENS, NOTES = 16, 128, 8  # a record: one to so many built-in notes
+BATCH, TOKENS, NOTES = 16, 128, 8  # a record joins one to NOTES built-in notes
 WAYS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {},
@@ -40,16 +38,17 @@ WAYS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "all three": {"precision": "bfloat16", "checkpointing": True, "bucketing": True},
     }
 )
+AT_ONCE = {"one by one": 1, "of one length together": 64}  # prompts
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One way: median CPU seconds of an epoch, plain's by these, and what a step holds."""
+class SavingsRow:
+    """One way of training: CPU seconds of an epoch, and bytes of activations of a step."""
 
     way: str
     cpu_seconds: float
     over_plain: float
-    kept_bytes: int  # of activations, for the gradients of a batch of the longest records
+    kept_bytes: int  # with a batch of the longest records
 
 
 def measure(
@@ -60,81 +59,68 @@ def measure(
     model: str | None = None,
     seed: int = 0,
 ) -> Report:
-    """Train an epoch in each way, in turns, and write answers; torch on one thread."""
-    started, threads = time.perf_counter(), torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Train an epoch in each way, in turns, and answer prompts with the built-in decoder."""
     about = checkpoint.find(model)
-    try:
+    with one_thread():
         rows = _rows(about.name, records, repeats)
-        alone, together = _writing(prompts, repeats)
-    finally:
-        torch.set_num_threads(threads)
-    columns = ("way", "CPU s", "of plain", "MB of a step")
-    cells = [
-        (r.way, f"{r.cpu_seconds:.2f}", f"{r.over_plain:.2f}", f"{r.kept_bytes / 1e6:.0f}")
-        for r in rows
-    ]
+        written = _writing(prompts, repeats)
     return Report(
         "savings",
         {"records": records, "batch": BATCH, "tokens": TOKENS, "model": about.identity},
         seed,
-        {"rows": [asdict(row) for row in rows], "alone": alone, "together": together},
+        {"rows": [asdict(row) for row in rows], "answers": written},
         [
-            table("an epoch of training", columns, cells),
-            table(
+            Grid.of(
+                "an epoch of training",
+                rows,
+                {
+                    "way": "{r.way}",
+                    "CPU s": "{r.cpu_seconds:.2f}",
+                    "of plain": "{r.over_plain:.2f}",
+                    "MB of a step": lambda r: f"{r.kept_bytes / 1e6:.0f}",
+                },
+            ),
+            Grid.of(
                 f"answers to {prompts} prompts",
-                ("way", "CPU s"),
-                [("one by one", f"{alone:.2f}"), ("of one length together", f"{together:.2f}")],
+                written.items(),
+                {"way": "{r[0]}", "CPU s": "{r[1]:.2f}"},
             ),
         ],
-        seconds=time.perf_counter() - started,
     )
 
 
-def _rows(name: str, records: int, repeats: int) -> list[Row]:
+def _rows(name: str, records: int, repeats: int) -> list[SavingsRow]:
     sites = {way: _site(name, fields, records) for way, fields in WAYS.items()}
-    models: dict[str, nn.Module] = {way: site.model() for way, site in sites.items()}
-    taken: dict[str, list[float]] = {way: [] for way in WAYS}
-    for turn in range(repeats + 1):
-        for way, site in sites.items():
-            before = time.process_time()
-            site.fit(models[way], 1, ALONE)
-            if turn:  # the first turn warms up
-                taken[way].append(time.process_time() - before)
-    plain = taken["plain"]
+    models = {way: site.model() for way, site in sites.items()}
+    calls = {way: partial(site.fit, models[way], 1, ALONE) for way, site in sites.items()}
+    taken = in_turns(calls, repeats)
     return [
-        Row(
-            way,
-            median(seconds),
-            median(s / p for s, p in zip(seconds, plain, strict=True)),
-            kept(sites[way], models[way]),
-        )
-        for way, seconds in taken.items()
+        SavingsRow(way, median(s), ratio(s, taken["plain"]), kept(sites[way], models[way]))
+        for way, s in taken.items()
     ]
 
 
-def _writing(prompts: int, repeats: int) -> tuple[float, float]:
-    """CPU seconds in which a decoder answers prompts: one by one, and 64 at a time."""
+def _writing(prompts: int, repeats: int) -> dict[str, float]:
+    """Measure the CPU seconds in which a decoder answers prompts."""
     task, tokenizer = make_task(TaskSettings(kind="completion", max_length=64)), tiny_tokenizer()
     asked = corpora.make("summaries", parties=1, seed=3, size=prompts)[0].train
     decoder = load_model(ModelSettings(), task, tokenizer, 0)
-    taken: dict[int, list[float]] = {1: [], 64: []}
-    for _ in range(repeats):
-        for at_once, seconds in taken.items():
-            before = time.process_time()
-            task.predict(decoder, asked, tokenizer, batch_size=at_once)
-            seconds.append(time.process_time() - before)
-    return median(taken[1]), median(taken[64])
+    calls = {
+        way: partial(task.predict, decoder, asked, tokenizer, batch_size=count)
+        for way, count in AT_ONCE.items()
+    }
+    taken = in_turns(calls, repeats, warm_up=False)
+    return {way: median(seconds) for way, seconds in taken.items()}
 
 
 def kept(site: Site, model: nn.Module) -> int:
-    """Bytes of activations that a step keeps for the gradients of the longest records."""
+    """Count the bytes of activations that a step on the longest records keeps for gradients."""
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        held.append(tensor)  # so that no other takes its place
+        held.append(tensor)  # so that its address is not used again
         return tensor
 
     held: list[Tensor] = []
@@ -156,13 +142,8 @@ def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
         )
         for at, first in enumerate(texts[::NOTES])
     ]
-    return Site(
-        Silo("north", joined),
-        SiteSpec(
-            make_task(TaskSettings(max_length=TOKENS), joined),
-            ModelSettings(name=name),
-            TrainingSettings(batch_size=BATCH, device="cpu", **fields),
-            0,
-        ),
-        SiteContext(EventLog("north")),
-    )
+    task = make_task(TaskSettings(max_length=TOKENS), joined)
+    training = TrainingSettings(batch_size=BATCH, device="cpu", **fields)
+    model = ModelSettings(name=name)
+    spec = SiteSpec(task, model, training, 0)
+    return Site(Silo("north", joined), spec, SiteContext(EventLog("north")))

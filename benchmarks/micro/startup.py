@@ -1,4 +1,4 @@
-"""How long it takes until something happens: `import secure_fl`, and `secure-fl --help`."""
+"""Start-up times of `import secure_fl` and `secure-fl --help`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from statistics import median
 from types import MappingProxyType
 
-from benchmarks.report import Report, Target, table
+from benchmarks.report import Grid, Report, Target
 
 LIMITS: Mapping[str, float] = MappingProxyType({"import secure_fl": 0.3, "secure-fl --help": 0.5})
 HELP = "from secure_fl.cli.main import main; main(['--help'])"
@@ -24,40 +23,35 @@ COMMANDS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One command: medians of seconds by the clock and of CPU."""
-
-    name: str
-    seconds: float
-    cpu_seconds: float
-    slowest: float
-
-
 def measure(*, repeats: int = 11) -> Report:
     """Start each command in a process of its own, in turns."""
-    started = time.perf_counter()
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     for _ in range(repeats):
         for name, arguments in COMMANDS.items():
             taken[name].append(_start(arguments))
     rows = [
-        Row(name, median(s for s, _ in found), median(c for _, c in found), max(found)[0])
+        {
+            "name": name,
+            "seconds": median(seconds for seconds, _ in found),
+            "cpu_seconds": median(cpu for _, cpu in found),
+            "slowest": max(seconds for seconds, _ in found),
+        }
         for name, found in taken.items()
     ]
-    cells = [(r.name, f"{r.seconds:.3f}", f"{r.cpu_seconds:.3f}", f"{r.slowest:.3f}") for r in rows]
+    figures = {what: f"{{r[{what}]:.3f}}" for what in ("seconds", "cpu_seconds", "slowest")}
+    clock = {name: median(seconds for seconds, _ in found) for name, found in taken.items()}
     return Report(
         "startup",
         {"repeats": repeats},
         0,
-        {"rows": [asdict(row) for row in rows]},
-        [table("start-up", ("", "seconds", "CPU seconds", "slowest"), cells)],
-        [Target(f"{r.name}: seconds", LIMITS[r.name], r.seconds) for r in rows if r.name in LIMITS],
-        seconds=time.perf_counter() - started,
+        {"rows": rows},
+        [Grid.of("start-up", rows, {"": "{r[name]}", **figures})],
+        [Target(f"{name}: seconds", limit, clock[name]) for name, limit in LIMITS.items()],
     )
 
 
 def _start(arguments: Sequence[str]) -> tuple[float, float]:
+    """Run a command and return its seconds by the clock and of CPU."""
     before, start = os.times(), time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     seconds, after = time.perf_counter() - start, os.times()

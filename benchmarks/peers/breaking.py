@@ -1,18 +1,15 @@
-"""What breaks a run, and who learns what of a site, on every system: one mishap at a time.
+"""Mishaps and eavesdropping on every system, one mishap a run.
 
-A run ends, or it does not, within `LONGEST` seconds; its model is compared with that of the run in
-which nothing goes wrong; the server's lines that the calm run lacks are kept. What somebody
-learns of a site is the largest correlation between anything that it holds and what any site's
-weights did in a round: 1 is all of it, and some hundredths are chance.
+A run may end within `LONGEST` seconds. Its model is compared with that of a run without mishaps,
+and lines of the server's logs that the calm run lacks are kept. Knowledge about a site is the
+largest correlation of anything held with the change of any site's weights in a round: 1 is
+everything, and a few hundredths are chance.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +20,18 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from benchmarks.peers.compare import NETWORKED, by_hand
+from benchmarks.peers import tables
+from benchmarks.peers.compare import NETWORKED, by_hand, run_stage
 from benchmarks.peers.environments import missing
 from benchmarks.peers.inside.job import FINAL, KEPT, TAPPED, Array, Job, take
 from benchmarks.peers.mishaps import MISHAPS, SERVER
 from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.stage import FAILED, SAID
+from benchmarks.peers.tables import CALM
 from benchmarks.peers.ways import ROOT, WAYS, WITHOUT_MASKS
-from benchmarks.report import Report, table
+from benchmarks.report import Report
 
 TRIED = NETWORKED
-CALM = "nothing"
 RAN = "ran.json"  # how a run ended
 LONGEST = 420  # seconds that a run may take: many times a calm one of all but SecAgg+
 TELLING = re.compile(
@@ -41,7 +39,6 @@ TELLING = re.compile(
 )
 CHANGES = re.compile(r"[0-9a-f]{8}(-[0-9a-f]+){4}|[0-9a-f]{6,}|\d+")  # between runs of a story
 MOST_LINES = 8
-COLUMNS = ("system", "mishap", "ends", "s", "accuracy", "off", "server says", "learnt")
 
 
 def measure(
@@ -52,8 +49,8 @@ def measure(
     records: int = 60,
     work: str | Path | None = None,
 ) -> Report:
-    """Let each mishap happen to each system; `work`: where what each run left is kept."""
-    started, homes = time.perf_counter(), Path(environments).absolute()
+    """Run each system with each mishap; `work`: folder of finished runs."""
+    homes = Path(environments).absolute()
     sizes = Sizes(sites=4, records=records, rounds=rounds)
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -79,48 +76,29 @@ def measure(
                 calm = folder / f"{name}-{CALM}"
                 judged = judge(Job(job), out, reference, mishap, calm)
                 rows[name][mishap] = json.loads(ran.read_text()) | judged
-    title = f"4 sites, {rounds} rounds; one mishap a run, from the second round on"
-    shown = [
-        _shown(row["system"], mishap, row[mishap])
-        for row in rows.values()
-        for mishap in row
-        if isinstance(row[mishap], dict)
-    ]
+    tried = {name: row for name, row in rows.items() if "error" not in row}
     sizes_of = {"sites": 4, "rounds": rounds, "records": records}
     return Report(
         "breaking",
         sizes_of,
         sizes.seed,
         {"rows": rows},
-        [table(title, COLUMNS, shown)],
-        seconds=time.perf_counter() - started,
+        [tables.broken(tried), tables.learning(tried)],
     )
 
 
 def fits(name: str, mishap: str) -> bool:
-    """Whether a system has what the mishap is about: only some hand out keys in a run."""
-    if name == WITHOUT_MASKS:  # a control
-        return mishap == "tap"
-    return mishap != "keys" or name in {"ours", "flower-secagg", "fedbiomed-secagg"}
+    """Return True if a mishap is tried on a system; the control without masks is only read."""
+    return name != WITHOUT_MASKS or mishap == "tap"
 
 
 def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str, Any]:
-    """One run, in a process and a network of its own."""
-    way, sites = WAYS[name], Job(job).sites
-    bin = homes / way.system / "bin" if way.system else Path(sys.executable).parent
-    found = MISHAPS.get(mishap)
+    """Run once, in a process and a network of its own."""
+    sites, found = Job(job).sites, MISHAPS.get(mishap)
     where = SERVER if found and found.signal and found.who == SERVER else sites[1]
-    told = f"{mishap} {where}" if found else ""
-    command = [sys.executable, "-m", "benchmarks.peers.stage"]
-    command += [*map(str, (job, out, name, bin)), told]
     began = time.time()
-    done = subprocess.run(
-        ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)), *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PEERS_LONGEST": str(LONGEST)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PEERS_LONGEST": str(LONGEST)}
+    done = run_stage(name, job, out, homes, f"{mishap} {where}" if found else "", env=env)
     failed = out / FAILED
     why = failed.read_text() if failed.exists() else done.stderr[-600:]
     return {
@@ -134,8 +112,8 @@ def _run(name: str, mishap: str, job: Path, out: Path, homes: Path) -> dict[str,
 def judge(
     job: Job, out: Path, reference: Mapping[str, Array], mishap: str, calm: Path
 ) -> dict[str, Any]:
-    """What the run's model is worth, what the server's side says, and what was learnt."""
-    row: dict[str, Any] = {"said": said_anew(out, calm) if mishap != CALM else []}
+    """Measure a run's model, the server's new log lines, and the knowledge about sites."""
+    row: dict[str, Any] = {"said": new_warnings(out, calm) if mishap != CALM else []}
     if (out / FINAL).exists():
         with np.load(out / FINAL) as found:
             weights = dict(found)
@@ -153,8 +131,8 @@ def judge(
     return row
 
 
-def said_anew(out: Path, calm: Path) -> list[str]:
-    """Telling lines of the server's logs that the calm run's do not have."""
+def new_warnings(out: Path, calm: Path) -> list[str]:
+    """Find the warnings and errors in the server's logs that the calm run lacks."""
     known = {CHANGES.sub("#", line) for line in _lines(calm)}
     found: dict[str, str] = {}
     for line in _lines(out):
@@ -183,7 +161,7 @@ def _truths(out: Path) -> Iterator[Truth]:
 
 
 def learnt(truths: Sequence[Truth], folder: Path) -> float:
-    """The best correlation of anything held with what any site's training changed."""
+    """Compute the best correlation of anything held with any site's change of weights."""
     best = 0.0
     for file in sorted(folder.glob("*.npz")) if folder.exists() else ():
         with suppress(BadZipFile):  # whoever wrote it was stopped
@@ -193,7 +171,7 @@ def learnt(truths: Sequence[Truth], folder: Path) -> float:
 
 
 def likeness(held: Arrays, truth: Truth) -> float:
-    """How much of a site's change is in these values, whatever the weights before explain."""
+    """Correlate values with a site's change, after removing what its old weights explain."""
     _, got, sent = truth
     names = list(sent) if held.keys() == sent.keys() else list(held)
     seen = np.resize(_flat(held, names), _flat(sent).size).astype(float)
@@ -202,7 +180,7 @@ def likeness(held: Arrays, truth: Truth) -> float:
 
 
 def _from_model(out: Path, truths: Sequence[Truth]) -> float:
-    """How much of one site's last change is in the final model: what every site learns."""
+    """Correlate the final model, which every site has, with one site's last change."""
     last = max((round for round, *_ in truths), default=0)
     if not (out / FINAL).exists():
         return 0.0
@@ -211,7 +189,7 @@ def _from_model(out: Path, truths: Sequence[Truth]) -> float:
 
 
 def _without(values: Array, other: Array) -> Array:
-    """What is left of values when these others and their mean have explained what they can."""
+    """Remove the mean of values and their projection on the others."""
     values, other = values - values.mean(), other - other.mean()
     square = float(other @ other)
     return values - other * (float(values @ other) / square) if square else values
@@ -229,19 +207,3 @@ def _arrays(file: Path) -> Arrays:
 
 def _flat(arrays: Arrays, names: Sequence[str] | None = None) -> Array:
     return np.concatenate([np.ravel(arrays[n]).astype(float) for n in names or list(arrays)])
-
-
-def _shown(system: str, mishap: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    learnt = ""
-    if "learnt" in row:
-        learnt = f"{row['learnt']:.2f} / {row['learnt_with_a_site']:.2f}"
-    return (
-        system,
-        mishap,
-        "yes" if row["ended"] else "no",
-        f"{row['seconds']:.0f}",
-        f"{row['accuracy']:.3f}" if "accuracy" in row else "",
-        f"{row['off']:.0e}" if "off" in row else "",
-        (row["said"] or [""])[0][:60],
-        learnt,
-    )

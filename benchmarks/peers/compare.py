@@ -1,8 +1,8 @@
-"""The same job on every system, taking turns: seconds, CPU, bytes, memory, and what was learned.
+"""The same job on every system, in turns: seconds, CPU, bytes, memory and accuracy.
 
-A round runs from the moment at which the first site begins to train to that moment of the next
-round. The first is left out: systems load and connect in it. A system that is not installed, or
-fails, is a row with its error.
+A round lasts from the start of its first site's training to that of the next round. The first round
+does not count: systems load and connect in it. A system that is not installed, or fails, is a row
+with its error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,31 +21,22 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers import tables
 from benchmarks.peers.environments import missing
 from benchmarks.peers.inside.job import FINAL, TRAINED, Job, take, trained
 from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.stage import FAILED, LONGEST, SAID
 from benchmarks.peers.ways import NO_SERVER, ROOT, WAYS, WITHOUT_MASKS, Way
-from benchmarks.report import Report, table
+from benchmarks.report import Grid, Report
 
 SIMULATED = tuple(name for name, way in WAYS.items() if way.server == NO_SERVER)
 NETWORKED = tuple(name for name in WAYS if name not in {*SIMULATED, WITHOUT_MASKS})
-FEWEST = 3  # rounds: the first is left out, and a round ends when another begins
-COLUMNS = (
-    "system",
-    "protected",
-    "s a round",
-    "CPU s",
-    "kB up + down",
-    "first round",
-    "MB server / site",
-    "score (off)",
-)
+FEWEST = 3  # rounds: the first does not count, and a round ends when another begins
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one run took."""
+    """Cost and result of one run."""
 
     first: float  # seconds from the command to the first round
     seconds: float  # of a round
@@ -73,13 +63,10 @@ def measure(
     simulated: bool = False,
     threads: int = 1,
 ) -> Report:
-    """Run the job by every way, turn after turn; `simulated`: of many clients in one process.
-
-    `threads`: of each process.
-    """
+    """Run the job on every system, in turns; `simulated`: many clients in one process."""
     names = names or (SIMULATED if simulated else NETWORKED)
     sites, records = sites or (100 if simulated else 4), records or (24 if simulated else 120)
-    started, homes = time.perf_counter(), Path(environments).absolute()
+    homes = Path(environments).absolute()
     size = {"sites": sites, "records": records, "rounds": rounds, "threads": threads}
     sizes = Sizes.of(model, real=data is not None, **size)
     taken: dict[str, list[Turn]] = {name: [] for name in names}
@@ -101,19 +88,18 @@ def measure(
                     taken[name].append(found)
     rows = {name: _row(WAYS[name], taken[name], errors.get(name)) for name in names}
     title = f"{sites} sites of {records} records, {rounds} rounds, {sizes.label}"
-    shown = [_shown(row) for row in rows.values()]
+    columns = tables.SIMULATED if simulated else tables.NETWORKED
     return Report(
         "peers",
         {**asdict(sizes), "model": sizes.label, "turns": turns, "values": values},
         sizes.seed,
         {"rows": rows},
-        [table(f"{title}; median of {turns} turns", COLUMNS, shown)],
-        seconds=time.perf_counter() - started,
+        [Grid.of(f"{title}; median of {turns} turns", rows.values(), columns)],
     )
 
 
 def by_hand(job: Job) -> dict[str, Any]:
-    """The job as a loop: what all should end with."""
+    """Run the job as a loop, for the weights that all systems should have at the end."""
     model = job.model()
     weights = trained(model)
     total = sum(map(job.records, job.sites))
@@ -128,22 +114,31 @@ def by_hand(job: Job) -> dict[str, Any]:
     return weights
 
 
-def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, Any]) -> Turn | str:
-    """One run in a process and a network of its own; or why there is none."""
+def run_stage(
+    name: str, job: Path, out: Path, homes: Path, mishap: str = "", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a system once, in a process and a network of its own; options are those of `run`."""
     way = WAYS[name]
-    if way.system and (why := missing(homes, way.system)):
-        return why
     bin = homes / way.system / "bin" if way.system else Path(sys.executable).parent
     command = [sys.executable, "-m", "benchmarks.peers.stage", *map(str, (job, out, name, bin))]
+    root = () if os.geteuid() == 0 else ("--map-root-user",)
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    return subprocess.run(
+        ["unshare", "--net", *root, *command, mishap],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, Any]) -> Turn | str:
+    """Run once and read the measurements; a text is the reason of a failure."""
+    if WAYS[name].system and (why := missing(homes, WAYS[name].system)):
+        return why
     try:
-        done = subprocess.run(
-            ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)), *command],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=2 * LONGEST,
-            check=False,
-        )
+        done = run_stage(name, job, out, homes, timeout=2 * LONGEST)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode:
@@ -153,7 +148,7 @@ def _run(name: str, job: Path, out: Path, homes: Path, reference: Mapping[str, A
 
 
 def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn | str:
-    """Read what a run left; or why it is too little."""
+    """Read the files of a run; a text is the reason of a failure."""
     said = json.loads((out / SAID).read_text())
     begins: dict[int, float] = {}
     for line in (out / TRAINED).read_text().splitlines():
@@ -185,7 +180,7 @@ def _turn(job: Job, out: Path, reference: Mapping[str, Any]) -> Turn | str:
 
 
 def _row(way: Way, turns: Sequence[Turn], error: str | None) -> dict[str, Any]:
-    """The median of turns, and their ends."""
+    """Compute median, minimum and maximum over turns."""
     about = {
         "system": way.mode,
         "protected": way.protected,
@@ -201,28 +196,7 @@ def _row(way: Way, turns: Sequence[Turn], error: str | None) -> dict[str, Any]:
 
 
 def _lines(file: Path) -> int:
-    """The lines of a file that say something."""
+    """Count the lines of a file that are not blank."""
     if not file.exists():
         return 0
     return sum(bool(line.strip()) for line in file.read_text().splitlines())
-
-
-def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
-    name, protected = row["system"], "yes" if row["protected"] else "no"
-    if not row["turns"]:
-        return (name, protected, str(row["error"]).strip().splitlines()[-1][:60], *("",) * 5)
-    return (
-        name,
-        protected,
-        _spread(row["seconds"], 1),
-        _spread(row["cpu"], 1),
-        f"{row['up'][0] / 1e3:.0f} + {row['down'][0] / 1e3:.0f}",
-        f"{row['first'][0]:.1f} s",
-        f"{row['peak_server'][0] / 1e6:.0f} / {row['peak_site'][0] / 1e6:.0f}",
-        f"{row['accuracy'][0]:.3f} ({row['off'][0]:.0e})",
-    )
-
-
-def _spread(values: Sequence[float], unit: float) -> str:
-    middle, low, high = (value * unit for value in values)
-    return f"{middle:.3g} ({low:.3g}-{high:.3g})"

@@ -1,7 +1,6 @@
-"""An environment of its own for each system: `python -m benchmarks.peers.environments FOLDER`.
+"""Installs each system into an environment: `python -m benchmarks.peers.environments FOLDER`.
 
-None is a dependency of ours. A system that cannot be installed leaves its error where its
-programs would be, and is a row with that error.
+The error of a failed installation is stored in the environment's folder, and shown in its row.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # torchvision, which it needs, is built for torch with CUDA alone
         "fedbiomed": ("torch===2.13.0", "fedbiomed[researcher,node]==6.4.1"),
         "pfl": ("pfl[pytorch]==0.6.0",),
-        "substra": ("substrafl==1.0.0",),
     }
 )
 ERROR = "not-installed.txt"
 
 
 def install(folder: Path) -> None:
-    """Make what is missing."""
+    """Install the missing systems."""
     for system, packages in SYSTEMS.items():
         home = folder / system
         if home.exists() and not (home / ERROR).exists():
@@ -41,13 +39,13 @@ def install(folder: Path) -> None:
 
 
 def asked(packages: tuple[str, ...]) -> list[str]:
-    """A system's packages, and what all need where it does not ask for another edition."""
+    """Add the common packages, unless the system requires other versions of them."""
     named = {package.partition("=")[0] for package in packages}
     return [*(p for p in TORCH if p.partition("=")[0] not in named), *packages]
 
 
 def missing(folder: Path, system: str) -> str | None:
-    """Why a system cannot run; None: it can."""
+    """Explain why a system cannot run; None if it can."""
     home = folder / system
     if (home / ERROR).exists():
         return (home / ERROR).read_text()

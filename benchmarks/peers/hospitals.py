@@ -1,4 +1,4 @@
-"""Our own pilot over a job: hospitals that have its records, and what they ended with."""
+"""Our pilot on a job: the folders of its hospitals, and their final weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNUSED = re.compile(r"^(dev|test) = .*\n", re.MULTILINE)  # all of a job's recor
 
 
 def make(job: Path, out: Path, mode: Protection = "he+secagg") -> PilotFolders:
-    """Hospitals with keys, kits and rules, and the coordinator's plan of the job."""
+    """Make hospitals with keys, kits and rules, and the coordinator's plan of the job."""
     about = json.loads((job / "job.json").read_text())
     plan = Plan(
         algorithm=FedAvg(rounds=about["rounds"], epochs=1),
@@ -50,7 +50,7 @@ def make(job: Path, out: Path, mode: Protection = "he+secagg") -> PilotFolders:
 
 
 def collect(job: Path, out: Path, trial: PilotFolders) -> None:
-    """Leave what the other systems leave: the final weights, and when rounds began."""
+    """Write the files of the other systems: the final weights, and the begin of each round."""
     events = map(json.loads, (trial.of(HUB) / "run" / EVENTS).read_text().splitlines())
     rounds = [e for e in events if e["event"] == "round_started"]
     said = [{"round": e["round"], "began": e["at"]} for e in rounds]

@@ -1,4 +1,4 @@
-"""BERTs of the built-in model's kind with more values: what the growth of a system is seen by."""
+"""BERTs like the built-in model with more values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(folder: Path, size: str, seed: int) -> str:
 
 
 def config_of(size: str, vocabulary: int) -> BertConfig:
-    """The shape of this size: feed-forward layers of four times the columns, as BERT's."""
+    """Make the configuration of a size, with feed-forward layers of four times the columns."""
     columns, layers = SHAPES[size]
     wider = {
         "hidden_size": columns,

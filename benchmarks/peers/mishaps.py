@@ -1,8 +1,8 @@
-"""What may go wrong in a run: kills and stops from outside, and lies of a site or of the server.
+"""Mishaps of a run: kills and stops from outside, and lies of a site or of the server.
 
-Lies are told by the systems' own programs, changed by a few lines: a site's in `inside.job`, a
-server's in `inside/flower/app/lying.py`, `inside/nvflare_server.py` and `ours_lying`. Nothing is
-ever killed that this run did not start.
+A few changed lines of the systems' programs lie: a site's in `inside.job`, a server's in
+`inside/flower/app/lying.py`, `inside/nvflare_server.py` and `ours_lying`. Only processes of this
+run are killed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from benchmarks.peers.ways import Way
 
 SERVER = "server"
-PAUSE = 5.0  # seconds until somebody starts again what was killed
+PAUSE = 5.0  # seconds until a killed process is restarted
 LOOK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """Something that goes wrong from the second round on."""
+    """One kind of mishap, from the second round on."""
 
-    title: str  # as the table says it
+    title: str  # in the table
     who: str  # "site" or "server"
-    signal: int | None = None  # sent to all its processes; None: it lies
+    signal: int | None = None  # to all its processes; None for a lie
     comes_back: bool = False
-    reads: bool = False  # whether the question is what the server learns
+    reads: bool = False  # the server eavesdrops
 
 
 MISHAPS: Mapping[str, Mishap] = MappingProxyType(
@@ -56,13 +56,12 @@ MISHAPS: Mapping[str, Mishap] = MappingProxyType(
         "again": Mishap("a site sends what it sent before", "site"),
         "tap": Mishap("the server looks at what each site sends", SERVER, reads=True),
         "alone": Mishap("the server adds one site alone", SERVER, reads=True),
-        "keys": Mishap("the server hands a site keys of its own", SERVER, reads=True),
     }
 )
 
 
 def happen(place: Place, way: Way, over: threading.Event) -> None:
-    """Let it happen beside the run, if it comes from outside."""
+    """Send the signals of a mishap from outside, in a thread."""
     name, where = [*place.mishap.split(), "", ""][:2]
     if name and MISHAPS[name].signal is not None:
         threading.Thread(
@@ -86,20 +85,20 @@ def _strike(place: Place, way: Way, mishap: Mishap, where: str, over: threading.
 
 
 def rounds(place: Place) -> int:
-    """The newest round that has begun."""
+    """Read the number of the newest round."""
     events = place.out / "pilot" / "hub" / "run" / EVENTS
     newest = 0
     for file in (place.out / TRAINED, events):
         with suppress(OSError, ValueError):
             for line in file.read_text().splitlines():
                 said = json.loads(line)
-                if said.get("event", "round_started") == "round_started":
+                if said.get("event", "round") == "round":
                     newest = max(newest, said["round"])
     return newest
 
 
 def of(place: Place, who: str) -> list[psutil.Process]:
-    """All processes of a site, or of the server: a tree, or whatever has its folder."""
+    """Find all processes of a site or of the server, by their tree or their folder."""
     if who in place.running:
         first = psutil.Process(place.running[who].pid)
         return [first, *first.children(recursive=True)]
@@ -119,7 +118,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def start_flare(place: Place, who: str) -> None:
-    """Start a site or the server of NVFLARE again, as its kit does."""
+    """Restart a site or the server of NVFLARE by its kit's script."""
     (script,) = (place.out / "poc").rglob(f"{who}/startup/start.sh")
     with Path(place.out / f"{who}-again.log").open("wb") as log:
         subprocess.Popen(

@@ -1,7 +1,4 @@
-"""Our own command with a lie built in: what a member with a changed program does.
-
-Tests have more lies; these are the ones that the other systems are told, too.
-"""
+"""Our command with the lies that the other systems are tested with, too."""
 
 from __future__ import annotations
 
@@ -11,32 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from torch import Tensor, full_like
 
 from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
 from benchmarks.peers.ways import SITE
 from secure_fl.algorithms import fedavg, updates
-from secure_fl.coordinator import run_steps as steps
-from secure_fl.coordinator import sum_steps as step
 from secure_fl.coordinator.sum_steps import Reply, SumStep
 from secure_fl.crypto.sealing import secret
-from secure_fl.crypto.sealing.masking import public_key
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask
 
-UPLOADS = "uploads"  # what the hub kept of each, for a site that works with it
-SMALL = 10_000  # slots: sums of counts and scores are of no interest
+UPLOADS = "uploads"  # saved by the hub, for a site that cooperates
+SMALL = 10_000  # slots: sums of counts and scores are skipped
 
 Update = dict[str, Tensor]
 
 
 def spoil(how: Callable[[Update], Update]) -> None:
-    """Spoil what this site trained, after some rounds."""
+    """Spoil this site's updates from some round on."""
     train = updates.local_update
 
     def spoilt(*args: Any, **rest: Any) -> Update:
@@ -62,7 +55,7 @@ def send_again() -> None:
 
 
 def note() -> None:
-    """Keep what this site trained, for who judges what the others learnt of it."""
+    """Save this site's weights before and after training, to measure others' knowledge."""
     job, train = Job(), updates.local_update
 
     def noting(*args: Any, **rest: Any) -> Update:
@@ -77,7 +70,7 @@ def note() -> None:
 
 
 def listen() -> None:
-    """Keep every upload as it comes to the hub."""
+    """Save every upload at the hub."""
     job, take = Job(), SumStep.receive
     (job.out / UPLOADS).mkdir(exist_ok=True)
 
@@ -95,7 +88,7 @@ def listen() -> None:
 
 
 def open_alone() -> None:
-    """Open, by a site's own key, what the hub kept of single sites."""
+    """Open the uploads of single sites with this site's key."""
     job, real, seen = Job(), SecureSumInProgress.open, set[Path]()
 
     def opening(self: SecureSumInProgress, *args: Any, **rest: Any) -> Mapping[str, Any]:
@@ -117,7 +110,7 @@ def open_alone() -> None:
 
 
 def add_one() -> None:
-    """Tell all that only the first site is left."""
+    """Tell all sites that only the first one is left."""
     reply, take = SumStep.reply, SumStep.receive
     large = set[int]()
 
@@ -142,25 +135,13 @@ def add_one() -> None:
     SumStep.reply = replying  # type: ignore[method-assign]
 
 
-def hand_keys() -> None:
-    """Give every site masks' keys of the hub's own for all others."""
-    mine = public_key(bytes(16))
-    real = step.offers_to
-
-    def handing(member: str, offers: Any) -> Any:
-        told = real(member, offers)
-        return {name: msgspec.structs.replace(offer, public=mine) for name, offer in told.items()}
-
-    step.offers_to = steps.offers_to = handing  # type: ignore[attr-defined]
-
-
 def nan(Δ: Update) -> Update:
-    """Training that went wrong."""
+    """Replace an update by NaN."""
     return {name: full_like(change, float("nan")) for name, change in Δ.items()}
 
 
 def wider(Δ: Update) -> Update:
-    """What a model of another width has."""
+    """Widen an update by a column, as of another model."""
     from torch import cat
 
     return {name: cat([change, change[..., -1:]], dim=-1) for name, change in Δ.items()}
@@ -174,13 +155,13 @@ SITES: Mapping[str, Callable[[], None]] = {
 
 
 def lie(wrong: str, site: str, where: str) -> None:
-    """Change this process as its role in the mishap wants it."""
+    """Patch this process for its role in the mishap."""
     if site == "hub":
-        hub = {"tap": [listen], "alone": [listen, add_one], "keys": [listen, hand_keys]}
+        hub = {"tap": [listen], "alone": [listen, add_one]}
         for change in hub.get(wrong, []):
             change()
         return
-    if wrong in {"tap", "alone", "keys"}:
+    if wrong in {"tap", "alone"}:
         note()
         if site == where:
             open_alone()

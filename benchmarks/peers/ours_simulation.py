@@ -1,4 +1,4 @@
-"""The job in one process by our library, as `inside` has it for the others."""
+"""The job in one process by our library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a job's folder: equal weights, records, orders of batches and optimiser for every system."""
+"""The folder of a job: the same weights, records and orders of batches for every system."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FRESH, PRETRAINED = 1e-3, 2e-4  # learning rates of random weights, and of a che
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large a job is."""
+    """Sizes of a job."""
 
     sites: int = 4
     records: int = 120  # of each site
@@ -44,19 +44,19 @@ class Sizes:
 
     @property
     def label(self) -> str:
-        """The model, without the place where a checkpoint lies."""
+        """The model's name, without a checkpoint's folder."""
         return checkpoint.find(self.model).label
 
     @classmethod
     def of(cls, model: str, *, real: bool, **more: int) -> Sizes:
-        """A job of this model; `real`: on records that are not built in."""
+        """Choose the sizes for a model; `real`: on ade_cls instead of built-in records."""
         fresh = model in (checkpoint.BUILT_IN, *larger.SHAPES)
         rate = FRESH if fresh else PRETRAINED
         return cls(model=model, set=REAL if real else BUILT_IN, learning_rate=rate, **more)
 
 
 def prepare(folder: Path, sizes: Sizes, data: Path | None = None) -> Path:
-    """Write the job of these sizes; `data`: the folder of real records, if they are asked for."""
+    """Write the job of these sizes; `data`: the folder of real records."""
     found, name = collection.find(data), sizes.set
     if name != BUILT_IN:
         collection.require((name,), found)
@@ -91,7 +91,7 @@ def prepare(folder: Path, sizes: Sizes, data: Path | None = None) -> Path:
 
 
 def members(folder: Path) -> list[Silo]:
-    """The job's sites, as our own library takes them."""
+    """Load the job's sites for our library."""
     from secure_fl.data import load
 
     about = json.loads((folder / "job.json").read_text())
@@ -102,7 +102,7 @@ def members(folder: Path) -> list[Silo]:
 
 
 def _model(folder: Path, sizes: Sizes) -> str:
-    """What the job's model is made from."""
+    """Return the checkpoint of the job's model."""
     if sizes.model in larger.SHAPES:
         return larger.write(folder / "body", sizes.model, sizes.seed)
     if sizes.model != checkpoint.PACKAGE:
@@ -113,7 +113,7 @@ def _model(folder: Path, sizes: Sizes) -> str:
 
 
 def _write_model(folder: Path, model: ModelSettings, task: Task, tokenizer: Any, seed: int) -> None:
-    """A checkpoint with its head; without dropout, so that equal batches give equal weights."""
+    """Write a checkpoint with its head; without dropout, equal batches give equal weights."""
     made: Any = load_model(model, task, tokenizer, seed)
     for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         setattr(made.config, field, 0.0)
@@ -122,6 +122,6 @@ def _write_model(folder: Path, model: ModelSettings, task: Task, tokenizer: Any,
 
 
 def _columns(task: Task, tokenizer: Any, texts: Sequence[Example]) -> dict[str, Any]:
-    """The records as tables, padded to the longest."""
+    """Encode records as tables, padded to the longest."""
     (batch,) = task.encode(texts, tokenizer).batches(len(texts))
     return {name: column.numpy() for name, column in batch.items()}

@@ -1,7 +1,6 @@
-"""One run of a system, in a process and a network of its own, with clocks.
+"""One run of a system in a network namespace, with measurements.
 
-The network has a loopback interface and nothing else, on which bytes are counted. Processes are
-counted by looking at all that are in it, five times a second.
+Bytes are counted on its loopback interface, and all its processes are read five times a second.
 """
 
 from __future__ import annotations
@@ -39,19 +38,18 @@ SAID = "meter.json"
 
 @dataclass
 class Meter:
-    """What all processes of a run have spent so far, and the most memory of each."""
+    """CPU time and peak memory of all processes of a run."""
 
-    server: re.Pattern[str]  # in the command line of whatever belongs to the server
+    server: re.Pattern[str]  # pattern of the server's command lines
     wire: Wire
-    ticks: list[tuple[float, float, int, int]] = field(
-        default_factory=list
-    )  # time, CPU s, up, down
+    # time, CPU s, bytes up, bytes down
+    ticks: list[tuple[float, float, int, int]] = field(default_factory=list)
     spent: dict[int, float] = field(default_factory=dict)
     memory: dict[int, int] = field(default_factory=dict)
     servers: set[int] = field(default_factory=set)
 
     def look(self) -> None:
-        """Look once."""
+        """Read all processes once."""
         for process in started():
             with suppress(psutil.Error):
                 times, pid = process.cpu_times(), process.pid
@@ -63,21 +61,21 @@ class Meter:
         self.ticks.append((time.time(), cpu, self.wire.up, self.wire.down))
 
     def watch(self, over: threading.Event) -> None:
-        """Look until it is over."""
+        """Read all processes until the end."""
         while not over.wait(STEP):
             self.look()
 
 
 @dataclass
 class Place:
-    """Where a run happens, and what it may start."""
+    """Folders and processes of a run."""
 
     job: Path
     out: Path
     bin: Path  # of the system's own environment
     inside: Path
     stack: ExitStack
-    mishap: str = ""  # what goes wrong, and where, as `PEERS_MISHAP` says it
+    mishap: str = ""  # mishap and site, as in `PEERS_MISHAP`
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     begun: dict[str, tuple[Sequence[str], Env, Path | None]] = field(default_factory=dict)
 
@@ -89,14 +87,14 @@ class Place:
 
     @property
     def reads(self) -> bool:
-        """Whether the server lies in this run."""
+        """True if the server lies in this run."""
         from benchmarks.peers.mishaps import MISHAPS
 
         name = self.mishap.split(" ")[0]
         return bool(name) and MISHAPS[name].reads
 
     def environment(self) -> dict[str, str]:
-        """One thread, the job's places, and the system's own programs first."""
+        """Build the environment: one thread, the job's folders, the system's programs first."""
         return os.environ | {
             "PEERS_JOB": str(self.job),
             "PEERS_OUT": str(self.out),
@@ -110,7 +108,7 @@ class Place:
     def start(
         self, log: str, command: Sequence[str], more: Env = NONE, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Begin a process of the run; it ends with the run."""
+        """Start a process that ends with the run."""
         file = self.stack.enter_context((self.out / f"{log}.log").open("ab"))
         process = subprocess.Popen(
             command,
@@ -125,19 +123,19 @@ class Place:
         return process
 
     def again(self, log: str) -> None:
-        """Begin a process again that ended."""
+        """Restart a process that ended."""
         self.start(log, *self.begun[log])
 
     def do(
         self, log: str, command: Sequence[str], more: Env = NONE, cwd: Path | None = None
     ) -> None:
-        """Run a command to its end."""
+        """Run a command and wait for it."""
         if code := self.start(log, command, more, cwd).wait(LONGEST):
             tail = (self.out / f"{log}.log").read_text(errors="replace")[-600:]
             raise RuntimeError(f"{command[0]} ended with {code}: {tail}")
 
     def until(self, what: str, there: Callable[[], bool]) -> None:
-        """Wait for something."""
+        """Wait until a condition is true."""
         end = time.time() + LONGEST
         while not there():
             if time.time() > end:
@@ -145,7 +143,7 @@ class Place:
             time.sleep(STEP)
 
     def until_open(self, port: int) -> None:
-        """Wait until somebody listens."""
+        """Wait until a port accepts connections."""
 
         def listens() -> bool:
             with socket.socket() as end:
@@ -155,7 +153,7 @@ class Place:
 
 
 def started() -> Iterator[psutil.Process]:
-    """All processes in this network but this one: also those that left their parents."""
+    """Yield all other processes in this network, also those that left their parents."""
     here = os.readlink("/proc/self/ns/net")
     for process in psutil.process_iter():
         with suppress(OSError):
@@ -164,7 +162,7 @@ def started() -> Iterator[psutil.Process]:
 
 
 def raise_loopback() -> None:
-    """Switch the network's own loopback on."""
+    """Switch the network's loopback interface on."""
     get, put, up = 0x8913, 0x8914, 0x1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         asked = struct.pack("16sh", b"lo", 0)
@@ -173,7 +171,7 @@ def raise_loopback() -> None:
 
 
 def main(job: str, out: str, name: str, bin: str, mishap: str = "") -> None:
-    """Run one way, and write down what it took, or why it failed; something may go wrong."""
+    """Run one system, with a mishap or without, and write the measurements or the error."""
     from benchmarks.peers.mishaps import happen
     from benchmarks.peers.ways import WAYS
 
@@ -194,7 +192,7 @@ def main(job: str, out: str, name: str, bin: str, mishap: str = "") -> None:
             way.run(here)
             ended = time.time()
             meter.look()
-    except Exception as error:  # whatever happens to a peer is its row of the table
+    except Exception as error:  # the error is the row of the table
         (place / FAILED).write_text(f"{type(error).__name__}: {error}")
         raise SystemExit(1) from error
     finally:

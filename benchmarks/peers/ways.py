@@ -1,4 +1,4 @@
-"""How each system runs the job: the commands that its own documentation gives."""
+"""The commands of each system's documentation that run the job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.peers import certificates, hospitals
+from benchmarks.peers import hospitals
 from benchmarks.peers.inside.job import FINAL
 from benchmarks.peers.mishaps import start_flare
 from benchmarks.peers.stage import PORT, Place
+from secure_fl.pilot.certificates import make_kits
 from secure_fl.settings import Protection
 from tests.support.pilot_folders import HUB
 
@@ -23,11 +24,11 @@ HOST = "localhost"
 HERE = f"127.0.0.1:{PORT}"
 ROOT = Path(__file__).parents[2]
 OWN = {"PYTHONPATH": str(ROOT)}
-SITE = "PEERS_SITE"  # the environment variable that says whose process it is
+SITE = "PEERS_SITE"  # environment variable with the name of the process's site
 PROGRAM = "from secure_fl.cli.main import main; main()"
 FLARE_SERVER = r"server_train|runner_process"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0"}
-WITHOUT_MASKS = "ours-he"  # a control: what one learns of a site where half of it is off
+WITHOUT_MASKS = "ours-he"  # a control of the eavesdropping
 NO_SERVER = "(?!)"  # a simulation has none
 
 
@@ -35,13 +36,13 @@ NO_SERVER = "(?!)"  # a simulation has none
 class Way:
     """One system in one mode."""
 
-    system: str  # whose environment it needs
-    mode: str  # as the table says it
+    system: str  # name of its environment; empty for ours
+    mode: str  # its name in tables
     protected: bool  # whether the server cannot read a site's update
     run: Callable[[Place], None]
-    server: str  # what is in the command lines of the server's processes
-    files: tuple[str, ...]  # that a user writes, under `inside`
-    again: Callable[[Place, str], None] = Place.again  # starts what was killed
+    server: str  # pattern of the command lines of the server's processes
+    files: tuple[str, ...] = ()  # that a user writes, under `inside`
+    again: Callable[[Place, str], None] = Place.again  # restarts a killed process
 
 
 def flower(component: str) -> Callable[[Place], None]:
@@ -54,7 +55,8 @@ def flower(component: str) -> Callable[[Place], None]:
         if place.reads:
             text = text.replace(f"app.{component}:server", f"app.lying:{component}")
         project.write_text(text)
-        ca, certificate, key = certificates.write(place.out)
+        tls_files = make_kits(place.out, ()).coordinator
+        ca, certificate, key = tls_files.root, tls_files.certificate, tls_files.key
         home.mkdir()
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "job"\n[superlink.job]\naddress = "{HERE}"\n'
@@ -75,7 +77,7 @@ def flower(component: str) -> Callable[[Place], None]:
 
 
 def flower_app(place: Place) -> Path:
-    """The app's folder: what a user writes, and the job beside it."""
+    """Make the app's folder: the files that a user writes, and the job."""
     app = place.out / "app"
     shutil.copytree(place.inside / "flower", app)
     shutil.copy(place.inside / "job.py", app / "app")
@@ -125,15 +127,6 @@ def fedbiomed(place: Place, mode: str) -> None:
         raise RuntimeError((place.out / "server.log").read_text(errors="replace")[-600:])
 
 
-def simulated_by_substra(place: Place) -> None:
-    """SubstraFL's local mode. It reads its own states as pickles, which torch must be told."""
-    script, settings = (
-        place.inside / "substra" / "run.py",
-        {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
-    )
-    place.do("run", ("python", str(script)), settings)
-
-
 def ours(place: Place, mode: Protection = "he+secagg") -> None:
     """A pilot: a process for each hospital, with keys, kit and rules of its own, and the hub."""
     trial = hospitals.make(place.job, place.out, mode)
@@ -151,7 +144,7 @@ def ours(place: Place, mode: Protection = "he+secagg") -> None:
 
 
 def ended(place: Place) -> bool:
-    """Whether the server's process is done: not killed, to be started again."""
+    """Return True if the server's process ended by itself."""
     return place.running["server"].poll() not in (None, -signal.SIGKILL)
 
 
@@ -165,108 +158,56 @@ def simulated_by_pfl(place: Place) -> None:
     place.do("run", ("python", str(place.inside / "pfl_simulation.py")))
 
 
+FLARE_FILES = ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py")
+FEDBIOMED_FILES = ("fedbiomed_plan.py", "fedbiomed_run.py")
+FLOWER_FILES = ("flower/pyproject.toml", "flower/app/plain.py")
+
+
+def _ours(label: str, mode: Protection) -> Way:
+    """Run a pilot in a mode; a user writes a plan and each site's rules, which are settings."""
+    return Way("", f"ours, {label}, TLS", True, partial(ours, mode=mode), "coordinate")
+
+
+def _flare(label: str, mode: str) -> Way:
+    run, sealed = flare(mode), mode == "he"
+    return Way("nvflare", label, sealed, run, FLARE_SERVER, FLARE_FILES, start_flare)
+
+
+def _fedbiomed(label: str, mode: str) -> Way:
+    run, masked = partial(fedbiomed, mode=mode), mode == "secagg"
+    return Way("fedbiomed", label, masked, run, "fedbiomed_run", FEDBIOMED_FILES)
+
+
+def _flower(label: str, component: str, server: str) -> Way:
+    files = ("flower/pyproject.toml", f"flower/app/{component}.py")
+    return Way("flwr", label, component == "secagg", flower(component), server, files)
+
+
+def _simulated(system: str, label: str, run: Callable[[Place], None], *files: str) -> Way:
+    return Way(system, label, False, run, NO_SERVER, files)
+
+
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
-        "ours": Way(
-            "",
-            "ours, sealed and masked, TLS",
-            True,
-            ours,
-            "coordinate",
-            (),  # a plan, and rules at each site: TOML
+        "ours": _ours("sealed and masked", "he+secagg"),
+        "ours-masks": _ours("masked alone", "secagg"),
+        WITHOUT_MASKS: _ours("without its masks", "he"),
+        "ours-simulated": _simulated(
+            "", "ours, simulated, in the clear", simulated_here, "../ours_simulation.py"
         ),
-        "ours-masks": Way(  # as Fed-BioMed's and Flower's protected modes are: masks alone
-            "",
-            "ours, masked alone, TLS",
-            True,
-            partial(ours, mode="secagg"),
-            "coordinate",
-            (),
-        ),
-        WITHOUT_MASKS: Way(
-            "",
-            "ours without its masks, TLS",
-            True,
-            partial(ours, mode="he"),
-            "coordinate",
-            (),
-        ),
-        "ours-simulated": Way(
-            "",
-            "ours, simulated, in the clear",
-            False,
-            simulated_here,
-            NO_SERVER,
-            ("../ours_simulation.py",),
-        ),
-        "flower-simulated": Way(
+        "flower-simulated": _simulated(
             "flwr",
             "Flower, simulated (Ray)",
-            False,
             simulated_by_flower,
-            NO_SERVER,
-            ("flower/pyproject.toml", "flower/app/plain.py", "flower_simulation.py"),
+            *FLOWER_FILES,
+            "flower_simulation.py",
         ),
-        "pfl-simulated": Way(
-            "pfl", "pfl, simulated", False, simulated_by_pfl, NO_SERVER, ("pfl_simulation.py",)
-        ),
-        "substra-simulated": Way(
-            "substra",
-            "SubstraFL, local mode",
-            False,
-            simulated_by_substra,
-            NO_SERVER,
-            ("substra/run.py", "substra/opener.py", "substra/records.md"),
-        ),
-        "nvflare": Way(
-            "nvflare",
-            "NVFLARE, TLS",
-            False,
-            flare("plain"),
-            FLARE_SERVER,
-            ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
-            start_flare,
-        ),
-        "nvflare-he": Way(
-            "nvflare",
-            "NVFLARE, HE, TLS",
-            True,
-            flare("he"),
-            FLARE_SERVER,
-            ("nvflare_client.py", "nvflare_model.py", "nvflare_run.py"),
-            start_flare,
-        ),
-        "fedbiomed": Way(
-            "fedbiomed",
-            "Fed-BioMed, TLS",
-            False,
-            partial(fedbiomed, mode="plain"),
-            "fedbiomed_run",
-            ("fedbiomed_plan.py", "fedbiomed_run.py"),
-        ),
-        "fedbiomed-secagg": Way(
-            "fedbiomed",
-            "Fed-BioMed, secure aggregation, TLS",
-            True,
-            partial(fedbiomed, mode="secagg"),
-            "fedbiomed_run",
-            ("fedbiomed_plan.py", "fedbiomed_run.py"),
-        ),
-        "flower": Way(
-            "flwr",
-            "Flower, TLS",
-            False,
-            flower("plain"),
-            "superlink|serverapp|superexec.*serverapp",
-            ("flower/pyproject.toml", "flower/app/plain.py"),
-        ),
-        "flower-secagg": Way(
-            "flwr",
-            "Flower, SecAgg+, TLS",
-            True,
-            flower("secagg"),
-            "superlink|serverapp",
-            ("flower/pyproject.toml", "flower/app/secagg.py"),
-        ),
+        "pfl-simulated": _simulated("pfl", "pfl, simulated", simulated_by_pfl, "pfl_simulation.py"),
+        "nvflare": _flare("NVFLARE, TLS", "plain"),
+        "nvflare-he": _flare("NVFLARE, HE, TLS", "he"),
+        "fedbiomed": _fedbiomed("Fed-BioMed, TLS", "plain"),
+        "fedbiomed-secagg": _fedbiomed("Fed-BioMed, secure aggregation, TLS", "secagg"),
+        "flower": _flower("Flower, TLS", "plain", "superlink|serverapp|superexec.*serverapp"),
+        "flower-secagg": _flower("Flower, SecAgg+, TLS", "secagg", "superlink|serverapp"),
     }
 )

@@ -1,7 +1,6 @@
-"""What crosses to a server and back, counted on the network by its port.
+"""Bytes to and from a server's port, headers, handshakes and heartbeats included.
 
-Systems have processes that talk with each other inside a site; what does not reach the server's
-port is not counted. Headers, handshakes and heartbeats are.
+Messages between the processes of a site do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from contextlib import suppress
 EVERYTHING = 0x0003  # ETH_P_ALL
 OUTGOING = 4  # loopback shows each packet twice; this is the first time
 FORCE = 33  # SO_RCVBUFFORCE
-LINK, HEAD = 14, 96  # bytes of a link's header, and enough for all headers that are read
+LINK, HEAD = 14, 96  # bytes of a link's header, and of all headers
 
 
 class Wire:
@@ -30,7 +29,7 @@ class Wire:
         self._end.settimeout(0.2)
 
     def watch(self, over: threading.Event) -> None:
-        """Count until it is over."""
+        """Count until the end."""
         head = memoryview(bytearray(HEAD))
         while not over.is_set():
             try:

@@ -1,4 +1,4 @@
-"""What defaults learn: who is at one class is told, and cells are kept."""
+"""Results at default settings: one-class models are found, and cells are stored."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.evidence import defaults
-from benchmarks.evidence.defaults_page import page
-from benchmarks.evidence.kept import FILE, read
 from benchmarks.evidence.one_class import answers, one_class
-from benchmarks.federations import tuned
-from benchmarks.federations.tuned import EPOCHS
+from benchmarks.evidence.store import FILE, Store
 from secure_fl import Local
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
-from secure_fl.features.tuning.tuning import RATE
 from secure_fl.testing.hospitals import silos, small
-
-KEPT = defaults.WORK / FILE
 
 
 def counts(square: list[list[int]], **more: Any) -> dict[str, Any]:
@@ -33,17 +27,17 @@ def result(*entries: dict[str, Any]) -> dict[str, Any]:
     return {"metrics": {"last": {"round": 1}}, "history": list(entries)}
 
 
-def test_a_model_that_says_one_class_is_told() -> None:
+def test_a_model_that_answers_one_class_is_found() -> None:
     found = answers(result(counts([[30, 0], [20, 0]]), counts([[25, 0], [25, 0]])))[""]
     assert found == {"answers": 1.0, "majority": 0.55, "sided": 1.0} and one_class(found)
 
 
-def test_models_that_are_one_sided_to_different_sides_are_told() -> None:
+def test_models_that_prefer_different_classes_are_found() -> None:
     found = answers(result(counts([[30, 0], [20, 0]]), counts([[0, 25], [0, 25]])))[""]
     assert found["answers"] == 0.5 and found["sided"] == 1.0 and one_class(found)
 
 
-def test_records_of_one_class_are_no_fault_of_a_model() -> None:
+def test_records_of_one_class_do_not_count() -> None:
     found = answers(result(counts([[98, 0], [2, 0]])))[""]
     assert found["majority"] == 0.98 and not one_class(found)
 
@@ -59,7 +53,7 @@ def test_sums_over_hospitals_and_earlier_rounds_are_not_counted_twice() -> None:
     assert answers(result(own, counts([[8, 0], [8, 0]], pooled=True), before)) == alone
 
 
-def test_of_entities_it_is_whether_any_are_found() -> None:
+def test_a_model_without_entities_is_found() -> None:
     entry = {"round": 1, "split": "test", "counts": {"of Drug": [0, 0, 7]}}
     assert one_class(answers(result(entry))[""])
     entry["counts"] = {"of Drug": [2, 1, 5]}
@@ -79,7 +73,7 @@ def test_answers_are_those_of_the_models_themselves() -> None:
     assert answers(run.document)[""]["answers"] == pytest.approx(most, abs=1e-4)
 
 
-def test_every_algorithm_has_a_cell_with_nothing_but_records() -> None:
+def test_every_algorithm_has_a_cell_with_records_only() -> None:
     found = defaults.cells(defaults.SIZES)
     trained = {name for name, entry in ALGORITHMS.items() if not entry.trains_nothing}
     assert {cell.method for cell in found if cell.data == "sst2"} == trained
@@ -87,7 +81,7 @@ def test_every_algorithm_has_a_cell_with_nothing_but_records() -> None:
     assert all(list(cell.algorithm) == ["name"] and cell.seed == 7 for cell in found)
 
 
-def test_cells_are_kept_and_not_run_again(tmp_path: Path) -> None:
+def test_cells_are_stored_and_not_run_again(tmp_path: Path) -> None:
     def measured(only: str) -> tuple[dict[str, Any], str]:
         told: list[str] = []
         found = defaults.measure(("built-in ade",), only, 24, tmp_path, told.append)
@@ -100,17 +94,18 @@ def test_cells_are_kept_and_not_run_again(tmp_path: Path) -> None:
     again, told = measured("fedavg")
     assert again["rows"] == first["rows"] and "0 to run" in told
     measured("gong")
-    assert len(read(tmp_path / "cells.jsonl")) == 2
+    assert len(Store(tmp_path).outcomes) == 2
 
 
-def test_the_page_shows_what_was_measured_with_the_defaults_of_today(tmp_path: Path) -> None:
-    outcome = next(o for o in read(KEPT).values() if o["title"].startswith("sst2 · mhat"))
-    work = tmp_path / defaults.NAME / KEPT.name
+def test_the_page_shows_current_defaults_only(tmp_path: Path) -> None:
+    stored = Store(defaults.WORK).outcomes.values()
+    outcome = next(o for o in stored if o["title"].startswith("sst2 · mhat"))
+    work = tmp_path / defaults.NAME / FILE
     work.parent.mkdir()
 
     def written() -> str:
         work.write_text(json.dumps({"key": "made up", "outcome": outcome}) + "\n")
-        return page(tmp_path)
+        return "\n".join(defaults.page(tmp_path))
 
     assert "| mhat | 60.0 (86%) |" in written()
     outcome["answers"][""]["answers"] = 0.96
@@ -119,19 +114,7 @@ def test_the_page_shows_what_was_measured_with_the_defaults_of_today(tmp_path: P
     assert "mhat" not in written()
 
 
-def test_a_set_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SettingsError, match="nothing is measured on 'sst3'") as found:
+def test_a_set_without_sizes_is_refused() -> None:
+    with pytest.raises(SettingsError) as found:
         defaults.measure(["sst3"])
     assert "sst2" in str(found.value.fix)
-
-
-def test_tune_ends_at_a_point_of_the_grid() -> None:
-    found = tuned.measure(("ade",), 24, (1e-3, 2e-3, 4e-3), (1,)).document()
-    (row,) = found["rows"]
-    scores = {str(choice): score for choice, score in row["grid"]}
-    assert len(scores) == 3 and row["tuned"] == pytest.approx(scores[str(row["choice"])], abs=1e-4)
-    assert row["best"] in [pytest.approx(score, abs=1e-4) for score in scores.values()]
-    # 2e-3 and one pass are the defaults: the same run again.
-    usual = str({RATE: 2e-3, EPOCHS: 1})
-    assert row["default"] == pytest.approx(scores[usual], abs=1e-4)
-    assert row["tune_seconds"] > 0 < row["grid_seconds"]

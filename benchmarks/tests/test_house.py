@@ -90,6 +90,7 @@ def test_imports() -> None:
     assert house.circles({"d": frozenset({"e"}), "e": frozenset()}) == []
 
 
+@pytest.mark.slow
 def test_the_command_lists_places() -> None:
     runner = CliRunner()
     done = runner.invoke(main, ["house", "--list", "sum"])

@@ -25,7 +25,7 @@ with service_log(sys.argv[1], quiet=len(sys.argv) > 2, status=lambda: lines) as 
         os.write(2, b"a thread's own words\\n")
         time.sleep(0.05)
     lines[0] = "round 2 of 3"
-    time.sleep(1.3)
+    time.sleep(2.5)
     log.info("MARK")
     time.sleep(0.3)
 print("after it")

@@ -1,4 +1,4 @@
-"""Fed-BioMed's own aggregation with a lie: it listens, adds one node alone, or opens each."""
+"""Fed-BioMed's aggregation with a lie: it eavesdrops, or adds one node alone."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from itertools import count
 import numpy as np
 from fedbiomed.researcher.aggregators.fedavg import FedAverage
 from fedbiomed.researcher.secagg import LomSecureAggregation, SecureAggregation
-from fedbiomed_keys import Between
 
 
 class LyingAverage(FedAverage):
-    """Keeps each node's weights as they come; where it is to, it takes one node's for all."""
+    """Saves each node's weights; with the lie `alone` it uses one node's only."""
 
     def __init__(self, job):
         super().__init__()
         self._job, self._rounds = job, count(1)
 
     def aggregate(self, model_params, weights, *rest, **named):
-        """Look at each before they are added."""
+        """Save each before the sum."""
         number = next(self._rounds)
         for place, held in enumerate(model_params.values()):
             arrays = {name: np.asarray(values) for name, values in held.items()}
@@ -30,18 +29,14 @@ class LyingAverage(FedAverage):
 
 
 class ListeningSecagg(LomSecureAggregation):
-    """Keeps each node's masked values as they come; where it is to, it opens one node's alone."""
+    """Saves each node's masked values; with the lie `alone` it opens one node's only."""
 
-    job = between = None
+    job = None
     rounds = count(1)
 
     def aggregate(self, *rest, model_params, total_sample_size, encryption_factors, **named):
-        """Look at each before they are added."""
+        """Save each before the sum."""
         number = next(self.rounds)
-        if self.between:
-            agreed = self.dh.secagg_id
-            model_params = self.between.unmasked(model_params, agreed, number - 1)
-            encryption_factors = self.between.unmasked(encryption_factors, agreed, number - 1)
         for place, held in enumerate(model_params.values()):
             self.job.tap(number, place, {"0": np.array(held, float)})
         if self.job.wrong == "alone":
@@ -52,10 +47,7 @@ class ListeningSecagg(LomSecureAggregation):
 
 
 def listening(job):
-    """Secure aggregation for an experiment, which listens."""
+    """Make secure aggregation that eavesdrops."""
     ListeningSecagg.job, made = job, SecureAggregation()
-    if job.wrong == "keys":
-        ListeningSecagg.between = Between()
-        ListeningSecagg.between.stand()
     made._SecureAggregation__secagg = ListeningSecagg()
     return made

@@ -1,4 +1,4 @@
-"""What a node of Fed-BioMed runs: its source travels to the nodes, where `job` is installed."""
+"""The training plan of Fed-BioMed, sent to the nodes as source; `job` is installed there."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Plan(TorchTrainingPlan):
         """A site's records; the file that the node has as its dataset is named after the site."""
 
         def read(self):
-            """Put them in the order of the round."""
+            """Read the records and the order of the round."""
             job, site = Job(), Path(self.path).stem
             self._rows = job.rows(f"sites/{site}.npz")
             self._order = job.order(site, Plan.Records.round)
             job.begin(site, Plan.Records.round)
 
         def get_item(self, index):
-            """One record, as wide as the longest of the site."""
+            """Return one record, as wide as the longest of the site."""
             at = int(self._order[index])
             row = {name: torch.as_tensor(values[at]) for name, values in self._rows.items()}
             return row, row.pop("labels")
@@ -38,7 +38,7 @@ class Plan(TorchTrainingPlan):
             return len(self._order)
 
     def init_dependencies(self):
-        """What the nodes import."""
+        """List the nodes' imports."""
         return [
             "import os",
             "from pathlib import Path",
@@ -56,7 +56,7 @@ class Plan(TorchTrainingPlan):
         return Job().optimizer(self.model())
 
     def tag_parameters(self, name):
-        """Embeddings are trained by nobody, and travel nowhere."""
+        """Keep embeddings at the nodes: they are not trained."""
         return {"local"} if "embeddings" in name else set()
 
     def training_data(self):
@@ -66,7 +66,7 @@ class Plan(TorchTrainingPlan):
         return DataManager(Plan.Records(), shuffle=False)
 
     def after_training_params(self, flatten=False):
-        """What is sent; a node that lies changes it."""
+        """Return the parameters to send; a lying node changes them."""
         job, site = Job(), os.environ.get("PEERS_SITE", "")
         params = super().after_training_params(flatten)
         if not site:  # the researcher asks, too, for what all begin with

@@ -1,4 +1,4 @@
-"""The researcher's script: waits for all nodes, leads the rounds, and keeps what they end with."""
+"""The researcher's script: waits for all nodes, leads the rounds, and saves the final weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedbiomed_plan import TAG, Plan
 from job import Job, trained
 
 job, secagg = Job(), sys.argv[1] == "secagg"
-reads, begun = job.wrong in {"tap", "alone", "keys"}, Path("begun")
-if begun.exists():  # this script was killed, and is started again
+reads, begun = job.wrong in {"tap", "alone"}, Path("begun")
+if begun.exists():  # the script was restarted after a kill
     experiment = Experiment.load_breakpoint()
     experiment.set_round_limit(job.rounds)
 else:

@@ -1,7 +1,7 @@
-"""The job that every system gets: a model, each site's records, and how a site trains on them.
+"""The job of every system: a model, each site's records, and the training of a site.
 
-This file runs in each peer's own environment, so it needs torch, transformers and numpy alone. The
-systems differ in everything else: how weights travel, what protects them, who is waited for.
+This file runs in each system's environment, so it needs torch, transformers and numpy only. Systems
+differ in everything else: transport, protection, and waiting for sites.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 Array = np.ndarray[Any, Any]
-FOLDER = "PEERS_JOB"  # the environment variable that names the job's folder
-TRAINED = "trained.jsonl"  # who trained when, in the job's `out` folder
-FINAL = "final.npz"  # the weights that a system ended with
-SIZE = 64  # records that are only looked at, together
-MISHAP = "PEERS_MISHAP"  # the environment variable that says what goes wrong, and at which site
-KEPT = "kept"  # what each site got and sent, in the `out` folder, where something goes wrong
-TAPPED = "tapped"  # what a server that listens held
-FIRST_BAD = 2  # the round from which on something is wrong
+FOLDER = "PEERS_JOB"  # environment variable with the job's folder
+TRAINED = "trained.jsonl"  # times of each site's training, in the `out` folder
+FINAL = "final.npz"  # the final weights
+SIZE = 64  # batch size of tests
+MISHAP = "PEERS_MISHAP"  # environment variable with the mishap and its site
+KEPT = "kept"  # weights that each site got and sent, in runs with a mishap
+TAPPED = "tapped"  # values that an eavesdropping server held
+FIRST_BAD = 2  # first round with the mishap
 
 
 class Job:
@@ -44,11 +44,11 @@ class Job:
 
     @property
     def enough(self) -> int:
-        """How many sites a round needs, at each system that lets one say so: all but one."""
+        """The number of sites that a round needs: all, or all but one with a mishap."""
         return len(self.sites) - bool(self.wrong)
 
     def model(self) -> torch.nn.Module:
-        """The model that all begin with; its embeddings are not trained."""
+        """Load the initial model, with frozen embeddings."""
         model: torch.nn.Module = AutoModelForSequenceClassification.from_pretrained(
             self.folder / "model"
         )
@@ -57,18 +57,18 @@ class Job:
         return model
 
     def records(self, site: str) -> int:
-        """How many records a site trains on."""
+        """Count a site's training records."""
         return len(self.rows(f"sites/{site}.npz")["labels"])
 
     def order(self, site: str, round: int) -> torch.Tensor:
-        """The order of a site's records in a round, from 1: every system draws the same."""
+        """Draw the order of a site's records in a round, from 1; all systems draw the same."""
         generator = torch.Generator().manual_seed(self.seeds[site])
         for _ in range(round):
             order = torch.randperm(self.records(site), generator=generator)
         return order
 
     def train(self, model: torch.nn.Module, site: str, round: int) -> float:
-        """One pass over a site's records by a fresh AdamW; the mean loss."""
+        """Make one pass over a site's records with a new AdamW, and return the mean loss."""
         began, spent = time.time(), time.process_time()
         self.keep("got", site, round, trained(model))
         rows = self.rows(f"sites/{site}.npz")
@@ -92,7 +92,7 @@ class Job:
         return float(np.mean(losses))
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        """A fresh AdamW, which clips the gradient before each step."""
+        """Make an AdamW that clips the gradient before each step."""
         moving = [p for p in model.parameters() if p.requires_grad]
         made = torch.optim.AdamW(moving, lr=self.learning_rate, weight_decay=0.01, fused=True)
 
@@ -103,11 +103,11 @@ class Job:
         return made
 
     def begin(self, site: str, round: int) -> None:
-        """Note that a site begins a round, where a system trains by a loop of its own."""
+        """Record that a site begins a round, for systems with their own training loop."""
         self._note({"site": site, "round": round, "began": time.time()})
 
     def sent(self, model: torch.nn.Module, site: str, round: int) -> dict[str, Array]:
-        """What a site sends once it has trained, with what is to be wrong about it."""
+        """Return the weights that a site sends after training, spoilt if it lies."""
         weights = trained(model)
         self.keep("sent", site, round, weights)
         if self.wrong in SPOILT and site == self.where and round >= FIRST_BAD:
@@ -115,29 +115,29 @@ class Job:
         return weights
 
     def keep(self, what: str, site: str, round: int, weights: Mapping[str, Array]) -> None:
-        """Keep what a site got or sent, where something goes wrong."""
+        """Save the weights that a site got or sent, in runs with a mishap."""
         if self.wrong:
             (self.out / KEPT).mkdir(parents=True, exist_ok=True)
             save(self.out / KEPT / f"{what}-{site}-{round}.npz", weights)
 
     def tap(self, round: int, number: int, held: Mapping[str, Array]) -> None:
-        """Keep what a server that listens holds of one site."""
+        """Save the values of one site that an eavesdropping server holds."""
         (self.out / TAPPED).mkdir(parents=True, exist_ok=True)
         save(self.out / TAPPED / f"{round}-{number}.npz", held)
 
     def kept(self, what: str, site: str, round: int) -> dict[str, Array]:
-        """What was kept."""
+        """Load saved weights."""
         with np.load(self.out / KEPT / f"{what}-{site}-{round}.npz") as found:
             return dict(found)
 
     def note_rounds(self, begins: list[float]) -> None:
-        """Note when rounds began, where no site says so."""
+        """Record the begin of rounds, where sites do not record it."""
         for number, began in enumerate(begins, 1):
             self._note({"round": number, "began": began})
 
     @torch.no_grad()
     def test(self, model: torch.nn.Module) -> float:
-        """Accuracy on the test records of all sites."""
+        """Compute the accuracy on the test records of all sites."""
         rows = self.rows("test.npz")
         hits, model = [], model.eval()
         for picked in torch.split(torch.arange(len(rows["labels"])), SIZE):
@@ -146,17 +146,17 @@ class Job:
         return float(torch.cat(hits).float().mean())
 
     def finish(self, weights: Mapping[str, Any]) -> None:
-        """Keep the weights that a system ended with."""
+        """Save the final weights."""
         self.out.mkdir(parents=True, exist_ok=True)
         save(self.out / FINAL, weights)
 
     @property
     def out(self) -> Path:
-        """Where a run's results lie."""
+        """The folder of a run's results."""
         return Path(os.environ.get("PEERS_OUT", self.folder / "out"))
 
     def rows(self, name: str) -> Mapping[str, Array]:
-        """A table of records."""
+        """Load a table of records."""
         with np.load(self.folder / name) as found:
             return dict(found)
 
@@ -172,7 +172,7 @@ def save(file: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def batch(rows: Mapping[str, Array], picked: torch.Tensor) -> dict[str, Any]:
-    """These records, as wide as the longest of them."""
+    """Select records, as wide as the longest of them."""
     index = picked.numpy()
     wide = int(rows["attention_mask"][index].sum(1).max())
     return {
@@ -182,7 +182,7 @@ def batch(rows: Mapping[str, Array], picked: torch.Tensor) -> dict[str, Any]:
 
 
 def trained(model: torch.nn.Module) -> dict[str, Array]:
-    """The weights that travel."""
+    """Copy the trained weights."""
     return {
         name: p.detach().cpu().numpy().copy()
         for name, p in model.named_parameters()
@@ -192,18 +192,18 @@ def trained(model: torch.nn.Module) -> dict[str, Array]:
 
 @torch.no_grad()
 def take(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
-    """Go on from these weights."""
+    """Load weights into a model."""
     parameters = dict(model.named_parameters())
     for name, values in weights.items():
         parameters[name].copy_(torch.as_tensor(np.asarray(values)))
 
 
 def wider(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Every array with one column more: what a model of another width has."""
+    """Add a column to every array, as of a wider model."""
     return {n: np.concatenate([w, w[..., -1:]], axis=-1) for n, w in weights.items()}
 
 
-# What may be wrong about what a site sends: of its weights, and of those that it sent before.
+# Lies of a site: functions of its weights and of those that it sent in the previous round.
 SPOILT: Mapping[str, Callable[[Mapping[str, Array], Mapping[str, Array]], dict[str, Array]]] = {
     "nan": lambda now, before: {n: np.full_like(w, np.nan) for n, w in now.items()},
     "model": lambda now, before: wider(now),

@@ -1,15 +1,15 @@
-"""The weights of the job that travel, as the model that NVFLARE's server keeps."""
+"""The trained weights of the job, as the model of NVFLARE's server."""
 
 from __future__ import annotations
 
 import torch
 from job import Job, trained
 
-DOT = "__"  # in place of a dot, which a parameter's name may not have
+DOT = "__"  # replaces a dot, which names of parameters may not have
 
 
 class Travelling(torch.nn.Module):
-    """The trained weights alone: embeddings stay where they are, as in every other system."""
+    """The trained weights only, without embeddings, as in every system."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Opens, by the key that every site has, what a server that listens kept of single sites."""
+"""Opens single sites' updates, saved by an eavesdropping server, with the key of every site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's filter that listens, and that takes one site's weights for everybody's."""
+"""A server's filter that eavesdrops, or replaces all weights by one site's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nvflare.apis.dxo_filter import DXOFilter
 
 
 class Lying(DXOFilter):
-    """Sees what each site sent, sealed or not, before it is added."""
+    """Sees each site's weights, sealed or not, before the sum."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
         self._seen: dict[int, list[dict]] = {}
 
     def process_dxo(self, dxo, shareable, fl_ctx) -> DXO:
-        """Keep it; give the first site's for every site's, where only one is to be added."""
+        """Save the weights; with the lie `alone` return the first site's."""
         job = Job()
         round = int(shareable.get_header("current_round", 0)) + 1
         seen = self._seen.setdefault(round, [])
@@ -28,6 +28,6 @@ class Lying(DXOFilter):
 
 
 def bytes_of(held) -> np.ndarray:
-    """Weights as they are; sealed ones as the bytes that they are."""
+    """Return weights unchanged, and sealed ones as bytes."""
     held = held.serialize() if hasattr(held, "serialize") else held
     return np.frombuffer(held, np.uint8) if isinstance(held, bytes) else np.asarray(held)

@@ -37,7 +37,7 @@ class Records(Dataset):
 
 
 class Learner(torch.nn.Module):
-    """What pfl asks of a model: a loss, and metrics."""
+    """A model with pfl's interface: a loss, and metrics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Learner(torch.nn.Module):
         return self.model(**given).loss
 
     def metrics(self, **given):
-        """Nothing: the job is scored afterwards."""
+        """Return nothing: the job is scored afterwards."""
         return {}
 
 
@@ -60,8 +60,8 @@ class Rounds(TrainingProcessCallback):
         self.begins = [time.time()]
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        """A round is over."""
-        self.begins.append(time.time())  # of the next
+        """Record the begin of the next round."""
+        self.begins.append(time.time())
         Records.round += 1
         return False, Metrics()
 
@@ -71,7 +71,7 @@ turn = iter(())
 
 
 def next_user():
-    """All sites, one after the other."""
+    """Return the next site, in turns."""
     global turn
     for site in turn:
         return site

@@ -1,4 +1,4 @@
-"""Flower's own servers with a lie: they listen, or add one site alone."""
+"""Flower's servers with a lie: they eavesdrop, or add one site alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from app.between import Between
 from app.job import Job
 from app.plain import lead as lead_plain
 from app.secagg import lead as lead_secagg
@@ -20,10 +19,10 @@ secagg = ServerApp()
 
 
 class LyingFedAvg(FedAvg):
-    """Keeps each site's weights as they come; where it is to, it takes one site's for all."""
+    """Saves each site's weights; with the lie `alone` it uses one site's only."""
 
     def aggregate_train(self, server_round, replies):
-        """Look at each before they are added."""
+        """Save each before the sum."""
         job, replies = Job(), list(replies)
         for number, reply in enumerate(replies):
             arrays = reply.content["arrays"].to_numpy_ndarrays()
@@ -32,7 +31,7 @@ class LyingFedAvg(FedAvg):
 
 
 class Listening:
-    """A grid that keeps the masked vectors which pass it."""
+    """A grid that saves the masked vectors."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._job = grid, Job()
@@ -41,7 +40,7 @@ class Listening:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages, **rest):
-        """Look at what comes back."""
+        """Save the replies."""
         replies = list(self._grid.send_and_receive(messages, **rest))
         for number, reply in enumerate(replies):
             if (held := masked(reply)) is not None:
@@ -51,7 +50,7 @@ class Listening:
 
 
 def masked(reply: Message) -> list[np.ndarray] | None:
-    """The masked vectors of a reply, without the first: it is the site's weight."""
+    """Return the masked vectors of a reply, without the first, the site's weight."""
     if reply.has_error() or RECORD_KEY_CONFIGS not in reply.content.config_records:
         return None
     found = reply.content.config_records[RECORD_KEY_CONFIGS].get(Key.MASKED_PARAMETERS)
@@ -59,25 +58,25 @@ def masked(reply: Message) -> list[np.ndarray] | None:
 
 
 class FirstAlone:
-    """A grid from which only one site's answer comes back."""
+    """A grid that returns one site's answer only."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
     def send_and_receive(self, messages, **rest):
-        """Forget all answers but one."""
+        """Return the first answer."""
         return list(self._grid.send_and_receive(messages, **rest))[:1]
 
 
 class LyingSecAgg(SecAggPlusWorkflow):
-    """Listens; where it is to, it says that all sites but one are gone, and goes on."""
+    """Eavesdrops; with the lie `alone` it declares all sites but one lost."""
 
     def __call__(self, grid, context):
-        """Run the protocol over a grid that listens, or that puts itself between the sites."""
-        super().__call__((Between if Job().wrong == "keys" else Listening)(grid), context)
+        """Run the protocol over an eavesdropping grid."""
+        super().__call__(Listening(grid), context)
 
     def collect_masked_vectors_stage(self, grid, context, state):
-        """Take the masked vector of one site for the sum."""
+        """Use the masked vector of one site as the sum."""
         if Job().wrong != "alone":
             return super().collect_masked_vectors_stage(grid, context, state)
         super().collect_masked_vectors_stage(FirstAlone(grid), context, state)

@@ -14,7 +14,7 @@ server = ServerApp()
 
 
 def site_of(job: Job, context: Context) -> str:
-    """Which of the job's sites this node is: a real node is told so, a simulated one counts."""
+    """Return the site of this node, by its partition."""
     return job.sites[int(context.node_config["partition-id"])]
 
 
@@ -43,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def lead(grid: Grid, kind: type[FedAvg]) -> None:
-    """Lead the rounds by a strategy of this kind, and keep what they end with."""
+    """Lead the rounds with a strategy, and save the final weights."""
     job = Job()
     model = job.model()
     strategy = kind(

@@ -35,18 +35,18 @@ class Site(NumPyClient):
 
 
 def make_site(context: Context):
-    """The site of this node."""
+    """Make the site of this node."""
     job = Job()
     return Site(job, site_of(job, context)).to_client()
 
 
 class Kept(FedAvg):
-    """Averaging that keeps what it made last."""
+    """Averaging that keeps its last mean."""
 
     made = None
 
     def aggregate_fit(self, server_round, results, failures):
-        """The mean of what the sites sent."""
+        """Average the sites' weights."""
         mean, metrics = super().aggregate_fit(server_round, results, failures)
         self.made = mean if mean is not None else self.made
         return mean, metrics
@@ -63,7 +63,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def lead(grid: Grid, context: Context, kind: type[SecAggPlusWorkflow]) -> None:
-    """Lead the rounds by a workflow of this kind, and keep what they end with."""
+    """Lead the rounds with a workflow, and save the final weights."""
     job = Job()
     model, sites = job.model(), len(job.sites)
     strategy = Kept(

@@ -1,1 +1,0 @@
-"""FLARE as engine beside the engine in one process: exchanges, rounds, and a pilot's start."""

@@ -1,0 +1,1 @@
+"""Storms of kills and lies in pilots of processes."""
