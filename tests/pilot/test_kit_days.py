@@ -84,7 +84,7 @@ def test_a_fortnight_before_it_is_said(tmp_path, kit_days, roster_days, warned):
     for text in found:
         assert "pilot init" in text or "keys roster --after" in text
     shown = run("doctor", "--kit", kits["north"]).output
-    assert f"of north, holds until {day(min(kit_days, roster_days))}" in shown
+    assert f"for north, valid until {day(min(kit_days, roster_days))}" in shown
     assert shown.count("last day of this kit's") == len(warned)
 
 
