@@ -91,14 +91,13 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
 
 
 def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
-    from secure_fl.audits.report import read_all, write_pages
+    from secure_fl.audits.report import read_documents, write_page
     from secure_fl.display.story import read_story
 
-    documents = read_all(runs)
+    documents = read_documents(runs)
     stories = [read_story(run) if (run / "settings.toml").is_file() else None for run in runs]
     folder.mkdir(parents=True, exist_ok=True)
-    for file in write_pages(documents, folder, stories, shared=shared):
-        click.echo(file)
+    click.echo(write_page(documents, folder, stories, shared=shared))
 
 
 @click.command(
@@ -149,7 +148,9 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         console.print()
         console.print(show.grid(audits.table.caption, list(audits.table.header), audits.table.rows))
     if out is not None:
-        part = "" if audits is None else _section(audits)
+        from secure_fl.audits.report.trade_off import section
+
+        part = "" if audits is None else section(audits, EPSILON)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / "report.html", comparison_page(stories, audited=part))
         console.print(f"\npage: {out / 'report.html'}")
@@ -160,15 +161,9 @@ def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> EpsilonCurve | 
     found = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
     if len(found) < 2:
         return None
-    from secure_fl.audits.report import read_all, trade_off
+    from secure_fl.audits.report import read_documents, trade_off
 
-    return trade_off.curve(read_all([r for r, _ in found]), EPSILON, [n for _, n in found])
-
-
-def _section(curve: EpsilonCurve) -> str:
-    from secure_fl.audits.report.trade_off import shown
-
-    return shown(curve, EPSILON)
+    return trade_off.curve(read_documents([r for r, _ in found]), EPSILON, [n for _, n in found])
 
 
 def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
@@ -182,7 +177,7 @@ def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
     )
 
     with console.status("loading torch ..."):
-        from secure_fl.audits.report import keep
+        from secure_fl.audits.report import write_report
         from secure_fl.audits.run import audit as attack
 
     columns = (
@@ -195,13 +190,13 @@ def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("audit", total=None)
 
-        def tell(done: int, total: int, label: str) -> None:
+        def show_step(done: int, total: int, label: str) -> None:
             progress.update(task, completed=done, total=total, description=label or "report")
             if not console.is_terminal:  # where nothing is redrawn
                 console.print(f"{label or 'report'} ({done} of {total} done)")
 
-        document = attack(run, quick=quick, tell=tell)
-    keep(document, run)
+        document = attack(run, quick=quick, progress=show_step)
+    write_report(document, run)
     return document
 
 

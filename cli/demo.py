@@ -118,7 +118,7 @@ def _seed(
 ) -> dict[str, Mapping[str, Any]]:
     """Run one seed in every way; the first seed's are recorded, to be attacked."""
     with console.status("loading torch ..."):
-        from secure_fl.audits.demonstration import ALONE, together
+        from secure_fl.cli.demo_runs import ALONE, together
         from secure_fl.cli.train import run
 
     documents: dict[str, Mapping[str, Any]] = {}
@@ -132,13 +132,13 @@ def _seed(
 
 def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[dict[str, Any]]:
     """Attack the first seed's runs, or not, and write one page of them all."""
-    from secure_fl.audits.demonstration import ALONE, attack, summary, together, told
+    from secure_fl.cli.demo_runs import ALONE, attack, summary, titled, together
     from secure_fl.display.comparing import comparison_page
     from secure_fl.files import write_whole
 
     alone, *folders = (out / "seed-0" / way.folder for way in (ALONE, *together(algorithm)))
     if not audit:
-        write_whole(out / "report.html", comparison_page(told([alone, *folders])))
+        write_whole(out / "report.html", comparison_page(titled([alone, *folders])))
         return []
     console.print(WHO_COULD_LOOK)
     try:

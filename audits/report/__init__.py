@@ -1,4 +1,4 @@
-"""The audit's report, of one run or of several side by side: its document, page and Markdown."""
+"""The audit's report: its document as JSON, and one page of one or several audits."""
 
 from __future__ import annotations
 
@@ -6,40 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from secure_fl.audits.document import AuditDocument, encode, read
-from secure_fl.audits.report.markdown import markdown
 from secure_fl.audits.report.page import render
 from secure_fl.display.story import Story, read_story
 from secure_fl.files import write_whole
 
-__all__ = ["keep", "markdown", "read_all", "render", "write_pages"]
+__all__ = ["read_documents", "render", "write_page", "write_report"]
 
-DOCUMENT, PAGE, TEXT = "audit.json", "report.html", "report.md"
+DOCUMENT, PAGE = "audit.json", "report.html"
 
 
-def keep(document: AuditDocument, folder: Path) -> None:
-    """Write an audit's document and its pages into its run's folder."""
+def write_report(document: AuditDocument, folder: Path) -> None:
+    """Write an audit's document and its page into its run's folder."""
     write_whole(folder / DOCUMENT, encode(document).decode())
-    write_pages([document], folder, [read_story(folder)])
+    write_page([document], folder, [read_story(folder)])
 
 
-def read_all(runs: Sequence[Path]) -> list[AuditDocument]:
-    """The documents of audited runs."""
+def read_documents(runs: Sequence[Path]) -> list[AuditDocument]:
+    """Read the documents of audited runs."""
     return [read(run / DOCUMENT) for run in runs]
 
 
-def write_pages(
+def write_page(
     documents: Sequence[AuditDocument],
     folder: Path,
     stories: Sequence[Story | None] = (),
     *,
     shared: bool = False,
-    beside: Sequence[Story] = (),
-) -> tuple[Path, Path]:
-    """Write the report of some documents into a folder; `stories`: of their runs' training.
-
-    `beside`: of runs that were not audited, which the others' learning is compared with.
-    """
-    page, text = folder / PAGE, folder / TEXT
-    write_whole(page, render(documents, stories, shared=shared, beside=beside))
-    write_whole(text, markdown(documents))
-    return page, text
+    unaudited: Sequence[Story] = (),
+) -> Path:
+    """Write the page of some audits into a folder; the arguments are those of `render`."""
+    page = folder / PAGE
+    write_whole(page, render(documents, stories, shared=shared, unaudited=unaudited))
+    return page

@@ -1,6 +1,6 @@
-"""The report's words: each status, verdict, access and figure is said one way everywhere.
+"""Terms and number formats of the report.
 
-Every word comes with a symbol of its own shape, so a page printed in black and white loses nothing.
+Each term has an icon of its own shape, so a page printed in black and white loses nothing.
 """
 
 from __future__ import annotations
@@ -13,45 +13,42 @@ from typing import Any, NamedTuple
 
 
 class Term(NamedTuple):
-    """One word of the report: its symbol, the word, and what it means."""
+    """One term of the report, with its icon and its meaning."""
 
-    icon: str  # of the page: the shape's name in icons.html.j2
-    symbol: str  # of Markdown: the same shape as a character
+    icon: str  # the shape's name in icons.html.j2
     word: str
     meaning: str
 
 
 ACCESS: Mapping[str, Term] = {
-    "everything": Term("full", "●", "everything", "it is readable, in full or in large part"),
-    "of a sum": Term("half", "◐", "only a sum", "readable only added up over several parties"),
-    "sizes": Term("quarter", "◔", "sizes only", "sizes, counts and timing; no content"),
-    "nothing": Term("empty", "○", "nothing", "attacks that work without protection find nothing"),
-    "own": Term("own", "⌂", "its own", "the role's own data, or what it makes itself"),
-    "not tested": Term("untried", "◌", "not tested", "no attack was run, so nothing is claimed"),
-    "inconclusive": Term("doubt", "?", "inconclusive", "attacks ran, but their controls failed"),
+    "everything": Term("full", "everything", "it is readable, in full or in large part"),
+    "of a sum": Term("half", "only a sum", "readable only added up over several hospitals"),
+    "sizes": Term("quarter", "sizes only", "sizes, counts and timing; no content"),
+    "nothing": Term("empty", "nothing", "attacks that work without protection find nothing"),
+    "own": Term("own", "its own", "the role's own data, or what it makes itself"),
+    "not tested": Term("untried", "not tested", "no attack was run, so nothing is claimed"),
+    "inconclusive": Term("doubt", "inconclusive", "attacks ran, but their controls failed"),
 }
-ABSENT = Term("dash", "–", "not stated", "the audit says nothing about it")
+ABSENT = Term("dash", "not stated", "the audit says nothing about it")
 
 VERDICTS: Mapping[str, Term] = {
-    "holds": Term("empty", "○", "holds", "the attack works without protection, and not here"),
-    "leaks": Term("full", "●", "leaks", "the attack works here"),
-    "inconclusive": Term("doubt", "?", "inconclusive", "a control failed: this shows nothing"),
-    "not tested": Term("untried", "◌", "not tested", "the attack was not run on all three"),
+    "holds": Term("empty", "holds", "the attack works without protection, and not here"),
+    "leaks": Term("full", "leaks", "the attack works here"),
+    "inconclusive": Term("doubt", "inconclusive", "a control failed: this shows nothing"),
+    "not tested": Term("untried", "not tested", "the attack was not run on all three"),
 }
 
 STATUS: Mapping[str, Term] = {
-    "within policy": Term("check", "✓", "within policy", "Every limit of the policy is kept."),
-    "beyond policy": Term(
-        "cross", "✕", "beyond policy", "At least one limit of the policy is broken."
-    ),
+    "within policy": Term("check", "within policy", "Every limit of the policy is kept."),
+    "beyond policy": Term("cross", "beyond policy", "At least one limit of the policy is broken."),
     "inconclusive": Term(
-        "doubt", "?", "inconclusive", "The audit could not show that the policy is kept."
+        "doubt", "inconclusive", "The audit could not show that the policy is kept."
     ),
 }
 
 
 def number(value: float | None) -> str:
-    """A figure with three significant digits; whole numbers in full."""
+    """Format a figure with three significant digits, and whole numbers in full."""
     if value is None:
         return "none"
     if not math.isfinite(value):
@@ -66,29 +63,12 @@ def number(value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """A privacy loss; none is known to mean that there is no bound."""
+    """Format a privacy loss; None means that there is no bound."""
     return "∞ (no bound)" if value is None or value == math.inf else number(value)
 
 
-def size(count: float) -> str:
-    """Bytes, in a unit that a reader can hold in mind."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
-    if seconds < 100:
-        return f"{number(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def plain(value: Any) -> str:
-    """Any JSON value as short text."""
+    """Format any JSON value as short text."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, int | float):
@@ -103,41 +83,36 @@ def plain(value: Any) -> str:
 
 
 def capital(text: str) -> str:
-    """The same text, as it begins a sentence."""
+    """Capitalise the first letter, and leave the others."""
     return text[:1].upper() + text[1:]
 
 
 def ordered(items: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Names and values by name, as the document's file has them."""
+    """Sort names and values by name, as the document's file does."""
     return sorted(items.items())
 
 
 def shortened(text: str, longest: int = 600) -> str:
-    """The beginning of a long text, which says where the rest is."""
+    """Cut a long text, and say where the rest is."""
     return text if len(text) <= longest else f"{text[:longest]} ... (all of it is in audit.json)"
 
 
 def positions(evidence: Iterable[str]) -> str:
-    """Where the evidence lies, runs of neighbours drawn together: "wire/17 to 19, model/0"."""
-    said: list[str] = []
+    """List places of evidence, with neighbours merged: "wire/17 to 19, model/0"."""
+    places: list[str] = []
     last: tuple[str, int] | None = None
     for item in evidence:
         cut = re.fullmatch(r"(.*/)(\d{1,15})", item, re.DOTALL)
         here = (cut[1], int(cut[2])) if cut else None
         if here and last and here == (last[0], last[1] + 1):
-            said[-1] = f"{said[-1].split(' to ')[0]} to {here[1]}"
+            places[-1] = f"{places[-1].split(' to ')[0]} to {here[1]}"
         else:
-            said.append(item)
+            places.append(item)
         last = here
-    return shortened(", ".join(said)) or "none"
-
-
-def count(amount: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: "1 party", "3 parties"."""
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+    return shortened(", ".join(places)) or "none"
 
 
 def listing(items: Iterable[str]) -> str:
-    """Items as a sentence has them: "a, b and c"."""
+    """Join items as a sentence does: "a, b and c"."""
     *most, last = list(items) or ["none"]
     return f"{', '.join(most)} and {last}" if most else last

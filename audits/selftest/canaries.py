@@ -1,7 +1,7 @@
-"""Canaries: made-up records with labels by chance, so that only memory helps.
+"""Canaries: made-up records with random labels, which only memory can predict.
 
-Two kinds. On a linear model each canary has a weight of its own: nothing but the noise hides it,
-so the audit is as strong as it can be, and it tests the training code, not the run's model. Texts
+There are two kinds. On a linear model each canary has a weight of its own, so only the noise hides
+it. This audit is as strong as possible, but it tests the training code, not the run's model. Texts
 of unused words go through the run's model, where canaries share nearly all weights: much weaker.
 """
 
@@ -29,23 +29,23 @@ from secure_fl.settings import TaskSettings
 
 WORDS = 12  # of a canary; their order is drawn too
 FEWEST = 2 * WORDS  # unused words, below which canaries would be alike
-LOUD = 10.0  # how far a linear canary's gradient is beyond the clipping norm
-RIDGE = 1.0  # λ: how much of a canary's gradient is taken for noise
-HELD = 1 << 27  # numbers of canaries' gradients that are held at once
+LOUD = 10.0  # a linear canary's gradient, in clipping norms
+RIDGE = 1.0  # λ: the part of a canary's gradient that is treated as noise
+HELD = 1 << 27  # numbers of canaries' gradients in memory at once
 
 
 @dataclass(frozen=True, slots=True)
 class CanarySubject:
-    """What is audited: a model to begin with, canaries for it, and how a guess is made."""
+    """The subject of a one-run audit: an initial model, canaries for it, and a way to guess."""
 
     name: str
     prior: Prior  # with the model and the task of the build
     records: Encoded
-    score: Callable[[nn.Module], Floats]  # of the trained model: the higher, the likelier in
+    score: Callable[[nn.Module], Floats]  # of the trained model: higher means more likely in
 
 
 class Linear(nn.Module):
-    """A linear classifier of canaries by number, loud enough that every gradient is clipped."""
+    """A linear classifier of canaries by number, with gradients that are always clipped."""
 
     def __init__(self, count: int, loudness: float) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class Linear(nn.Module):
         nn.init.zeros_(self.weights.weight)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-        """Logits, as models of transformers give them."""
-        one = F.one_hot(input_ids[:, 0], self.count).float()
-        return SimpleNamespace(logits=self.weights(self.loudness * one))
+        """Compute logits, as models of transformers return them."""
+        onehot = F.one_hot(input_ids[:, 0], self.count).float()
+        return SimpleNamespace(logits=self.weights(self.loudness * onehot))
 
 
 def linear(prior: Prior, count: int, bound: float) -> CanarySubject:
-    """Canaries that share nothing, on a linear model; `bound` is the clipping norm."""
+    """Make canaries that share no weight, on a linear model; `bound` is the clipping norm."""
     labels = torch.from_numpy(prior.rng("canaries", "labels").integers(2, size=count))
     numbers = torch.arange(count, dtype=torch.int32).unsqueeze(1)
     records = Table({"input_ids": numbers}, torch.ones(count).long(), {"labels": labels})
@@ -76,37 +76,37 @@ def linear(prior: Prior, count: int, bound: float) -> CanarySubject:
 
 
 def texts(prior: Prior, count: int) -> CanarySubject:
-    """Texts of unused words, through the run's model, which learned from outsiders before.
+    """Make texts of unused words for the run's model, trained on outsiders first.
 
-    A fresh one tells no text from another. Word vectors learn too, although the run may freeze
-    them: without, less of what a canary leaves behind is its own.
+    An untrained model does not distinguish texts. Word vectors learn too, although the run may
+    freeze them: otherwise less of a canary's effect is its own.
     """
     written = canaries(count, prior.task, prior.tokenizer, prior.outsiders, prior.rng("canaries"))
     records = prior.task.encode(written, prior.tokenizer)
-    whole = replace(prior, model=lambda: prior.model().requires_grad_(True))
+    unfrozen = replace(prior, model=lambda: prior.model().requires_grad_(True))
     if prior.outsiders:
         known = prior.task.encode(prior.outsiders, prior.tokenizer)
-        warm = imitate(whole, site_of(whole, known, "canaries", "warm-up")).cpu()
+        warm = imitate(unfrozen, site_of(unfrozen, known, "canaries", "warm-up")).cpu()
     else:
-        warm = whole.model()
+        warm = unfrozen.model()
     G, at = _gradients(prior.task, warm, records, prior.rng("canaries", "coordinates"))
     start = _weights(warm)[at]
 
     def score(model: nn.Module) -> Floats:
         moved = start - _weights(model)[at]
         kernel = G @ G.T + RIDGE * torch.eye(len(G), dtype=G.dtype)
-        found: Floats = torch.linalg.solve(kernel.double(), (G @ moved).double()).numpy()
-        return found
+        fitted: Floats = torch.linalg.solve(kernel.double(), (G @ moved).double()).numpy()
+        return fitted
 
     return CanarySubject(
-        "the run's model", replace(whole, model=lambda: deepcopy(warm)), records, score
+        "the run's model", replace(unfrozen, model=lambda: deepcopy(warm)), records, score
     )
 
 
 def _gradients(
     task: Task, model: nn.Module, records: Encoded, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Each canary's gradient, of norm 1, and at which weights: chance picks where too many are."""
+    """Compute each canary's gradient, of norm 1, at all weights, or at a random choice of them."""
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     keep = min(size, max(1, HELD // len(records)))
     at = torch.from_numpy(np.sort(rng.choice(size, keep, replace=False)))
@@ -132,9 +132,9 @@ def _weights(model: nn.Module) -> Tensor:
 def canaries(
     count: int, task: Task, tokenizer: Any, used: Sequence[Example], rng: np.random.Generator
 ) -> tuple[Example, ...]:
-    """Write canaries that share no word with the records in use, nor a label with any rule."""
+    """Write canaries that share no word with the records in use, with random labels."""
     if task.kind == "ranking":
-        raise DataError("a canary is a text or a sentence", fix="audit another task")
+        raise DataError("canaries are texts or sentences, not rankings", fix="audit another task")
     words = unused_words(tokenizer, used)
     if len(words) < FEWEST:
         raise DataError(
@@ -145,13 +145,13 @@ def canaries(
 
 
 def unused_words(tokenizer: Any, used: Sequence[Example]) -> list[str]:
-    """Words that are one token each and occur in none of these records, in the vocabulary's order.
+    """List words of one token that occur in none of these records, in the vocabulary's order.
 
-    Read back as it is used here: behind another word.
+    Each word is read back as it is used here: after another word.
     """
     texts = [" ".join(_words(record)) for record in used]
-    taken = set(chain.from_iterable(tokenizer(texts)["input_ids"])) if texts else set()
-    free = [at for at in range(len(tokenizer)) if at not in taken | set(tokenizer.all_special_ids)]
+    known = set(chain.from_iterable(tokenizer(texts)["input_ids"])) if texts else set()
+    free = [at for at in range(len(tokenizer)) if at not in known | set(tokenizer.all_special_ids)]
     names = [tokenizer.decode([at]).strip() for at in free]
     behind = tokenizer([f"x {name}" for name in names], add_special_tokens=False)["input_ids"]
     alone = len(tokenizer("x", add_special_tokens=False)["input_ids"])
@@ -166,7 +166,7 @@ def _canary(
     number: int, words: list[str], task: Task, used: Sequence[Example], rng: np.random.Generator
 ) -> Example:
     drawn = [words[i] for i in rng.choice(len(words), WORDS, replace=False)]
-    name = f"canary-{number:05d}/0"  # a patient of its own, where patients are protected
+    name = f"canary-{number:05d}/0"  # each is a patient, where patients are protected
     if task.kind == "ner":
         kinds = [label for label in task.labels if label.startswith(("B-", "O"))]
         return Tagged(

@@ -1,15 +1,15 @@
-"""The one-run audit: does training keep the ε that it claims? Canaries by coin flips tell.
+"""The one-run audit: tests a claimed ε with canaries that coin flips put into one training run.
 
 Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, arXiv
 2305.08846, Algorithm 1. It audits a *build*: the program's own DP-SGD, with the run's settings, on
-canaries instead of records. Each is put in or left out by a coin; from the model's losses some
-coins are guessed; more right guesses than (ε, δ)-DP allows disprove ε. Beside it stands what the
-same guesses disprove of Gaussian DP (`audits.gaussian`): more, but it judges nothing, for DP-SGD's
-curve is only nearly Gaussian.
+canaries instead of records. A coin puts each in or leaves it out. Some coins are guessed from the
+model's losses. More right guesses than (ε, δ)-DP allows disprove ε. Details give the bound of
+Gaussian DP from the same guesses, which is tighter. It judges nothing, because DP-SGD's curve is
+only nearly Gaussian.
 
-What it can see is limited: that it finds nothing does not prove the claim. In our trials, on the
-linear model, it found a tenth of the noise and missing clipping at ε = 1 and 3, and three tenths
-of the noise at ε = 1 only (just so); texts through a tiny BERT did not even show a tenth.
+The audit's power is limited: finding nothing does not prove the claim. In our trials on the linear
+model it found a tenth of the noise, and missing clipping, at ε = 1 and 3, and three tenths of the
+noise at ε = 1 only, barely. Texts through a tiny BERT did not even show a tenth of the noise.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ import torch
 from torch import nn
 
 from secure_fl.audits.attacks.shadow_models import Floats, Mask, made_site
-from secure_fl.audits.audit_statistics import clopper_pearson, one_run_epsilon
+from secure_fl.audits.audit_statistics import (
+    clopper_pearson,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+)
 from secure_fl.audits.findings import AuditFinding, Prior, PublicView
-from secure_fl.audits.gaussian import one_run_gaussian_epsilon
 from secure_fl.audits.selftest.canaries import CanarySubject, linear, texts
 from secure_fl.errors import BudgetError, DataError
 from secure_fl.learning.dp.account import DpAccount
@@ -36,11 +39,11 @@ from secure_fl.settings import DPSettings
 
 NAME = "one-run DP audit"
 ABOUT = (
-    "Made-up records are put into a training run, or left out, by coin flips; if the model tells "
+    "Coin flips put made-up records into a training run, or leave them out; if the model reveals "
     "the coins better than the promised ε allows, the promise is broken."
 )
 CANARIES = {"linear": 1000, "texts": 300}
-GUESSED = 0.2  # of the canaries are guessed to be in, and as many to be out; fixed beforehand
+GUESSED = 0.2  # share of canaries guessed to be in, and the same to be out; fixed beforehand
 CONFIDENCE = 0.95
 TARGET = "{} trained with the run's DP-SGD settings"
 MEASURE = "ε that is disproved, at 95 %"
@@ -49,14 +52,14 @@ UNBOUNDED = 1e6  # a clipping norm that clips nothing
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """How a build departs from its settings. Controls do, for an audit must find what is planted.
+    """The deviation of a build from its settings, for controls in which a defect is planted.
 
-    The noise is always `noise`·σ·C, whatever is clipped.
+    The noise is always `noise`·σ·C, with or without clipping.
     """
 
     noise: float = 1.0
     clipped: bool = True
-    blind: bool = False  # trained on coins of its own: a null, in which nothing is to be found
+    blind: bool = False  # trained on other coins: a null with nothing to find
 
 
 SOUND, LITTLE_NOISE = Build(), Build(noise=0.1)
@@ -70,13 +73,13 @@ class Guesses:
     coins: tuple[int, ...]
 
     def right(self, inside: Sequence[bool] | Mask) -> int:
-        """How many are."""
+        """Count the right guesses."""
         sides = np.where(np.asarray(inside), 1, -1)
         return int((np.asarray(self.coins) == sides).sum())
 
     @property
     def made(self) -> int:
-        """How many there are."""
+        """The number of guesses."""
         return int(np.count_nonzero(self.coins))
 
 
@@ -88,7 +91,7 @@ def one_run(
     on: Literal["linear", "texts"] = "linear",
     count: int | None = None,
 ) -> AuditFinding:
-    """Audit a build of the run's DP-SGD. Success: an ε beyond the claimed one is disproved."""
+    """Audit a build of the run's DP-SGD. Success: it disproves an ε above the claimed one."""
     dp = prior.training.dp
     if dp is None:
         return _nothing(view, "the run claims no ε for records: there is no [training.dp]")
@@ -104,7 +107,7 @@ def one_run(
 
 
 def flips(prior: Prior, count: int, purpose: str) -> Mask:
-    """A fair coin for each canary."""
+    """Flip a fair coin for each canary."""
     inside: Mask = prior.rng(NAME, purpose).integers(2, size=count).astype(bool)
     return inside
 
@@ -112,10 +115,10 @@ def flips(prior: Prior, count: int, purpose: str) -> Mask:
 def train(
     subject: CanarySubject, dp: DPSettings, inside: Mask, build: Build
 ) -> tuple[nn.Module, float]:
-    """Train by the program's own DP-SGD; also return the ε that its accountant claims for this.
+    """Train by the program's own DP-SGD; also return the ε that its accountant claims.
 
-    Canaries that are left out keep an empty place, so that the sample rate tells nothing of the
-    coins. The noise is seeded, for the report must repeat: this model is thrown away.
+    Canaries that are left out keep an empty place, so the sample rate reveals nothing about the
+    coins. The noise is seeded so that the report repeats; this model is never released.
     """
     prior = subject.prior
     passes = prior.algorithm.rounds * prior.algorithm.epochs
@@ -143,7 +146,7 @@ def train(
 
 
 def guess_coins(scores: Floats, share: float = GUESSED) -> Guesses:
-    """Guess "in" where the loss fell most and "out" where it fell least, so many as was fixed."""
+    """Guess "in" where the loss fell most and "out" where it fell least, a fixed share each."""
     order = np.argsort(scores, kind="stable")
     k = int(share * len(scores))
     coins = np.zeros(len(scores), dtype=int)
@@ -154,7 +157,7 @@ def guess_coins(scores: Floats, share: float = GUESSED) -> Guesses:
 def judged(
     view: PublicView, name: str, guesses: Guesses, inside: Mask, claimed: float, dp: DPSettings
 ) -> AuditFinding:
-    """Compare the guesses with the coins; before this, nothing has looked at them."""
+    """Compare the guesses with the coins, which nothing has read before."""
     m, r, v = len(inside), guesses.made, guesses.right(inside)
     return AuditFinding(
         NAME,
@@ -177,8 +180,8 @@ def judged(
             "gaussian_epsilon": one_run_gaussian_epsilon(m, r, v, dp.delta, CONFIDENCE),
             "most_gaussian": one_run_gaussian_epsilon(m, r, r, dp.delta, CONFIDENCE),
         },
-        note="finding nothing proves nothing: a third of the noise may pass unseen; "
-        "gaussian_epsilon takes training to be as private as Gaussian noise, which it nearly is",
+        note="finding nothing proves nothing: a third of the noise may pass undetected; "
+        "gaussian_epsilon assumes Gaussian noise, which DP-SGD nearly is",
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks.evidence.recorded import recorded
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.audits import suite
-from secure_fl.audits.access_matrix import matrix
 from secure_fl.audits.attacks import token_bag
+from secure_fl.audits.conclusions import matrix
 from secure_fl.data.silo import Silo
 from secure_fl.settings import Section
 
@@ -24,10 +24,10 @@ def leakage(
     """
     once = algorithm.model_copy(update={"rounds": 1})
     with recorded(silos, once, found, seed) as (_, audit):
-        evidence, words = audit.evidence(), suite.RECONSTRUCTION[token_bag.NAME]
+        evidence, words = audit.evidence, suite.RECONSTRUCTION[token_bag.NAME]
         trials = (
             *suite.reading_trials(evidence, audit.prior),
-            *suite.reconstruction_trials(token_bag.NAME, words, evidence, audit.prior),
+            *suite.reconstruction_trials(words, evidence, audit.prior),
         )
     roles = list(dict.fromkeys(trial.role for trial in trials))
     return {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.audits.session import Audit
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.config.build import RunSettings, Settings
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.data import splits as data
@@ -22,7 +22,7 @@ from secure_fl.settings import Section
 @contextmanager
 def recorded(
     silos: Sequence[Silo], algorithm: Algorithm, found: Mapping[str, Section], seed: int
-) -> Iterator[tuple[Result, Audit]]:
+) -> Iterator[tuple[Result, AuditedRun]]:
     """Run it, and give its result and its views, which are gone afterwards.
 
     An audit repeats its run without protection, from its settings; so records go through files.
@@ -35,7 +35,7 @@ def recorded(
             algorithm=algorithm,
             **dict(found),  # type: ignore[arg-type]
         )
-        yield Federation.of(settings, folder / "run").run(), Audit(folder / "run")
+        yield Federation.of(settings, folder / "run").run(), AuditedRun(folder / "run")
 
 
 def _files(silos: Sequence[Silo], folder: Path) -> PartyData:

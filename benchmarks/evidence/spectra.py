@@ -18,7 +18,7 @@ from secure_fl.capture import readings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from secure_fl.audits.session import Audit
+    from secure_fl.audits.audited_run import AuditedRun
 
 Spectra = dict[str, list[dict[str, float]]]  # of each kind, in each round, means over the layers
 
@@ -34,7 +34,7 @@ KINDS: Mapping[str, str] = {  # the paper's four, by the names that BERT's modul
 ELSEWHERE = "attention.output.dense.weight"  # ends like the second of the feed-forward network
 
 
-def spectra(audit: Audit, rounds: int) -> Spectra:
+def spectra(audit: AuditedRun, rounds: int) -> Spectra:
     """Take every round's mean update apart."""
     found: Spectra = {}
     for read in readings.of_all(audit.run, audit.shapes, rounds):

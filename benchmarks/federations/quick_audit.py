@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.checkpoint import installed
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits.demonstration import together
 from secure_fl.audits.run import audit
+from secure_fl.cli.demo_runs import together
 from secure_fl.config.build import RunSettings
 from secure_fl.config.data import CorpusData
 from secure_fl.config.load import Settings

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from secure_fl.audits.report.svg import INK, MARKS, SOFT, alone, look, svg
+from secure_fl.display.charts import INK, MARKS, SOFT, Chart, draw_svg, look, standalone
 from secure_fl.display.figures import size
 
 Document = Mapping[str, Any]
@@ -41,7 +41,7 @@ def rounds(document: Document) -> str:
         for name, row in reversed(list(zip(names, rows, strict=True)))
     )
     about = f"Bytes of a site in a round, up and down, and seconds of a round. {said}."
-    return alone(svg(draw, "rounds", (0.38, 0.97)), about)
+    return standalone(Chart(draw_svg(draw, "rounds", (0.38, 0.97)), about))
 
 
 def growth(curves: Mapping[str, Sequence[tuple[int, Document]]]) -> str:
@@ -59,7 +59,7 @@ def growth(curves: Mapping[str, Sequence[tuple[int, Document]]]) -> str:
 
     said = ". ".join(f"{name}: {'; '.join(_points(points))}" for name, points in curves.items())
     about = f"Seconds of a round over the values of a model, log axes. {said}."
-    return alone(svg(draw, "growth"), about)
+    return standalone(Chart(draw_svg(draw, "growth"), about))
 
 
 def _points(points: Sequence[tuple[int, Document]]) -> Iterator[str]:

@@ -16,10 +16,9 @@ from click.testing import CliRunner
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.audits import code_trials
-from secure_fl.audits.controls import probe_settings
+from secure_fl.audits.controls import prior_of
 from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.metadata_trials import metadata_trials
-from secure_fl.audits.priors import prior_of
+from secure_fl.audits.metadata_trials import metadata_trials, probe_settings
 from secure_fl.audits.run import audit
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from secure_fl.audits import question_trials
-from secure_fl.audits.access_matrix import ROWS, promised
 from secure_fl.audits.attacks.counts import EVALUATION, ONE, QUESTIONS, SUM
+from secure_fl.audits.conclusions import ROWS, promised
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
 from secure_fl.audits.report import markdown, render

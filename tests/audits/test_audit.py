@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.document import AuditDocument, encode, read
 from secure_fl.audits.findings import Verdict
-from secure_fl.audits.run import audit
+from secure_fl.audits.run import TrialCache, audit
 from secure_fl.audits.selftest import run_checks
-from secure_fl.audits.selftest.mask_trials import mask_trials
-from secure_fl.audits.session import Audit
-from secure_fl.audits.trial_cache import KeptTrials
+from secure_fl.audits.selftest.masks import mask_trials
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads
 from secure_fl.crypto.masking import StreamId, mask_key
@@ -132,7 +131,7 @@ def test_every_cell_points_to_trials_with_their_controls(documents):
 
 
 def test_evidence_is_a_frame_that_the_coordinator_carried(documents, place):
-    run = Audit(place / "he+secagg").run
+    run = AuditedRun(place / "he+secagg").run
     found = [t.deployed.evidence for t in documents["he+secagg"].trials if t.deployed]
     places = {at for evidence in found for at in evidence}
     assert places and places <= {frame.place for frame in run.frames}
@@ -201,12 +200,12 @@ def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
     with monkeypatch.context() as bug:
         bug.setattr(StepKeys, "__init__", planted)
         bug.setattr(StreamId, "info", lambda self, purpose: purpose.encode())
-        reused = Audit(trained(place / "reused"))
+        reused = AuditedRun(trained(place / "reused"))
     assert _reuse(reused) is Verdict.LEAKS
-    assert _reuse(Audit(place / "he+secagg")) is Verdict.HOLDS
+    assert _reuse(AuditedRun(place / "he+secagg")) is Verdict.HOLDS
 
 
-def _reuse(made: Audit) -> Verdict:
+def _reuse(made: AuditedRun) -> Verdict:
     inputs = run_checks.masked_inputs(made.run)
     (name,) = inputs
     found = {
@@ -237,7 +236,7 @@ def test_a_prediction_without_noise_is_found(tmp_path, monkeypatch):
 
 
 def _noise_trial(folder: Path):
-    made = Audit(folder)
+    made = AuditedRun(folder)
     std = made.result["noise"]["std_guaranteed"]
     (trial,) = run_checks.noise_trials(made.run, made.prior, std)
     return trial
@@ -308,11 +307,11 @@ def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_what_was_kept_of_another_run_is_not_taken(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run")
-    one = KeptTrials(folder, tmp_path / "work")
+    one = TrialCache(folder, tmp_path / "work")
     one.put("token bag", ())
     assert one.get("token bag") == ()
     (folder / "result.json").write_text((folder / "result.json").read_text() + " ")
-    assert KeptTrials(folder, tmp_path / "work").get("token bag") is None
+    assert TrialCache(folder, tmp_path / "work").get("token bag") is None
     file = next((tmp_path / "work").rglob("*.msgpack"))
     file.write_bytes(b"half a fi")
     assert one.get("token bag") is None

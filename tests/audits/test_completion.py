@@ -13,9 +13,9 @@ from secure_fl.audits import suite
 from secure_fl.audits.attacks.guess_scores import sequences
 from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import guess_texts, span_check
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
 from secure_fl.audits.selftest.canaries import canaries
-from secure_fl.audits.session import Audit
 from secure_fl.config.load import loads
 from secure_fl.data.examples import Text
 from secure_fl.learning.models import load_model
@@ -62,9 +62,9 @@ def test_spans_tell_prompt_and_completion_word_for_word(adapter: Any) -> None:
 
 def trials(folder: Path, mode: str) -> dict[str, AuditTrial]:
     Federation.of(loads(STUDY.format(mode=mode)), folder).run()
-    audit = Audit(folder, code=False)
+    audit = AuditedRun(folder, code=False)
     entry = suite.RECONSTRUCTION["span check"]
-    found = suite.reconstruction_trials("span check", entry, audit.evidence(), audit.prior)
+    found = suite.reconstruction_trials("span check", entry, audit.evidence, audit.prior)
     return {trial.role: trial for trial in found}
 
 

@@ -17,12 +17,13 @@ from secure_fl.audits.selftest.composition import (
     NOBODY,
     TOLERANCE,
     Neighbours,
+    composition_trials,
     lint,
+    paired,
     private_step,
     without_clipping,
     worst,
 )
-from secure_fl.audits.selftest.composition_subjects import composition_trials, paired
 from secure_fl.config import load as config
 from secure_fl.learning.dp.model import Bounds
 from secure_fl.learning.models import load_model, load_tokenizer

@@ -8,11 +8,11 @@ import pytest
 
 from secure_fl.audits.attacks import reading
 from secure_fl.audits.controls import recorded
-from secure_fl.audits.demonstration import ALONE, together
 from secure_fl.audits.findings import AuditFinding, AuditTrial
 from secure_fl.audits.report import render
 from secure_fl.audits.roles import COORDINATOR
 from secure_fl.audits.run import UPDATE, WORDS, _recovered
+from secure_fl.cli.demo_runs import ALONE, together
 from secure_fl.config.load import dump, loads
 from secure_fl.testing.hospitals import silos, small
 from tests.support.documents import three

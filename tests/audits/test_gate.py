@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.access_matrix import ident, matrix
 from secure_fl.audits.attacks import metadata
+from secure_fl.audits.conclusions import ident, matrix
 from secure_fl.audits.document import PrivacyPart
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
-from secure_fl.audits.judging import judge
 from secure_fl.audits.roles import CODE, within_bound
 from secure_fl.settings import PolicySettings
 

@@ -8,8 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from secure_fl.audits.audit_statistics import gdp_epsilon, one_run_epsilon
-from secure_fl.audits.gaussian import one_run_gaussian_epsilon, one_run_mu, rejects
+from secure_fl.audits.audit_statistics import (
+    gdp_epsilon,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+    one_run_mu,
+    rejects,
+)
 from secure_fl.audits.selftest.one_run import guess_coins
 
 CANARIES, RUNS, DELTA = 500, 400, 1e-5

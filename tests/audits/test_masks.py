@@ -10,11 +10,13 @@ import pytest
 
 from secure_fl.audits.findings import Prior, Verdict
 from secure_fl.audits.selftest import mask_trials as trials
-from secure_fl.audits.selftest.mask_trials import Effort, numpy_stream, self_stream
 from secure_fl.audits.selftest.masks import (
+    Effort,
     guess_seed,
+    numpy_stream,
     repetition,
     reuse,
+    self_stream,
     uniform_inputs,
     uniformity,
 )

@@ -12,8 +12,18 @@ import pytest
 from secure_fl.audits.audit_statistics import gdp_epsilon
 from secure_fl.audits.findings import Prior, Verdict
 from secure_fl.audits.selftest import mechanism
-from secure_fl.audits.selftest.mechanism import DELTA, measure, mechanism_trials, reference, repeats
-from secure_fl.audits.selftest.planted_noise import PLANTED, Release, promised, seeded, shipped
+from secure_fl.audits.selftest.mechanism import (
+    DELTA,
+    PLANTED,
+    Release,
+    measure,
+    mechanism_trials,
+    promised,
+    reference,
+    repeats,
+    seeded,
+    shipped,
+)
 from secure_fl.crypto.noise import SkellamNoise
 
 NOISE = reference()

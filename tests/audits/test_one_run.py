@@ -13,9 +13,8 @@ from torch import nn
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits.audit_statistics import one_run_epsilon
+from secure_fl.audits.audit_statistics import one_run_epsilon, one_run_gaussian_epsilon
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
-from secure_fl.audits.gaussian import one_run_gaussian_epsilon
 from secure_fl.audits.selftest import canaries, one_run
 from secure_fl.data.examples import Tagged, Text
 from secure_fl.learning.models import load_model, load_tokenizer

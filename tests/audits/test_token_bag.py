@@ -8,9 +8,8 @@ import torch
 
 from secure_fl.algorithms.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
-from secure_fl.audits.attacks.entities import entity_words, shares
 from secure_fl.audits.attacks.guess_scores import tokens
-from secure_fl.audits.attacks.token_bag import guess_tokens, token_bag
+from secure_fl.audits.attacks.token_bag import entity_words, guess_tokens, shares, token_bag
 from secure_fl.audits.document import ENTITIES
 from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.data.examples import Tagged

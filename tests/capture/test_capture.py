@@ -12,8 +12,8 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.audits import roles
 from secure_fl.audits.attacks import reading
+from secure_fl.audits.audited_run import sent_in
 from secure_fl.audits.findings import Reading
-from secure_fl.audits.session import sent_in
 from secure_fl.capture import readings
 from secure_fl.capture.blobs import Journal, lines
 from secure_fl.capture.opening import RecordedRun
