@@ -195,11 +195,8 @@ def budget(document: AuditDocument) -> ReportTable:
 
 def traffic(document: AuditDocument) -> ReportTable:
     """Tabulate the bytes of each curve."""
-    rows = [
-        (curve.label, size(sum(curve.y)), size(sum(curve.y) / len(curve.y)))
-        for curve in document.traffic
-        if curve.y
-    ]
+    known = [(curve.label, [y for _, y in finite(curve)]) for curve in document.traffic]
+    rows = [(label, size(sum(ys)), size(sum(ys) / len(ys))) for label, ys in known if ys]
     return ReportTable("Bytes over all rounds", ("Curve", "In all", "Per round"), rows, True)
 
 

@@ -126,7 +126,7 @@ def trials(folder: Path, mode: str, kind: str, attack: str) -> dict[str, AuditTr
     Federation.of(loads(STUDY.format(mode=mode, kind=kind)), folder).run()
     audit = AuditedRun(folder, code=False)
     entry = suite.RECONSTRUCTION[attack]
-    found = suite.reconstruction_trials(attack, entry, audit.evidence, audit.prior)
+    found = suite.reconstruction_trials(entry, audit.evidence, audit.prior)
     return {trial.role: trial for trial in found}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from secure_fl.config.load import loads
 from secure_fl.crypto.masking import StreamId, mask_key
 from secure_fl.crypto.noise import SkellamNoise
 from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import digest
 from tests.support.matrices import cells
-from tests.support.raising import raises
 
 SETTINGS = """
 [run]
@@ -138,8 +135,6 @@ def test_evidence_is_a_frame_that_the_coordinator_carried(documents, place):
 
 
 def test_the_same_run_gives_the_same_bytes(documents, place):
-    from secure_fl.audits.document import encode
-
     for _ in range(2):
         again = audit(place / "he+secagg", quick=True, code=False, work=place / "controls")
         assert encode(again) == encode(documents["he+secagg"])
@@ -151,22 +146,6 @@ def test_what_was_left_out_is_said(documents):
         assert part in said
     # AdamW's moves defeat the span check even unprotected: that is no success of the protection.
     assert "span check" in said
-
-
-def test_a_run_without_views_says_what_cannot_be_audited(tmp_path):
-    text = SETTINGS.format(
-        mode="he", parties=3, data="", frozen="true", protection="", algorithm="fedavg", more=""
-    )
-    Federation.of(loads(text.replace("record = true", "")), tmp_path / "run").run()
-    with raises(RunError, "only digests", "--record"):
-        audit(tmp_path / "run", quick=True)
-
-
-def test_an_unfinished_run_is_refused(documents, place, tmp_path):
-    shutil.copytree(place / "he", tmp_path / "run")
-    (tmp_path / "run" / "result.json").unlink()
-    with raises(RunError, reason="unfinished"):
-        audit(tmp_path / "run", quick=True)
 
 
 # --- planted bugs ------------------------------------------------------------------------------
@@ -261,12 +240,11 @@ def test_audit_and_report_as_a_user_runs_them(documents, place):
     folder = place / "none"
     done = runner.invoke(main, ["audit", str(folder), "--quick"])
     assert done.exit_code == 3, done.output
-    assert "beyond policy" in done.output and "who can see what" in done.output
     assert read(folder / "audit.json").status == "beyond policy"
     assert "<html" in (folder / "report.html").read_text()
     both = runner.invoke(main, ["report", str(folder), str(folder), "--out", str(place / "both")])
     assert both.exit_code == 0, both.output
-    assert (place / "both" / "report.md").exists()
+    assert "all-matrix" in (place / "both" / "report.html").read_text()
 
 
 def test_wrong_folders_are_told(tmp_path):
@@ -292,7 +270,7 @@ def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        audit(folder, quick=True, code=False, tell=stop_at_the_third)
+        audit(folder, quick=True, code=False, progress=stop_at_the_third)
     kept = sorted((folder / "audit" / "kept").rglob("*.msgpack"))
     assert len(kept) == 2 < len(begun)
     times = [file.stat().st_mtime_ns for file in kept]
@@ -301,7 +279,7 @@ def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
         if label:  # until the end, none is written again
             assert [file.stat().st_mtime_ns for file in kept] == times
 
-    assert encode(audit(folder, quick=True, code=False, tell=looked)) == whole
+    assert encode(audit(folder, quick=True, code=False, progress=looked)) == whole
     assert not (folder / "audit" / "kept").exists()
 
 

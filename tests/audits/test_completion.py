@@ -64,7 +64,7 @@ def trials(folder: Path, mode: str) -> dict[str, AuditTrial]:
     Federation.of(loads(STUDY.format(mode=mode)), folder).run()
     audit = AuditedRun(folder, code=False)
     entry = suite.RECONSTRUCTION["span check"]
-    found = suite.reconstruction_trials("span check", entry, audit.evidence, audit.prior)
+    found = suite.reconstruction_trials(entry, audit.evidence, audit.prior)
     return {trial.role: trial for trial in found}
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.attacks import metadata
-from secure_fl.audits.conclusions import ident, matrix
+from secure_fl.audits import metadata_trials
+from secure_fl.audits.attacks import reading
+from secure_fl.audits.build_document import UPDATE, WORDS, recovered
+from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import PrivacyPart
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, within_bound
@@ -68,7 +70,7 @@ def test_words_are_hidden_where_no_update_could_be_read():
     unread = trial(0.0, "reading one hospital")
     weak = trial(0.0, "span check", control=0.0)
     found = cell([unread, weak], "words")
-    assert (found.access, found.evidence) == ("nothing", (ident(unread),))
+    assert (found.access, found.evidence) == ("nothing", (trial_id(unread),))
     assert found.note
 
 
@@ -95,7 +97,7 @@ def judged(
 
 def test_what_is_promised_is_asked_for():
     assert judged(trial(0.0)) == ("within policy", "")
-    assert judged(trial(0.9)) == ("beyond policy", "coordinator: token bag of a, score 0.90")
+    assert judged(trial(0.9))[0] == "beyond policy"
     status, why = judged(trial(1.0, "tampering: scales", CODE))
     assert status == "beyond policy" and "tampering" in why
 
@@ -115,7 +117,7 @@ def test_what_is_not_promised_is_not():
 
 def test_open_questions_are_inconclusive():
     read = trial(1.0, "reading one hospital")
-    accept = (ident(read),)
+    accept = (trial_id(read),)
     weak = trial(0.0, control=0.0)
     assert judge([read, weak], PolicySettings(accept=accept), WITHIN, ())[0] == "inconclusive"
     assert judge([], PolicySettings(), WITHIN, ())[0] == "inconclusive"
@@ -146,7 +148,18 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
 
 def test_tau_counts_pairs_and_ties_tell_nothing():
     up = np.arange(8.0)
-    assert metadata.tau(up, up) == 1.0
-    assert metadata.tau(up, -up) == -1.0
-    assert metadata.tau(up, np.zeros(8)) == 0.0
-    assert metadata.tau(up, np.array([0, 1, 2, 3, 4, 5, 7, 6.0])) == pytest.approx(1 - 2 / 28)
+    assert metadata_trials.tau(up, up) == 1.0
+    assert metadata_trials.tau(up, -up) == -1.0
+    assert metadata_trials.tau(up, np.zeros(8)) == 0.0
+    assert metadata_trials.tau(up, np.array([0, 1, 2, 3, 4, 5, 7, 6.0])) == pytest.approx(
+        1 - 2 / 28
+    )
+
+
+def test_a_coordinator_that_reads_an_update_is_never_drawn_at_zero():
+    """With frozen embeddings no attack turns an update into words; it is read all the same."""
+    read, silent = trial(0.99, reading.ONE), trial(0.0)
+    assert recovered([read, silent]) == (0.99, UPDATE)
+    assert recovered([read, trial(1.0)]) == (1.0, WORDS)
+    assert recovered([trial(0.01, reading.ONE), silent])[0] == 0.0
+    assert recovered([])[0] is None

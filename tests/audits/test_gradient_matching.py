@@ -72,5 +72,5 @@ def test_same_seed_same_words_and_the_process_is_left_alone(step, monkeypatch):
 def test_without_the_encoder_there_is_nothing_to_match(step):
     only_head = {n: v for n, v in step.items() if n == "classifier.bias"}
     found = gradient_matching(view_of((["h"], only_head)), PRIOR)
-    assert found.value is None and "no moves of the encoder" in found.note
+    assert found.value is None and found.note
     assert guess_words(only_head, PRIOR) == ()

@@ -10,7 +10,7 @@ from secure_fl.audits.attacks.gradient_spans import InputSpan, distances, span_o
 from secure_fl.audits.attacks.guess_scores import sequences, tokens
 from secure_fl.audits.attacks.layer_inputs import Inputs, attention_names, inputs_of
 from secure_fl.audits.attacks.simulated_training import best_case
-from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check, time_span_check
+from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check
 from secure_fl.audits.findings import AuditTrial, Verdict
 from tests.support.readings import (
     adamw,
@@ -109,7 +109,7 @@ def test_rank_is_that_of_the_signal_above_rounding():
 
 def test_nothing_readable_is_no_result():
     found = span_check(view_of((["h"], {"classifier.bias": np.zeros(2)})), PRIOR)
-    assert found.value is None and "no move" in found.note
+    assert found.value is None and found.note
 
 
 def test_distances_equal_those_of_inputs_written_out():
@@ -154,9 +154,3 @@ def test_the_best_case_is_a_control_where_training_itself_is_beyond_the_attack()
     assert (found.value, found.samples) == (1.0, len(tokens(outsiders()[:1], prior)))
     assert found.succeeded and not span_check(permuted(view), prior).succeeded
     assert outsiders()[0] not in prior.outsiders  # the truth is not known beforehand
-
-
-@pytest.mark.slow
-def test_a_large_vocabulary_takes_seconds():
-    seconds, recall = time_span_check()
-    assert recall == 1.0 and seconds < 10

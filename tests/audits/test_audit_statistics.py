@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import binom, binomtest, mannwhitneyu, norm, spearmanr
+from scipy.stats import binom, binomtest, mannwhitneyu, norm
 
 from secure_fl.audits import audit_statistics as st
 
@@ -99,19 +99,6 @@ def test_tpr_at_refuses_a_rate_that_cannot_be_seen():
     assert "1,000" in refused.reason
     allowed = st.tpr_at(0.001, np.arange(1100.0), np.arange(1100) >= 1000)
     assert allowed.tpr == 1.0
-
-
-def test_spearman_is_scipys_and_its_p_value_holds():
-    rng = np.random.default_rng(4)
-    x = rng.normal(size=25)
-    y = x + rng.normal(size=25)
-    rho, p = st.spearman(x, y, rng, 999)
-    expected = spearmanr(x, y)
-    assert rho == pytest.approx(expected.statistic)
-    assert p == pytest.approx(expected.pvalue, abs=0.01)
-    nulls = [st.spearman(rng.normal(size=8), rng.normal(size=8), rng, 99)[1] for _ in range(NULLS)]
-    assert sum(p <= 0.05 for p in nulls) <= ALLOWED
-    assert st.spearman([1, 1, 1], [1, 2, 3], rng) == (0.0, 1.0)
 
 
 def test_no_leak_gives_an_epsilon_in_one_of_twenty_at_most():
