@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.document import AuditDocument, CellPart, TrialPart
 from secure_fl.audits.report import (
-    matrix_cells,
     plots,
     report_tables,
+    report_terms,
     sentences,
-    terms,
     trade_off,
 )
+from secure_fl.audits.report.report_terms import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.comparing import comparison
 from secure_fl.display.html import STYLE
@@ -27,13 +28,28 @@ from secure_fl.display.story import Story
 HERE = Path(__file__).parent
 
 
+class MatrixCell(NamedTuple):
+    """One field of the matrix, ready for display."""
+
+    term: Term
+    note: str
+    evidence: tuple[TrialPart, ...]
+    differs: bool = False
+
+    @property
+    def basis(self) -> str:
+        """The reason for the entry where no trial is given."""
+        untried = self.term.word in (ACCESS["own"].word, ACCESS["not tested"].word, ABSENT.word)
+        return "" if self.evidence or untried else "by design, no trial"
+
+
 class RunSection(NamedTuple):
     """One run, with all that its sections show."""
 
     document: AuditDocument
     place: int  # from 1, as compared
     roles: list[str]
-    matrix: list[tuple[str, list[matrix_cells.MatrixCell]]]
+    matrix: list[tuple[str, list[MatrixCell]]]
     anchors: list[str]  # of the trials, in order
     links: dict[str, str]  # a trial's id to its anchor
     contradictions: list[str]
@@ -56,7 +72,7 @@ def render(
     """
     if not documents:
         raise ValueError("a report is about one run at least")
-    named = matrix_cells.anchors(documents)
+    named = _anchors(documents)
     padded = [*stories, *[None] * (len(documents) - len(stories))]
     runs = [
         _run(document, place, anchors, _trained(story, place, shared))
@@ -80,11 +96,8 @@ def _compared(documents: Sequence[AuditDocument], stories: Sequence[Story]) -> d
     together = report_tables.joint_points(documents)
     return {
         "learned": Markup(comparison(stories)) if len(stories) > 1 else None,  # noqa: S704
-        "roles": matrix_cells.roles(documents),
-        "compared": [
-            (what, matrix_cells.compared(documents, what))
-            for what in matrix_cells.comparable(documents)
-        ],
+        "roles": _roles(documents),
+        "compared": [(what, compared_cells(documents, what)) for what in _comparable(documents)],
         "compared_runs": report_tables.runs(documents),
         "together": together,
         "plot": plots.accuracy_leakage(together, "all-accuracy"),
@@ -93,7 +106,7 @@ def _compared(documents: Sequence[AuditDocument], stories: Sequence[Story]) -> d
 
 
 def _run(document: AuditDocument, place: int, anchors: list[str], trained: Markup) -> RunSection:
-    roles = matrix_cells.roles([document])
+    roles = _roles([document])
     links: dict[str, str] = {}
     for trial, anchor in zip(document.trials, anchors, strict=True):
         links.setdefault(trial.id, anchor)
@@ -104,10 +117,7 @@ def _run(document: AuditDocument, place: int, anchors: list[str], trained: Marku
         document=document,
         place=place,
         roles=roles,
-        matrix=[
-            (what, matrix_cells.line(document, what, roles))
-            for what in matrix_cells.kinds([document])
-        ],
+        matrix=[(what, _line(document, what, roles)) for what in _kinds([document])],
         anchors=anchors,
         links=links,
         contradictions=sentences.contradictions(document),
@@ -132,5 +142,81 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(terms=terms, sentences=sentences, tables=report_tables, safe=Markup)
+    environment.globals.update(
+        terms=report_terms, sentences=sentences, tables=report_tables, safe=Markup
+    )
     return environment
+
+
+# --- the access matrix ----------------------------------------------------------------------------
+
+
+def _roles(documents: Iterable[AuditDocument]) -> list[str]:
+    """List the matrix's columns in the order in which they first occur."""
+    return _once(
+        cell.role for document in documents for row in document.matrix for cell in row.cells
+    )
+
+
+def _kinds(documents: Iterable[AuditDocument]) -> list[str]:
+    """List the matrix's rows in the order in which they first occur."""
+    return _once(row.what for document in documents for row in document.matrix)
+
+
+def _comparable(documents: Sequence[AuditDocument]) -> list[str]:
+    """List the rows that at least two audits have; other rows are in their run's own section."""
+    every = [row for document in documents for row in _kinds([document])]
+    return [what for what in _once(every) if every.count(what) > 1]
+
+
+def _line(document: AuditDocument, what: str, columns: Sequence[str]) -> list[MatrixCell]:
+    """Collect one row of the matrix: one kind of information, for every role."""
+    trials = {trial.id: trial for trial in reversed(document.trials)}
+    rows = (row for row in document.matrix if row.what == what)
+    cells = {cell.role: cell for row in rows for cell in row.cells}
+    return [_cell(cells.get(role), trials) for role in columns]
+
+
+def compared_cells(documents: Sequence[AuditDocument], what: str) -> list[list[MatrixCell]]:
+    """Collect one row of each run's matrix; where runs differ, every field is marked."""
+    columns = _roles(documents)
+    lines = [_line(document, what, columns) for document in documents]
+    differs = [_differ(column) for column in zip(*lines, strict=True)]
+    return [
+        [cell._replace(differs=mark) for cell, mark in zip(row, differs, strict=True)]
+        for row in lines
+    ]
+
+
+def _differ(column: Iterable[MatrixCell]) -> bool:
+    """Compare the runs whose audits say anything."""
+    return len({cell.term.word for cell in column} - {ABSENT.word}) > 1
+
+
+def _anchors(documents: Sequence[AuditDocument]) -> list[list[str]]:
+    """Name each trial's place on the page, by run: letters, digits and dashes, each name once."""
+    used: set[str] = set()
+
+    def fresh(text: str) -> str:
+        stem = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+        name, again = stem, 2
+        while name in used:
+            name, again = f"{stem}-{again}", again + 1
+        used.add(name)
+        return name
+
+    return [
+        [fresh(f"run{place}-trial-{trial.id}") for trial in document.trials]
+        for place, document in enumerate(documents, start=1)
+    ]
+
+
+def _cell(part: CellPart | None, trials: Mapping[str, TrialPart]) -> MatrixCell:
+    if part is None:
+        return MatrixCell(ABSENT, "", ())
+    evidence = tuple(trials[one] for one in part.evidence if one in trials)
+    return MatrixCell(ACCESS[part.access], part.note, evidence)
+
+
+def _once(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

@@ -18,8 +18,7 @@ from secure_fl.audits.document import (
     SeriesPart,
     TrialPart,
 )
-from secure_fl.audits.report.sentences import verdict
-from secure_fl.audits.report.terms import (
+from secure_fl.audits.report.report_terms import (
     VERDICTS,
     epsilon,
     number,
@@ -28,6 +27,7 @@ from secure_fl.audits.report.terms import (
     positions,
     shortened,
 )
+from secure_fl.audits.report.sentences import verdict
 from secure_fl.display.figures import counted, duration, size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from secure_fl.audits.document import ENTITIES, AuditDocument, FindingPart, PrivacyPart, TrialPart
-from secure_fl.audits.report.terms import STATUS, VERDICTS, listing, number
+from secure_fl.audits.report.report_terms import STATUS, VERDICTS, listing, number
 from secure_fl.display.figures import counted
 
 MODES = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from secure_fl.audits import code_trials
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.document import AuditDocument, encode, read
 from secure_fl.audits.findings import Verdict
 from secure_fl.audits.run import TrialCache, audit
-from secure_fl.audits.selftest import run_checks
 from secure_fl.audits.selftest.masks import mask_trials
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads
@@ -185,7 +185,7 @@ def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
 
 
 def _reuse(made: AuditedRun) -> Verdict:
-    inputs = run_checks.masked_inputs(made.run)
+    inputs = code_trials.masked_inputs(made.run)
     (name,) = inputs
     found = {
         trial.verdict
@@ -217,7 +217,7 @@ def test_a_prediction_without_noise_is_found(tmp_path, monkeypatch):
 def _noise_trial(folder: Path):
     made = AuditedRun(folder)
     std = made.result["noise"]["std_guaranteed"]
-    (trial,) = run_checks.noise_trials(made.run, made.prior, std)
+    (trial,) = code_trials.noise_trials(made.run, made.prior, std)
     return trial
 
 

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from secure_fl.audits.document import ENTITIES, AuditDocument, encode, json_schema
 from secure_fl.audits.report import render
-from secure_fl.audits.report.matrix_cells import compared
+from secure_fl.audits.report.page import compared_cells
+from secure_fl.audits.report.report_terms import ACCESS, STATUS, VERDICTS
 from secure_fl.audits.report.sentences import (
     NO_PRIVACY,
     NO_TRIALS,
@@ -26,7 +27,6 @@ from secure_fl.audits.report.sentences import (
     outcome,
     standing,
 )
-from secure_fl.audits.report.terms import ACCESS, STATUS, VERDICTS
 from tests.support.documents import document, finding, three, trial
 from tests.support.hostile import EVIL, hostile
 from tests.support.pages import Page
@@ -154,7 +154,7 @@ def test_what_one_audit_alone_has_is_not_compared() -> None:
     text = " ".join(e.text for e in page.within(table))
     assert "counts in a question" not in text and "not stated" in text
     assert render(documents).count("counts in a question") == 1  # in its own section
-    last = [line[-1] for line in compared(documents, first.matrix[0].what)]
+    last = [line[-1] for line in compared_cells(documents, first.matrix[0].what)]
     assert [cell.term.word for cell in last] == ["not stated", "not tested", "not tested"]
     assert not any(cell.differs for cell in last)
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits.document import RocPart, SeriesPart
-from secure_fl.audits.report import plots, report_tables, terms
+from secure_fl.audits.report import plots, report_tables, report_terms
 from secure_fl.audits.report.sentences import in_words
 from tests.support.documents import document, privacy, three
 
@@ -76,7 +76,7 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
     ],
 )
 def test_numbers(value: float | None, said: str) -> None:
-    assert terms.number(value) == said
+    assert report_terms.number(value) == said
 
 
 def test_an_unknown_leakage_is_not_zero() -> None:
@@ -104,5 +104,5 @@ def test_labels_never_lie_on_each_other() -> None:
 
 def test_positions_are_drawn_together() -> None:
     frames = ("wire/12", "wire/13", "wire/14", "wire/31", "model/32", "a digest")
-    assert terms.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
-    assert terms.positions(()) == "none"
+    assert report_terms.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
+    assert report_terms.positions(()) == "none"
