@@ -89,8 +89,8 @@ class PublicTrials:
         many = membership.shadows_for(prior, self.pool, membership.SHADOWS, membership.LIRA)
         few = membership.shadows_for(prior, self.pool, membership.REFERENCES, membership.RMIA)
         attacks: tuple[Attack, ...] = (
-            lambda view: membership.lira(view, prior, shadows=many),
-            lambda view: membership.rmia(view, prior, shadows=few),
+            partial(membership.lira, prior=prior, shadows=many),
+            partial(membership.rmia, prior=prior, shadows=few),
         )
         return tuple(self._trial(attack, self.released) for attack in attacks)
 

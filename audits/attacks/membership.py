@@ -11,19 +11,18 @@ outsiders.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
-from torch import nn
 
 from secure_fl.audits import audit_statistics
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Mask,
     Pool,
-    Progress,
     Shadows,
     confidences,
     pool_of,
@@ -48,60 +47,35 @@ RATES = (0.01, 0.001)
 MEASURE = "AUC of members against outsiders"
 
 
-def lira(
-    view: PublicView,
-    prior: Prior,
-    *,
-    models: int = SHADOWS,
-    most: int = MOST,
-    shadows: Shadows | None = None,
-    progress: Progress | None = None,
-) -> AuditFinding:
-    """Run online LiRA on the released model; `shadows` of an earlier call may be reused."""
-    if reason := unsupported(prior):
-        return nothing(LIRA, view, reason)
-    pool = pool_of(prior, most)
-    made = shadows or shadows_for(prior, pool, models, LIRA, progress=progress)
-    scores = guess_lira(observed(view.model, pool, prior), made)
-    return judged(LIRA, view, scores, pool.members, shadows=len(made.scores))
+def lira(view: PublicView, prior: Prior, shadows: Shadows) -> AuditFinding:
+    """Run online LiRA on the released model."""
+    return _attack(LIRA, view, prior, shadows, guess_lira)
 
 
-def rmia(
-    view: PublicView,
-    prior: Prior,
-    *,
-    models: int = REFERENCES,
-    most: int = MOST,
-    shadows: Shadows | None = None,
-    progress: Progress | None = None,
-) -> AuditFinding:
+def rmia(view: PublicView, prior: Prior, shadows: Shadows) -> AuditFinding:
     """Run RMIA on the released model, with few references."""
-    if reason := unsupported(prior):
-        return nothing(RMIA, view, reason)
-    pool = pool_of(prior, most)
-    made = shadows or shadows_for(prior, pool, models, RMIA, progress=progress)
-    scores = guess_rmia(observed(view.model, pool, prior), made)
-    return judged(RMIA, view, scores, pool.members, shadows=len(made.scores))
+    return _attack(RMIA, view, prior, shadows, guess_rmia)
 
 
-def shadows_for(
-    prior: Prior, pool: Pool, models: int, purpose: str, *, progress: Progress | None = None
-) -> Shadows:
+def _attack(
+    name: str,
+    view: PublicView,
+    prior: Prior,
+    shadows: Shadows,
+    guess: Callable[[Floats, Shadows], Floats],
+) -> AuditFinding:
+    pool = pool_of(prior, MOST)
+    records = prior.task.encode(pool.records, prior.tokenizer)
+    scores = guess(confidences(prior.task, view.model, records), shadows)
+    return judged(name, view, scores, pool.members, shadows=len(shadows.scores))
+
+
+def shadows_for(prior: Prior, pool: Pool, models: int, purpose: str) -> Shadows:
     """Train shadows on halves of a pool; they serve every view of the same prior."""
     records = prior.task.encode(pool.records, prior.tokenizer)
     return train_shadows(
-        prior,
-        records,
-        models,
-        lambda site, model: confidences(site.task, model, records),
-        purpose,
-        progress=progress,
+        prior, records, models, lambda site, model: confidences(site.task, model, records), purpose
     )
-
-
-def observed(model: nn.Module, pool: Pool, prior: Prior) -> Floats:
-    """Compute the released model's confidence in each candidate."""
-    return confidences(prior.task, model, prior.task.encode(pool.records, prior.tokenizer))
 
 
 def guess_lira(target: Floats, shadows: Shadows) -> Floats:
@@ -148,14 +122,6 @@ def unsupported(prior: Prior) -> str:
     if min(records, len(prior.outsiders)) < FEWEST:
         return f"fewer than {FEWEST} members or outsiders: an AUC would show nothing"
     return ""
-
-
-def nothing(attack: str, view: PublicView, reason: str) -> AuditFinding:
-    """Make a finding without a value: there was nothing to work on."""
-    return AuditFinding(
-        attack, view.role, "the released model", MEASURE, None, 0.5, 1.0, 0,
-        evidence=view.evidence, note=reason,
-    )  # fmt: skip
 
 
 def judged(

@@ -23,10 +23,8 @@ from secure_fl.audits.attacks import membership
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
-    Progress,
     Shadows,
     confidences,
-    learn,
     pool_of,
     probabilities,
     site_of,
@@ -39,6 +37,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Encoded
 from secure_fl.learning.tasks.table import Table
+from secure_fl.learning.training import fit
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 
@@ -60,11 +59,7 @@ def membership_of(
     view: PublicView | HostView,
     prior: Prior,
     public: Sequence[Example] | None = None,
-    *,
-    models: int = SHADOWS,
-    most: int = MOST,
     shadows: Shadows | None = None,
-    progress: Progress | None = None,
 ) -> AuditFinding:
     """Run LiRA on distilled copies. `public`: D⁰ of the run; None: the last half of the outsiders.
 
@@ -76,11 +71,11 @@ def membership_of(
     if isinstance(shown, str):
         return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, shown)
     y, of, _, evidence = shown
-    pool = candidates_of(prior, of, public, most)
+    pool = candidates_of(prior, of, public)
     if min(pool.members.sum(), (~pool.members).sum()) < membership.FEWEST:
         why = f"fewer than {membership.FEWEST} members or outsiders: an AUC would show nothing"
         return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, why)
-    made = shadows or shadows_for(prior, asked, pool.records, models, progress=progress)
+    made = shadows or shadows_for(prior, asked, pool.records)
     scores = guess_members(y, asked, pool.records, prior, made)
     view_of_all = PublicView(view.role, nn.Identity(), evidence)
     finding = membership.judged(
@@ -89,12 +84,10 @@ def membership_of(
     return finding.at(target=_target(view, of))
 
 
-def candidates_of(
-    prior: Prior, of: Sequence[str], public: Sequence[Example] | None, most: int = MOST
-) -> Pool:
+def candidates_of(prior: Prior, of: Sequence[str], public: Sequence[Example] | None) -> Pool:
     """Choose candidates: records of these parties, and of outsiders that are not public."""
     truth = {name: own for name, own in prior.truth.items() if name in of}
-    return pool_of(replace(prior, truth=truth), most, spare=_asked(prior, public)[1])
+    return pool_of(replace(prior, truth=truth), MOST, spare=_asked(prior, public)[1])
 
 
 def shadows_for(
@@ -102,8 +95,6 @@ def shadows_for(
     public: Sequence[Example],
     candidates: Sequence[Example],
     models: int = SHADOWS,
-    *,
-    progress: Progress | None = None,
 ) -> Shadows:
     """Distil a copy of each shadow from its answers, and score the candidates by the copies."""
     pool = prior.task.encode(candidates, prior.tokenizer)
@@ -113,7 +104,7 @@ def shadows_for(
         answers = probabilities(site.task, model, asked)
         return confidences(site.task, distilled(answers, asked, prior, site.name), pool)
 
-    return train_shadows(prior, pool, models, copied, MEMBERSHIP, progress=progress)
+    return train_shadows(prior, pool, models, copied, MEMBERSHIP)
 
 
 def guess_members(
@@ -144,7 +135,8 @@ def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Modu
         return -(batch["targets"] * z.log_softmax(-1)).sum(-1)
 
     with site.surroundings():
-        return learn(site, model, prior.algorithm.rounds * prior.algorithm.epochs, towards)
+        fit(site, model, prior.algorithm.rounds * prior.algorithm.epochs, objective=towards)
+    return model
 
 
 def labels_of(

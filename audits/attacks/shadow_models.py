@@ -24,7 +24,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Encoded, Task
 from secure_fl.learning.tasks.base import device_of, inference
-from secure_fl.learning.training import Objective, fit
+from secure_fl.learning.training import fit
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
 
@@ -33,7 +33,6 @@ AT_ONCE = 64  # records of a batch
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Measure: TypeAlias = Callable[[Site, nn.Module], Floats]  # one value for each record of the pool
-Progress: TypeAlias = Callable[[int, int], None]  # shadows done, of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ def train_shadows(
     models: int,
     measure: Measure,
     *purpose: object,
-    progress: Progress | None = None,
 ) -> Shadows:
     """Train shadows one after the other; keep only what `measure` returns for each."""
     inside = halves(models, len(pool), prior.rng(*purpose, "halves"))
@@ -92,8 +90,6 @@ def train_shadows(
         model = imitate(prior, site)
         with site.surroundings():
             scores.append(measure(site, model))
-        if progress is not None:
-            progress(number + 1, models)
     return Shadows(np.stack(scores), inside)
 
 
@@ -123,12 +119,6 @@ def imitate(prior: Prior, site: Site) -> nn.Module:
         rounds = prior.algorithm.rounds
         for number in range(1, rounds + 1):
             fit(site, model, prior.algorithm.epochs, Round(number, rounds))
-    return model
-
-
-def learn(site: Site, model: nn.Module, passes: int, objective: Objective) -> nn.Module:
-    """Train for some passes towards an objective other than the labels."""
-    fit(site, model, passes, objective=objective)
     return model
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.coordinator_view import CapturedFrame
-from secure_fl.capture.party_view import SharedValue, SumNote, SumSegment
+from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
 from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
 from secure_fl.crypto import public, secret
 from secure_fl.crypto.blind_sum import ENCRYPTED, SealedInts
@@ -41,7 +41,7 @@ class CapturedSegment:
     of: tuple[str, ...]  # the parties whose values are in it
     round: int
     note: SumNote  # of that sum, with its public layout
-    segment: SumSegment
+    segment: SegmentLine
     data: bytes
     total: bool  # sent by the coordinator; otherwise by a party
 
@@ -174,15 +174,13 @@ def read(part: CapturedSegment, mode: str, keys: Keys) -> Values:
     slots = slots_of(part, mode, keys)
     if slots is None:
         return as_numbers(part.data, segment.sizes)
-    assert segment.layout is not None  # noqa: S101 - every protected sum has one
-    values, _ = segment.layout.decode(slots[:-1], len(part.of), cast("Noise", part.note.noise))
+    values, _ = segment.slots.decode(slots[:-1], len(part.of), cast("Noise", part.note.noise))
     return values
 
 
 def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
     """Extract the integers of a part, masked or not; None: encrypted for others."""
-    assert part.segment.layout is not None  # noqa: S101 - as above
-    count = part.segment.layout.slots + 1  # and the tag
+    count = part.segment.slots.slots + 1  # and the tag
     if mode not in ENCRYPTED or part.note.audience == "host":
         return to_slots(part.data, count)
     key = keys.cohort.get(part.frame.line.session)
@@ -222,7 +220,7 @@ def _cut(
         start += size
 
 
-def _floats(data: bytes, segment: SumSegment) -> Values:
+def _floats(data: bytes, segment: SegmentLine) -> Values:
     return _split(np.frombuffer(data, "<f4").astype(np.float64), segment.sizes)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,13 +36,26 @@ class LayoutLine(msgspec.Struct, frozen=True):
     extra: int
 
 
-class SegmentLine(msgspec.Struct, frozen=True):
-    """One segment of a sum."""
+class SegmentLine(msgspec.Struct, frozen=True, dict=True):
+    """One segment of a sum: its owners, vectors and layout."""
 
     key: str
     owners: tuple[str, ...]
     vectors: tuple[tuple[str, int], ...]
     layout: LayoutLine | None  # None: unprotected floats
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The number of values of each vector."""
+        return dict(self.vectors)
+
+    @cached_property
+    def slots(self) -> Layout:
+        """The layout that decodes slots; every protected sum has one."""
+        known = self.layout
+        assert known is not None  # noqa: S101 - only protected sums are decoded
+        codec = Codec(known.bits, known.parties, known.modulus, known.extra)
+        return Layout(tuple(Field(*field) for field in known.fields), codec)
 
 
 class SumLine(msgspec.Struct, frozen=True, tag="sum"):
@@ -76,16 +90,6 @@ AnyLine = SumLine | OpenedLine | SharedLine
 
 
 @dataclass(frozen=True, slots=True)
-class SumSegment:
-    """One segment of a sum: its owners, vectors and layout."""
-
-    key: str
-    owners: tuple[str, ...]
-    sizes: Mapping[str, int]
-    layout: Layout | None
-
-
-@dataclass(frozen=True, slots=True)
 class NoiseGrid:
     """The grid of noised values, which is all that decoding needs of their noise."""
 
@@ -110,7 +114,7 @@ class SumNote:
     number: int
     audience: Audience
     noise: NoiseGrid | None  # None: no noise
-    segments: tuple[SumSegment, ...]
+    segments: tuple[SegmentLine, ...]
     given: Mapping[str, NDArray[np.float32]]
     opened: Mapping[str, NDArray[np.float32]] | None = None  # None: not opened by this party
     survivors: tuple[str, ...] = ()
@@ -219,7 +223,7 @@ def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]:
                 line.number,
                 Audience(line.audience),
                 None if line.grid is None else NoiseGrid(line.grid),
-                tuple(map(_segment, line.segments)),
+                line.segments,
                 values(line.given),
             )
         elif at in sums:
@@ -248,11 +252,3 @@ def _line(layout: Layout | None) -> LayoutLine | None:
     fields = tuple((f.name, f.size, f.clip, f.norm) for f in layout.fields)
     codec = layout.codec
     return LayoutLine(fields, codec.bits, codec.parties, codec.modulus, codec.extra)
-
-
-def _segment(line: SegmentLine) -> SumSegment:
-    layout = None
-    if (known := line.layout) is not None:
-        codec = Codec(known.bits, known.parties, known.modulus, known.extra)
-        layout = Layout(tuple(Field(*field) for field in known.fields), codec)
-    return SumSegment(line.key, line.owners, dict(line.vectors), layout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from secure_fl import FedAvg, Federation, TaskSettings
@@ -15,7 +14,6 @@ from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import guess_texts, span_check
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
-from secure_fl.audits.selftest.canaries import canaries
 from secure_fl.config.load import loads
 from secure_fl.data.examples import Text
 from secure_fl.learning.models import load_model
@@ -77,10 +75,3 @@ def test_in_the_clear_completions_are_read_and_sealed_they_are_not(tmp_path: Pat
         assert trial.verdict is Verdict.HOLDS, role
     opened = sealed["one hospital"].deployed  # of one note each, a sum over two tells much
     assert opened is not None and opened.target == "the sum of 2" and opened.value is not None
-
-
-def test_canaries_are_prompts_with_completions() -> None:
-    rng = np.random.default_rng(0)
-    for canary in canaries(3, TASK, tokenizer(), outsiders("summaries"), rng):
-        assert isinstance(canary, Text) and canary.pair
-    assert len(TASK.encode(canaries(3, TASK, tokenizer(), (), rng), tokenizer())) == 3

@@ -125,7 +125,7 @@ def test_members_show_through_other_records_too():
 
 def test_outsiders_that_are_asked_about_are_no_candidates():
     p = prior()
-    found = predictions.membership_of(PublicView("public", p.model()), p, models=2)
+    found = predictions.membership_of(PublicView("public", p.model()), p)
     assert found.value is None  # 12 of 24 outsiders are left
     assert found.note
 
